@@ -47,13 +47,13 @@ def ask() -> None:
 
     :raises Exception: what a check raises: the wait is pointless.
     """
-    asked = _asked.get()
-    if not asked:
+    question = _asked.get()
+    if not question:
         return
     # An answer may have to wait for a broker itself
     token = _asked.set(())
     try:
-        for should_stop in asked:
+        for should_stop in question:
             should_stop()
     finally:
         _asked.reset(token)

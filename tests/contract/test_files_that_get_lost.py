@@ -194,14 +194,14 @@ def test_prepared_files_that_are_gone_stop_the_query_by_name(
         with pytest.raises(Died):
             run_batch(kit, 1, SECOND)
     gone, *left = prepared(kit)
-    put_if_absent = gone.read_bytes()
+    content = gone.read_bytes()
     gone.unlink()
     for _ in range(2):
         with pytest.raises(PreparedDataLost, match="contract@"):
             run_batch(kit, 1, SECOND)
     assert kit.layout == "flat" or kit.visible() == Counter(FIRST), "half a batch was published"
     gone.parent.mkdir(exist_ok=True)
-    gone.write_bytes(put_if_absent)
+    gone.write_bytes(content)
     run_batch(kit, 1, SECOND)
     assert_holds(kit, FIRST + SECOND, 1)
     assert left
@@ -413,11 +413,11 @@ def test_another_shape_below_the_same_path_is_refused_by_name(
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff"])
 def test_a_shape_that_is_damaged_is_named(kit: HereKit, damage: bytes):
     run_batch(kit, 0, FIRST)
-    put_if_absent = kit.folder / "out" / "_onceward" / "shape.json"
-    put_if_absent.write_bytes(damage)
+    shape = kit.folder / "out" / "_onceward" / "shape.json"
+    shape.write_bytes(damage)
     with pytest.raises(ConfigurationError, match=r"shape\.json is damaged") as damaged:
         run_batch(kit, 1, SECOND)
-    put_if_absent.write_text(json.dumps(damaged.value.details["asked"]))
+    shape.write_text(json.dumps(damaged.value.details["asked"]))
     run_batch(kit, 1, SECOND)
     assert_holds(kit, FIRST + SECOND, 1)
 

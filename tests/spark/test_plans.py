@@ -124,10 +124,10 @@ def plan(pipeline: Pipeline, tmp_path: Path) -> Callable[..., Any]:
         timeout: float = 120,
     ) -> Any:
         job.write_text(source.replace("WAITS", str(waits)).replace("LOOP", loop))
-        return CliRunner().invoke(app, [
-            "plan", "--timeout", str(timeout), str(job), pipeline.bootstrap, sources or pipeline.source, pipeline.output,
-            pipeline.ledger_topic, pipeline.name, str(pipeline.checkpoint), change,
-        ])  # fmt: skip
+        places = [pipeline.ledger_topic, pipeline.name, str(pipeline.checkpoint)]
+        arguments = [pipeline.bootstrap, sources or pipeline.source, pipeline.output, *places]
+        options = ["--timeout", str(timeout)]
+        return CliRunner().invoke(app, ["plan", *options, str(job), *arguments, change])
 
     return run
 

@@ -108,18 +108,20 @@ def run(
     raise Exit(JobRunner(command, strategy, stop_timeout_s=stop_timeout_s).run())
 
 
-def restart_strategy(restart: Restart, given: dict[str, Any]) -> Any:
+def restart_strategy(restart: Restart, arguments: dict[str, Any]) -> Any:
     """Return the strategy with its settings, by Flink's names; None: not given.
 
     :raises ContradictoryOptions: a setting of another strategy.
     """
     kind, settings = _STRATEGIES[restart]
     parameters = {}
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is None:
             continue
         if name not in settings:
-            theirs = [other.value for other, (_, known) in _STRATEGIES.items() if name in known]
+            theirs = [
+                other.value for other, (_, options) in _STRATEGIES.items() if name in options
+            ]
             raise ContradictoryOptions(
                 f"--{name} is no setting of --restart {restart.value}",
                 next_step=f"leave it out, or choose --restart {' or '.join(theirs)}",

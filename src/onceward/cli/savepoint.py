@@ -43,11 +43,12 @@ def create(
     from onceward.operate import savepoint as savepoints
 
     view = at.view()
-    made = savepoints.create(checkpoint, to, view.ledger, pipeline_id)
+    copy = savepoints.create(checkpoint, to, view.ledger, pipeline_id)
     typer.echo(
-        f"behind batch {made.batch_id}: {len(made.files)} files, {made.bytes:,} bytes", err=True
+        f"behind batch {copy.batch_id}: {len(copy.files)} files, {copy.bytes:,} bytes",
+        err=True,
     )
-    typer.echo(made.path)
+    typer.echo(copy.path)
 
 
 @savepoint.command("list")

@@ -152,11 +152,13 @@ def table(*columns: str) -> Any:
             plain = (Text(printable(each)) if isinstance(each, str) else each for each in cells)
             super().add_row(*plain, **how)
 
-    made = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    plain_table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         right = column.endswith(">")
-        made.add_column(column.rstrip(">"), justify="right" if right else "left", no_wrap=True)
-    return made
+        plain_table.add_column(
+            column.rstrip(">"), justify="right" if right else "left", no_wrap=True
+        )
+    return plain_table
 
 
 def print_table(renderable: Any) -> None:

@@ -59,8 +59,10 @@ def list_all(
     from onceward.kafka.wire.transactions import listing
 
     with _connected(bootstrap_servers, command_config) as client:
-        known = listing.list_transactions(client)
-        selected_ids = [name for name, _, state in known if ids or state == listing.ONGOING]
+        ids_and_states = listing.list_transactions(client)
+        selected_ids = [
+            name for name, _, state in ids_and_states if ids or state == listing.ONGOING
+        ]
         described = [
             found
             for name in selected_ids

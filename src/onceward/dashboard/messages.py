@@ -83,8 +83,8 @@ def read_excerpt(
             # The last stable offset is where an open transaction begins: between two batches
             is_open = batch.is_transactional and batch.base_offset >= stable
             fate = Fate.OPEN if is_open else Fate.ABORTED if is_aborted else Fate.COMMITTED
-            wanted = (each for each in batch.records if each.offset >= begin)
-            found += [_message(where, each, fate) for each in islice(wanted, count - len(found))]
+            records = (each for each in batch.records if each.offset >= begin)
+            found += [_message(where, each, fate) for each in islice(records, count - len(found))]
         position = batches[-1].last_offset + 1
     return PartitionExcerpt(where, begin, earliest, stable, end, tuple(found))
 

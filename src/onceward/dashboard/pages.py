@@ -306,29 +306,29 @@ def _sources(entry: LedgerEntry) -> str:
 
 
 def messages(
-    asked: Mapping[str, str], answer: PartitionExcerpt | str | None, pipelines: Iterable[str]
+    parameters: Mapping[str, str], answer: PartitionExcerpt | str | None, pipelines: Iterable[str]
 ) -> str:
     """Return the body of the message browser.
 
-    :param asked: topic, partition and offset as they were typed. :param answer: the records, why
-        there are none, or None: being read, or nothing was asked.
+    :param parameters: topic, partition and offset as they were typed.
+    :param answer: the records, why there are none, or None: being read, or nothing was asked.
     """
-    known = set(pipelines)
+    our_pipelines = set(pipelines)
     body = (
         '<form method="get" action="/messages"><label>Topic <input name="topic" required value="'
-        f'{text(asked.get("topic", ""))}"></label> <label>Partition <input name="partition" '
-        f'inputmode="numeric" value="{text(asked.get("partition", "0"))}"></label> <label>Offset '
-        f'<input name="offset" inputmode="numeric" value="'
-        f'{text(asked.get("offset", "-50"))}"></label> '
+        f'{text(parameters.get("topic", ""))}"></label> <label>Partition <input name="partition" '
+        f'inputmode="numeric" value="{text(parameters.get("partition", "0"))}"></label> '
+        '<label>Offset <input name="offset" inputmode="numeric" value="'
+        f'{text(parameters.get("offset", "-50"))}"></label> '
         "<button>Show</button></form><p>An offset below 0 counts from the end.</p>"
     )
-    if not asked.get("topic"):
+    if not parameters.get("topic"):
         return body
     if answer is None:
         return body + '<p aria-busy="true">Being read …</p>'
     if isinstance(answer, str):
         return body + f'<p class="trouble">{text(answer)}</p>'
-    rows = [_message_row(answer, each, known) for each in answer.messages]
+    rows = [_message_row(answer, each, our_pipelines) for each in answer.messages]
     last = answer.messages[-1].offset + 1 if answer.messages else answer.start
     return (
         body
@@ -338,14 +338,14 @@ def messages(
     )
 
 
-def _message_row(excerpt: PartitionExcerpt, message: Message, known: set[str]) -> list[str]:
+def _message_row(excerpt: PartitionExcerpt, message: Message, pipelines: set[str]) -> list[str]:
     headers = "".join(f"<li>{text(name)}: {text(value)}</li>" for name, value in message.headers)
     letter = message.letter
     if letter is not None:
         ways = []
         if letter.source is not None and letter.source_offset is not None:
             ways.append(_message_link(letter.source, letter.source_offset, "Source record"))
-        if letter.pipeline in known:
+        if letter.pipeline in pipelines:
             name = quote(letter.pipeline, safe="")
             ways.append(
                 f'<a href="/pipeline/{name}?tab=ledger">Ledger of {text(letter.pipeline)}</a>'

@@ -108,8 +108,8 @@ class _Guard:
 
         async def guarded(message: Any) -> None:
             if message["type"] == "http.response.start":
-                known = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-                message["headers"] = [*message.get("headers", []), *known]
+                ours = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message["headers"] = [*message.get("headers", []), *ours]
             await send(message)
 
         refusal = self._refusal(Request(scope, receive))
@@ -206,19 +206,19 @@ class _Site:
         return self._page(f"{name}, record {sequence}", body, request=request)
 
     async def messages(self, request: Request) -> Response:
-        asked = {
+        parameters = {
             name: request.query_params.get(name, "")[:300]
             for name in ("topic", "partition", "offset")
             if name in request.query_params
         }
         answer: Any = None
-        if asked.get("topic"):
+        if parameters.get("topic"):
             try:
                 partition, offset = (
-                    int(asked.get("partition", "0")),
-                    int(asked.get("offset", "-50")),
+                    int(parameters.get("partition", "0")),
+                    int(parameters.get("offset", "-50")),
                 )
-                where = TopicPartition(topic_name(asked["topic"]), partition)
+                where = TopicPartition(topic_name(parameters["topic"]), partition)
                 if not (0 <= partition < 1 << 31 and -(1 << 31) < offset < 1 << 62):
                     raise ValueError("out of range")
             except ValueError:
@@ -227,8 +227,10 @@ class _Site:
                 answer = error.message
             else:
                 answer = self._watcher.ask(RecordQuery(where, offset))
-        known = self._watcher.snapshot.pipelines
-        return self._page("Messages", pages.messages(asked, answer, known), request=request)
+        pipelines = self._watcher.snapshot.pipelines
+        return self._page(
+            "Messages", pages.messages(parameters, answer, pipelines), request=request
+        )
 
     async def status(self, _: Request) -> Response:
         snapshot = self._watcher.snapshot
@@ -277,8 +279,8 @@ class _Site:
         return HTMLResponse(make(title, body, self._watcher.snapshot, _now_ms()), status)
 
 
-def _same(token: str, known: str) -> bool:
-    return hmac.compare_digest(token.encode(), known.encode())
+def _same(token: str, secret: str) -> bool:
+    return hmac.compare_digest(token.encode(), secret.encode())
 
 
 def _form_value(body: bytes, name: str) -> str:

@@ -192,8 +192,8 @@ class Watcher:
 
     def _answer(self) -> None:
         with self._lock:
-            asked = [each for each, answer in self._asked.items() if answer is None]
-        for question in asked:
+            questions = [each for each, answer in self._asked.items() if answer is None]
+        for question in questions:
             answer = self._read(question)
             with self._lock:
                 if question in self._asked:

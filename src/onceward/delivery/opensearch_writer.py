@@ -316,13 +316,13 @@ class OpenSearchWriter(UpsertWriter):
     def _must_keep_versions_of_deletes(self, seconds: int) -> None:
         """Check the index's setting for how long it keeps versions of deletes; an index that is
         missing is made, as templates say."""
-        wanted = as_json({"index.gc_deletes": f"{seconds}s"}).encode()
+        body = as_json({"index.gc_deletes": f"{seconds}s"}).encode()
         question = (
             f"/{self._path}/_settings/index.gc_deletes?flat_settings=true&include_defaults=true"
         )
         found = self._asked("GET", question, missing={})
         if not found:
-            self._asked("PUT", f"/{self._path}", b'{"settings":%s}' % wanted)
+            self._asked("PUT", f"/{self._path}", b'{"settings":%s}' % body)
             log.debug(
                 "made the index %s, which keeps versions of deletes for %d s", self.index, seconds
             )
@@ -331,7 +331,7 @@ class OpenSearchWriter(UpsertWriter):
                 "index.gc_deletes", "60s"
             )
             if parse_seconds(retention) < seconds:
-                self._asked("PUT", f"/{quote(name, safe='')}/_settings", wanted)
+                self._asked("PUT", f"/{quote(name, safe='')}/_settings", body)
                 log.debug(
                     "index %s keeps versions of deletes for %d s now; it was %s",
                     name,

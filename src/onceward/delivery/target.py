@@ -359,11 +359,11 @@ class WriteAheadTarget(TwoPhaseTarget):
         except CommitInDoubt as doubt:
             log.warning("%s: progress of %s is in doubt: %s", wanted.pipeline, wanted.batch, doubt)
             newest = self.chain.settle()
-            known = newest is not None and (newest.sequence, newest.outputs) == (
+            has_this = newest is not None and (newest.sequence, newest.outputs) == (
                 wanted.sequence,
                 wanted.outputs,
             )
-            written = newest if newest is not None and known else self.chain.progress(wanted)
+            written = newest if newest is not None and has_this else self.chain.progress(wanted)
         self._owned_at = surroundings.monotonic()
         return written
 

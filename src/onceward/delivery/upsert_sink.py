@@ -96,10 +96,10 @@ def _opensearch(
         )
     try:
         at = urlsplit(url)
-        known = bool(at.hostname) and at.port != 0
+        is_address = bool(at.hostname) and at.port != 0
     except ValueError:
-        known = False
-    if not known:
+        is_address = False
+    if not is_address:
         raise _unreadable()
     if at.query or at.fragment:
         raise ConfigurationError(

@@ -176,7 +176,7 @@ class UpsertColumns:
         self, schema: StructType, setting: str, name: str, kinds: tuple[type[DataType], ...]
     ) -> None:
         found = next((field for field in schema.fields if field.name == name), None)
-        wanted = ", ".join(sorted({kind.typeName() for kind in kinds}))
+        types = ", ".join(sorted({kind.typeName() for kind in kinds}))
         if found is None or not isinstance(found.dataType, kinds):
             has = (
                 "no such column"
@@ -185,7 +185,7 @@ class UpsertColumns:
             )
             raise InvalidColumn(
                 f"{setting}= names column {name!r}, and the frame has {has}",
-                next_step=f"add it, or cast it to one of {wanted}",
+                next_step=f"add it, or cast it to one of {types}",
             )
 
     def refuse(self, rows: pa.RecordBatch) -> None:
@@ -209,8 +209,8 @@ class UpsertColumns:
                     f"a row has none or a negative value in column {self.version!r}, its version"
                 )
         if self.op is not None:
-            known = pc.is_in(rows.column(self.op), pa.array([*WRITES, *DELETES]))
-            if not pc.all(known).as_py():
+            is_operation = pc.is_in(rows.column(self.op), pa.array([*WRITES, *DELETES]))
+            if not pc.all(is_operation).as_py():
                 raise _row_refused(
                     f"a row has an operation in column {self.op!r} that is none of "
                     f"{', '.join([*WRITES, *DELETES])}"

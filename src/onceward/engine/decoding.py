@@ -102,10 +102,10 @@ def find_steps(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
         would be lost.
     """
     with _lock:
-        if (known := _in_run.get(run_id)) is not None:
+        if (steps := _in_run.get(run_id)) is not None:
             # A query that runs for months sees many others come and go
             _in_run.move_to_end(run_id)
-            return known
+            return steps
         # No plan of this process has a tag, and a walk over one costs some calls into the JVM
         if not _registered:
             return ()

@@ -67,11 +67,11 @@ class SinkPolicy:
                 f"checkpointing={checkpointing!r} is not what ow.checkpointing(…) returns",
                 next_step="pass ow.checkpointing(…), or leave checkpointing= out",
             )
-        given = (
+        settings = (
             ("batch_attempts", self.batch_attempts, 3, checkpointing.attempts, "attempts"),
             ("batch_timeout_s", self.batch_timeout_s, None, checkpointing.timeout_s, "timeout"),
         )
-        for name, value, default, theirs, word in given:
+        for name, value, default, theirs, word in settings:
             if value not in (default, theirs):
                 raise ContradictoryOptions(
                     f"{name}={value} and checkpointing= with {word}={theirs:g}",
@@ -144,12 +144,12 @@ def whole_number(name: str, value: object, least: int, most: int | None = None) 
 
     :raises ConfigurationError: the setting ``name`` is no whole number from ``least`` to ``most``.
     """
-    wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
+    bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or value < least or (most and value > most):  # type: ignore[operator]
-        wanted = f"a whole number {wanted}"
+        bounds = f"a whole number {bounds}"
         raise ConfigurationError(
-            f"{name}={value!r} is not {wanted}", next_step=f"set {name} to {wanted}"
+            f"{name}={value!r} is not {bounds}", next_step=f"set {name} to {bounds}"
         )
 
 

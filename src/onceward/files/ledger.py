@@ -398,10 +398,10 @@ def file_system_type(folder: Path) -> str | None:
     except OSError:
         return None
     device = os.stat(folder).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+    number = f"{os.major(device)}:{os.minor(device)}"
     for line in lines:
         mount, _, kind = line.partition(" - ")
-        if mount.split()[2] == wanted:
+        if mount.split()[2] == number:
             return kind.split()[0]
     return None
 

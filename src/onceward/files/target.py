@@ -55,8 +55,8 @@ class Rolling(NamedTuple):
         if self.file_bytes is None:
             return self.how
         rows = rows_per_file(self.file_bytes, self.row_bytes or guessed_row_bytes(frame))
-        given = int(self.how.options.get(MAX_RECORDS, rows))
-        return self.how._replace(options={**self.how.options, MAX_RECORDS: str(min(rows, given))})
+        limit = int(self.how.options.get(MAX_RECORDS, rows))
+        return self.how._replace(options={**self.how.options, MAX_RECORDS: str(min(rows, limit))})
 
 
 def rows_per_file(file_bytes: int, row_bytes: float) -> int:

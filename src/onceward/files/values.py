@@ -74,12 +74,12 @@ def guarded(
 
     :param columns: those of the frame that are in the files.
     """
-    named = {name.lower(): value for name, value in options.items()}
+    by_name = {name.lower(): value for name, value in options.items()}
     if len({name.lower() for name in frame.columns}) < len(frame.columns):
         return frame  # which Spark refuses
     if format_name == "text":
-        return _text(frame, named, columns[0])
-    return _csv(frame, named, columns) if format_name == "csv" else frame
+        return _text(frame, by_name, columns[0])
+    return _csv(frame, by_name, columns) if format_name == "csv" else frame
 
 
 def _text(frame: DataFrame, options: Mapping[str, str], name: str) -> DataFrame:

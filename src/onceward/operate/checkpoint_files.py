@@ -153,6 +153,6 @@ def stateful_operators(checkpoint: Folder, names: Iterable[str]) -> Iterator[Sta
         if not folder.startswith("state/") or rest != "metadata":
             continue
         with suppress(FileNotFoundError, ValueError, LookupError, TypeError):
-            known = json.loads(checkpoint.read(name).split(b"\n", 1)[1])
-            partitions = int(known["stateStoreInfo"][0]["numPartitions"])
-            yield StatefulOperator(folder, known["operatorInfo"]["operatorName"], partitions)
+            metadata = json.loads(checkpoint.read(name).split(b"\n", 1)[1])
+            partitions = int(metadata["stateStoreInfo"][0]["numPartitions"])
+            yield StatefulOperator(folder, metadata["operatorInfo"]["operatorName"], partitions)

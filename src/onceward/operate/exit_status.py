@@ -93,8 +93,8 @@ def shell_status(status: int) -> int:
 
 
 def _signal_name(number: int) -> str:
-    known = {each.value: each.name for each in signal.Signals}
-    return known.get(number, f"signal {number}")
+    names = {each.value: each.name for each in signal.Signals}
+    return names.get(number, f"signal {number}")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -91,12 +91,12 @@ class LagWatcher:
             self._failed.add(pipeline)
 
     def _ask(self, position: Position) -> Lags:
-        known: Lags = {}
+        found: Lags = {}
         for servers, end in position:
             settings, ends = known_settings(servers), partition_offsets(end)
             if settings is not None and ends:
-                known |= lags(ends, self._stable(settings, ends))
-        return known
+                found |= lags(ends, self._stable(settings, ends))
+        return found
 
     def _stable(
         self, settings: ClientSettings, places: Iterable[TopicPartition]

@@ -271,9 +271,9 @@ def register_metrics(
     :param registry: default: the one that all of ``prometheus_client`` uses.
     """
     metrics = Metrics(per_partition=per_partition, lag_interval_s=lag_interval_s)
-    chosen = metrics._client.REGISTRY if registry is None else registry
-    chosen.register(metrics)
-    metrics._ends.append(lambda: chosen.unregister(metrics))
+    target = metrics._client.REGISTRY if registry is None else registry
+    target.register(metrics)
+    metrics._ends.append(lambda: target.unregister(metrics))
     return metrics
 
 

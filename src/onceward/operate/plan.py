@@ -304,17 +304,17 @@ def _sinks(function: Any) -> list[ForeachBatchSink]:
     if isinstance(function, ForeachBatchSink):
         return [function]
     owner = getattr(function, "__self__", None)
-    named = list(vars(owner).values()) if hasattr(owner, "__dict__") else []
+    objects = list(vars(owner).values()) if hasattr(owner, "__dict__") else []
     with suppress(TypeError):
         variables = inspect.getclosurevars(inspect.unwrap(function))
-        named += [*variables.nonlocals.values(), *variables.globals.values()]
-    return [each for each in named if isinstance(each, ForeachBatchSink)]
+        objects += [*variables.nonlocals.values(), *variables.globals.values()]
+    return [each for each in objects if isinstance(each, ForeachBatchSink)]
 
 
 def _checkpoint(definition: _Definition) -> str:
-    given = definition.options.get("checkpointlocation")
-    if given:
-        return given
+    location = definition.options.get("checkpointlocation")
+    if location:
+        return location
     root = definition.frame.sparkSession.conf.get("spark.sql.streaming.checkpointLocation", None)
     return f"{root}/{definition.name}" if root and definition.name else ""
 
@@ -401,15 +401,15 @@ class _Look:
                     .start()
                 )
                 try:
-                    ended = query.awaitTermination(_SECONDS)
+                    has_ended = query.awaitTermination(_SECONDS)
                 except PySparkException:
-                    ended = True
+                    has_ended = True
                 # With brokers that keep silent it takes its time
                 with suppress(TimeoutError):
                     waiting.within(_STOP_SECONDS, query.stop)
         except PySparkException as error:
             return cut(str(error))
-        if not ended:
+        if not has_ended:
             return f"its first batch is not planned within {_SECONDS} s: a source does not answer"
         exception = query.exception()
         if failed or exception is None or self.planned is not None:

@@ -167,8 +167,8 @@ class JobRunner:
         progressed = child.progressed()
         self._has_worked = self._has_worked or progressed
         child.close(_REST_SECONDS if self._requests < 2 else 0.0)
-        ended, chance = surroundings.monotonic(), surroundings.jitter(0.0, 1.0)
-        self._failures.append(Failure(began, ended, chance, progressed))
+        now, chance = surroundings.monotonic(), surroundings.jitter(0.0, 1.0)
+        self._failures.append(Failure(began, now, chance, progressed))
         return status
 
     def _pause(self, status: int) -> float | None:

@@ -133,9 +133,9 @@ def find_gap(names: Iterable[str], batch_id: int) -> str:
         operator, partition = state[1].split("/")[1:3]
         partitions[operator].add(int(partition))
     for store, files in sorted(stores.items()):
-        known = [(version, is_full) for version, is_full in files if version <= batch_id + 1]
-        begin = max((version for version, is_full in known if is_full), default=1)
-        if not set(range(begin, batch_id + 2)) <= {version for version, _ in known}:
+        candidates = [(version, is_full) for version, is_full in files if version <= batch_id + 1]
+        begin = max((version for version, is_full in candidates if is_full), default=1)
+        if not set(range(begin, batch_id + 2)) <= {version for version, _ in candidates}:
             return store
     for operator, found in sorted(partitions.items()):
         if missing := set(range(max(found) + 1)) - found:
@@ -184,8 +184,8 @@ def create(checkpoint: str, to: str, ledger: Ledger, pipeline: str) -> Savepoint
         record = _record_behind(ledger, name, query_id, batch_id, checkpoint)
         if record.batch.batch_id == batch_id:
             _must_agree(source, record)
-        made = datetime.fromtimestamp(surroundings.wall_clock_ns() / 1e9, timezone.utc)
-        target = Folder(to).below(f"{pipeline}-{batch_id}-{made:%Y%m%dT%H%M%S.%f}Z")
+        made_at = datetime.fromtimestamp(surroundings.wall_clock_ns() / 1e9, timezone.utc)
+        target = Folder(to).below(f"{pipeline}-{batch_id}-{made_at:%Y%m%dT%H%M%S.%f}Z")
         try:
             files = _copy(source, target.below(_CHECKPOINT), batch_id)
         except FileNotFoundError:
@@ -193,7 +193,7 @@ def create(checkpoint: str, to: str, ledger: Ledger, pipeline: str) -> Savepoint
             continue
         savepoint = Savepoint(
             target.path, pipeline, query_id, batch_id, record.batch.batch_id, record.sequence,
-            int(made.timestamp() * 1000), release(), files,
+            int(made_at.timestamp() * 1000), release(), files,
         )  # fmt: skip
         target.write(MANIFEST, [_document(savepoint)])
         return savepoint
@@ -301,8 +301,8 @@ def _shared(store: str, full: bytes, names: list[str]) -> Iterator[str]:
 
 def _document(savepoint: Savepoint) -> bytes:
     names = [name for name in Savepoint.__dataclass_fields__ if name != "path"]
-    known = {name: getattr(savepoint, name) for name in names}
-    return json.dumps({"format": _FORMAT, **known}, indent=1).encode()
+    fields = {name: getattr(savepoint, name) for name in names}
+    return json.dumps({"format": _FORMAT, **fields}, indent=1).encode()
 
 
 def read(path: str) -> Savepoint:

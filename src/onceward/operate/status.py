@@ -453,7 +453,7 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
         offsets |= partition_offsets(source["end"])
     # Spark reads partitions that are new from their beginning
     leaders = client.topic_partitions({where.topic for where in offsets})
-    every = {TopicPartition(topic, n) for topic, known in leaders.items() for n in known}
+    every = {TopicPartition(topic, n) for topic, numbers in leaders.items() for n in numbers}
     if new := every - offsets.keys():
         offsets |= list_offsets(client, new, EARLIEST)
     ends = list_offsets(client, offsets, LATEST, read_committed=True)

@@ -28,8 +28,8 @@ def trace_batches(provider: Any = None) -> Callable[[], None]:
     """
     why = "tracing needs OpenTelemetry"
     trace = library(why, "tracing", "opentelemetry.trace")
-    chosen = trace.get_tracer_provider() if provider is None else provider
-    traces = BatchTraces(chosen.get_tracer("onceward"), trace)
+    tracers = trace.get_tracer_provider() if provider is None else provider
+    traces = BatchTraces(tracers.get_tracer("onceward"), trace)
     stop_watching = events.watch(traces.hear, _WATCHED)
 
     def stop() -> None:

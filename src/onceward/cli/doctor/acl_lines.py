@@ -36,10 +36,10 @@ def as_commands(lines: Sequence[Acl], principal: str, bootstrap_servers: str | N
         *_TRUST,
     ]
     for need, heading in _HEADINGS.items():
-        chosen = [line for line in lines if line.need is need]
-        if chosen:
+        of_need = [line for line in lines if line.need is need]
+        if of_need:
             text += ["", f"# {heading}"]
-        for line in chosen:
+        for line in of_need:
             mark = "# " if need is Need.OPTIONAL else ""
             text.append(f"{mark}{line.command(principal, connection)}  # {line.why}")
     return "\n".join(text)

@@ -133,14 +133,14 @@ def check_worker_python(environment: Mapping[str, str] | None = None) -> CheckRe
     :param environment: the variables to look into; None: this process's own.
     """
     environment = os.environ if environment is None else environment
-    chosen = environment.get(_VARIABLE)
-    if chosen:
-        amiss = _fault(chosen, environment)
+    variable = environment.get(_VARIABLE)
+    if variable:
+        amiss = _fault(variable, environment)
         if amiss is None:
-            return CheckResult("ok", f"workers' Python: {_VARIABLE}={chosen}")
+            return CheckResult("ok", f"workers' Python: {_VARIABLE}={variable}")
         return CheckResult(
             "fail",
-            f"workers' Python: {_VARIABLE}={chosen} {amiss}",
+            f"workers' Python: {_VARIABLE}={variable} {amiss}",
             f"correct {_VARIABLE}, or {_INSTALL_IT}",
         )
     amiss = _fault("python3", environment)
@@ -269,7 +269,7 @@ def check_brokers(
     :raises ConfigurationError: the settings themselves are wrong.
     """
     client, producer = connected(servers, command_config)
-    named = None if pipeline is None else pipeline_id(pipeline)
+    pipeline_name = None if pipeline is None else pipeline_id(pipeline)
     try:
         reached = run_check(
             lambda: CheckResult(
@@ -290,10 +290,12 @@ def check_brokers(
             *run_checks(partial(_brokers, client, producer.transaction_timeout_ms)),
             *(
                 []
-                if named is None
+                if pipeline_name is None
                 else [
                     run_check(
-                        lambda: check_slowest_batch(client, named, ledger_topic, _most(client))
+                        lambda: check_slowest_batch(
+                            client, pipeline_name, ledger_topic, _most(client)
+                        )
                     )
                 ]
             ),
@@ -339,8 +341,8 @@ def _brokers(client: KafkaClient, chosen_ms: int | None) -> list[CheckResult]:
     by_settings: dict[frozenset[tuple[str, str | None]], list[int]] = {}
     for node in client.brokers():
         config = client.broker_config(node)
-        asked = frozenset((name, config.get(name)) for name in _OF_BROKERS)
-        by_settings.setdefault(asked, []).append(node)
+        broker_settings = frozenset((name, config.get(name)) for name in _OF_BROKERS)
+        by_settings.setdefault(broker_settings, []).append(node)
     found = []
     for settings, nodes in by_settings.items():
         facts = dict(settings)

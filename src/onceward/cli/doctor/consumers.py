@@ -70,7 +70,7 @@ def check_consumers(
 
     :raises ConfigurationError: the settings themselves are wrong.
     """
-    wanted = [topic_name(name) for name in topics]
+    names = [topic_name(name) for name in topics]
     client, _ = connected(servers, command_config)
     try:
         reached = run_check(
@@ -78,7 +78,7 @@ def check_consumers(
                 "ok", f"cluster {client.cluster_id()} with {len(client.brokers())} brokers"
             )
         )
-        return [reached] if reached.status != "ok" else [reached, *_findings(client, wanted)]
+        return [reached] if reached.status != "ok" else [reached, *_findings(client, names)]
     finally:
         client.close()
 
@@ -108,8 +108,8 @@ def _findings(client: KafkaClient, topics: Sequence[str]) -> list[CheckResult]:
         if group.kind == SHARE:
             found.append(run_check(partial(_share_group, client, group)))
         elif group.has_offsets:
-            asked = run_check(partial(_reader, client, group, readers))
-            found += [asked] if asked.status != "ok" else []
+            result = run_check(partial(_reader, client, group, readers))
+            found += [result] if result.status != "ok" else []
     for topic in topics:
         reading = [reader for reader in readers if reader.reads(topic)]
         if not reading:

@@ -86,11 +86,13 @@ def _missing(
 ) -> Missing:
     unfit = [one for one in needed if _is_amiss(one)]
     names = [one.name for one in unfit]
-    named = {f"{database}.{table}": (database, table) for database, table in settings.tables}
+    tables_by_name = {
+        f"{database}.{table}": (database, table) for database, table in settings.tables
+    }
     hidden = [
-        named[one.name]
+        tables_by_name[one.name]
         for one in unfit
-        if one.actual == requirements.NOT_THERE and one.name in named
+        if one.actual == requirements.NOT_THERE and one.name in tables_by_name
     ]
     refused = [
         one.name.removeprefix("SELECT on ") for one in unfit if one.name.startswith("SELECT on ")

@@ -65,16 +65,16 @@ def _file(dialect: str) -> list[str]:
     """Return the lines of ``my.cnf``: a binlog needs a restart, so all settings go there at
     once.
     """
-    wanted = {
+    needs = {
         "log_bin": "binlog",
         **{name: value.strip("'") for name, value in SETTINGS.items() if value != "''"},
     }
     if dialect == "mysql":
-        wanted |= {"gtid_mode": "ON", "enforce_gtid_consistency": "ON"}
+        needs |= {"gtid_mode": "ON", "enforce_gtid_consistency": "ON"}
     section = "mysqld" if dialect == "mysql" else "mariadb"
     return [
         _FILE.format(section=section),
-        *(f"--   {name} = {value}" for name, value in wanted.items()),
+        *(f"--   {name} = {value}" for name, value in needs.items()),
     ]
 
 

@@ -159,12 +159,14 @@ def check_registry(url: str, subjects: Sequence[str]) -> list[CheckResult]:
 
 
 def _registry(registry: SchemaRegistry, subjects: Sequence[str]) -> list[CheckResult]:
-    known = registry.subjects()
+    all_subjects = registry.subjects()
     found: list[CheckResult] = []
     for subject in subjects:
-        alike = [name for name in known if name.rpartition(":")[2] == subject.rpartition(":")[2]]
-        facts = {"subject": "there" if subject in known else "missing"}
-        if subject in known:
+        alike = [
+            name for name in all_subjects if name.rpartition(":")[2] == subject.rpartition(":")[2]
+        ]
+        facts = {"subject": "there" if subject in all_subjects else "missing"}
+        if subject in all_subjects:
             facts["compatibility"] = registry.compatibility(subject)
         found += diagnose(
             "schema registry",
@@ -173,4 +175,4 @@ def _registry(registry: SchemaRegistry, subjects: Sequence[str]) -> list[CheckRe
             name=quote(subject, safe=":."),
             alike=", ".join(alike) or "none is alike",
         )
-    return _sound(f"schema registry at {registry.url}, {len(known)} subjects", found)
+    return _sound(f"schema registry at {registry.url}, {len(all_subjects)} subjects", found)

@@ -65,11 +65,11 @@ class Fitting:
                 f"read() returned {type(rows).__name__} for rows",
                 next_step="return a pyarrow Table or RecordBatch, or a list of tuples or dicts",
             )
-        taken = [
+        conflicts = [
             self._row(row, number)
             for number, row in enumerate(itertools.islice(rows, at_most + 1))
         ]
-        columns = [self._column(name, [row[name] for row in taken]) for name in self._names]
+        columns = [self._column(name, [row[name] for row in conflicts]) for name in self._names]
         return pa.Table.from_arrays(columns, schema=self.arrow)
 
     def _row(self, row: Any, number: int) -> Any:

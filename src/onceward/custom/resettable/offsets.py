@@ -50,8 +50,8 @@ class Offset:
         if not self.first:
             value["from"] = self.begins
         value["position"] = self.position
-        known = {"rows": self.rows, "checksum": self.checksum, "identity": self.identity}
-        return value | {name: what for name, what in known.items() if what is not None}
+        optional = {"rows": self.rows, "checksum": self.checksum, "identity": self.identity}
+        return value | {name: what for name, what in optional.items() if what is not None}
 
     @classmethod
     def from_json(cls, value: Any) -> Offset:

@@ -187,21 +187,21 @@ class Ranges:
             failed, or violates its contract.
         """
         self.same_source(end)
-        wanted, position = end.rows or 0, end.begins
+        count, position = end.rows or 0, end.begins
         parts: list[pa.Table] = [self._fitting.arrow.empty_table()]
         total, calls = 0, 0
         checkpoint, until = position, 1
-        while not (total == wanted and same(position, end.position)):
+        while not (total == count and same(position, end.position)):
             # As many rows as the range had, not as a batch may have: rows may have come since, and
             # one read up to the batch's limit would run past the end of the range.
             # When all rows are there, the rest of the way may have none: a source that leaves rows
             # out has such ranges.
-            rows, after = self._read(position, max(wanted - total, 1))
+            rows, after = self._read(position, max(count - total, 1))
             total += rows.num_rows
-            if total > wanted:
+            if total > count:
                 raise _changed(
                     end,
-                    f"after {wanted} rows it goes on with others, at {position_text(position)}",
+                    f"after {count} rows it goes on with others, at {position_text(position)}",
                 )
             if same(after, position):
                 raise _changed(
@@ -225,21 +225,21 @@ class Ranges:
         self.same_source(end)
         return table
 
-    def same_source(self, known: Offset) -> str | None:
+    def same_source(self, before: Offset) -> str | None:
         """Return the source's identity.
 
         :raises SourceReplaced: ``known`` was read of another one.
         """
         now = self._identity()
-        if None not in (now, known.identity) and now != known.identity:
+        if None not in (now, before.identity) and now != before.identity:
             raise SourceReplaced(
                 f"the source {_name(self._source)} is another one: its identity is {now!r}, and "
-                f"the query has read {known.identity!r} up to {position_text(known.position)}; "
+                f"the query has read {before.identity!r} up to {position_text(before.position)}; "
                 "positions of the one mean nothing in the other",
                 next_step="bring the old source back; or read the new one from its beginning, "
                 "with a new checkpoint and a new pipeline_id; or, if it holds the same rows at "
                 "the same positions, let identity() say what they have in common",
-                details={"known": known.identity, "found": now},
+                details={"known": before.identity, "found": now},
             )
         return now
 

@@ -187,7 +187,7 @@ def refusal(
     history: CallHistory | None = None,
 ) -> OncewardError:
     """Return the error for an ``outcome`` that refuses, with what to do next."""
-    known = history or CallHistory()
+    calls = history or CallHistory()
     details: dict[str, Any] = {
         "query_id": batch.query_id,
         "batch_id": batch.batch_id,
@@ -203,21 +203,21 @@ def refusal(
         else "the ledger has none",
         "offsets": _offsets_text(sources, newest),
     }
-    chosen = REFUSALS[outcome]
+    template = REFUSALS[outcome]
     if outcome is Admission.SECOND_CALL:
         details = {ROWS_REFUSED: True, "query_id": batch.query_id, "batch_id": batch.batch_id}
     elif outcome is Admission.SKIPPED:
         first = newest.batch.batch_id + 1 if newest else 0
-        facts |= _gap_facts(first, batch.batch_id - 1, newest, known)
+        facts |= _gap_facts(first, batch.batch_id - 1, newest, calls)
         details["not_written"] = [first, batch.batch_id - 1]
-    elif outcome is Admission.NOT_WRITTEN and known.failed is not None:
-        failed, error = known.failed
+    elif outcome is Admission.NOT_WRITTEN and calls.failed is not None:
+        failed, error = calls.failed
         here = newest is not None and batch.query_id == newest.batch.query_id
         committed = newest is not None and here and failed <= newest.batch.batch_id
-        chosen = _ROWS_MISSING if committed else chosen
-        facts |= _rewind_facts(failed, error, known, "write_missing" if committed else "")
-        details = {"not_written": [failed], "checkpoint": known.checkpoint}
-    return chosen.make(facts, details)
+        template = _ROWS_MISSING if committed else template
+        facts |= _rewind_facts(failed, error, calls, "write_missing" if committed else "")
+        details = {"not_written": [failed], "checkpoint": calls.checkpoint}
+    return template.make(facts, details)
 
 
 def _gap_facts(

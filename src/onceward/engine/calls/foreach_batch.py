@@ -174,9 +174,9 @@ class ForeachBatchSink(ABC):
             # through all of the text. The error has it all in a paragraph; its cause is logged.
             raise error.with_traceback(None) from None
         gate.end(running.run_id, batch_id)
-        known = runs.memory(runs.RunKey(running.run_id, self._where))
+        memory = runs.memory(runs.RunKey(running.run_id, self._where))
         # That of an earlier try ended no query
-        known.error, known.is_logged = None, False
+        memory.error, memory.is_logged = None, False
 
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
         self._runs.process(self._where, frame, writes, running)
@@ -205,8 +205,8 @@ class ForeachBatchSink(ABC):
         pipeline = self._policy.pipeline
         try:
             run_id = current_run_id(frame)
-            known = runs.memory(runs.RunKey(run_id, self._where))
-            known.fail(error)
+            memory = runs.memory(runs.RunKey(run_id, self._where))
+            memory.fail(error)
             if is_being_stopped(frame):
                 next_step = "start the query again, which settles it first."
                 log.warning("%s: stopped in batch %d. Next: %s", pipeline, batch_id, next_step)
@@ -218,11 +218,11 @@ class ForeachBatchSink(ABC):
                     paragraph(error),
                     pipeline,
                 )
-                known.is_logged = True
+                memory.is_logged = True
                 ids = {**events.batch_ids(), "pipeline": pipeline, "batch_id": batch_id}
                 events.announce(events.FAIL, ids, error)
             if self._policy.has_ledger:
-                known.record_failure(frame, batch_id, error, writes, pipeline, run_id)
+                memory.record_failure(frame, batch_id, error, writes, pipeline, run_id)
         except Exception as also:  # noqa: BLE001 — the first error is the one to report
             log.error(
                 "%s: no file could be left beside the checkpoint that batch %s failed (%s). Next: "

@@ -74,7 +74,7 @@ def error_in(run_id: str) -> OncewardError | None:
     another one, too, has met an error.
     """
     with _lock:
-        met = [known.error for key, known in reversed(_memories.items()) if key.run_id == run_id]
+        met = [memory.error for key, memory in reversed(_memories.items()) if key.run_id == run_id]
     errors = [error for error in met if error is not None]
     return max(errors, key=_severity, default=None)
 
@@ -82,7 +82,7 @@ def error_in(run_id: str) -> OncewardError | None:
 def is_logged(run_id: str) -> bool:
     """Return whether the log has what the last call of that run failed with."""
     with _lock:
-        return any(known.is_logged for key, known in _memories.items() if key.run_id == run_id)
+        return any(memory.is_logged for key, memory in _memories.items() if key.run_id == run_id)
 
 
 def _severity(error: OncewardError) -> int:
@@ -153,24 +153,24 @@ def claim(key: RunKey, pipeline: str) -> CallMemory:
             next_step="give each sink a pipeline_id of its own",
             details={ROWS_REFUSED: True},
         )
-    known = memory(key)
-    if known.fenced:
+    found = memory(key)
+    if found.fenced:
         raise Fenced(
             f"run {key.run_id} has lost pipeline {pipeline} to a newer copy before: "
-            f"{known.fenced}",
+            f"{found.fenced}",
             next_step="leave this copy stopped; let the sink's errors leave the foreachBatch "
             "function",
         )
-    return known
+    return found
 
 
-def _recent(known: OrderedDict[K, V], key: K, new: V) -> V:
+def _recent(entries: OrderedDict[K, V], key: K, new: V) -> V:
     """Return what is known by ``key``, or ``new``; the thousand asked for last are remembered."""
     with _lock:
-        found = known.setdefault(key, new)
-        known.move_to_end(key)
-        while len(known) > _REMEMBERED:
-            known.popitem(last=False)
+        found = entries.setdefault(key, new)
+        entries.move_to_end(key)
+        while len(entries) > _REMEMBERED:
+            entries.popitem(last=False)
     return found
 
 

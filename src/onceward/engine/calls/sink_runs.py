@@ -51,20 +51,20 @@ class SinkRuns:
         """
         self._refuse_second_query(frame, running)
         key, pipeline = runs.RunKey(running.run_id, where), self._policy.pipeline
-        known = runs.claim(key, pipeline)
-        if known.committed == running.batch.batch_id:
+        memory = runs.claim(key, pipeline)
+        if memory.committed == running.batch.batch_id:
             raise second_call(running.batch)
-        known.check_frames(running, writes)
-        if known.open_journal(frame, pipeline, key.run_id).in_this_run(running.batch.batch_id):
-            must_compute_once(running, known.error)
+        memory.check_frames(running, writes)
+        if memory.open_journal(frame, pipeline, key.run_id).in_this_run(running.batch.batch_id):
+            must_compute_once(running, memory.error)
         for left in reversed(range(self._policy.batch_attempts)):
             batches = self._open(key, frame, running)
             try:
                 batches.process(writes, running)
                 self._committed_in = self._committed_in or running.run_id
-                return known.succeed(running.batch)
+                return memory.succeed(running.batch)
             except BaseException as error:
-                known.was_replay = batches.is_replay(running)
+                memory.was_replay = batches.is_replay(running)
                 # Spark ends the query now; a later start, or the next try of a patient function,
                 # or of ours, opens everything again. A second call that was refused is no failed
                 # try: tried again, it must not pass for a replay.
@@ -125,14 +125,14 @@ class SinkRuns:
     def _new_run(self, key: runs.RunKey, frame: DataFrame, running: RunningBatch) -> runs.OpenRun:
         policy = self._policy_in(running.run_id)
         target = self._new_target(policy)
-        known = runs.memory(key)
-        journal = known.open_journal(frame, self._policy.pipeline, key.run_id)
+        memory = runs.memory(key)
+        journal = memory.open_journal(frame, self._policy.pipeline, key.run_id)
         session, query_id = frame.sparkSession, running.batch.query_id
         return runs.OpenRun(
             query_id=query_id,
             settings=self._settings,
             target=target,
-            batches=MicroBatches(target, policy, known.closed_at, journal),
+            batches=MicroBatches(target, policy, memory.closed_at, journal),
             is_running=lambda: run_is_active(session, query_id, key.run_id),
         )
 

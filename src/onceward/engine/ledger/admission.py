@@ -129,17 +129,17 @@ def admit(
         again because its commit was in doubt.
     :param history: None: nothing is known of earlier batches, so that no gap is believed.
     """
-    known = history or CallHistory()
-    if known.failed is not None:
+    calls = history or CallHistory()
+    if calls.failed is not None:
         return Admission.NOT_WRITTEN
     if newest is None:
-        return Admission.FIRST if batch.batch_id == 0 else _without_record(resume, known)
+        return Admission.FIRST if batch.batch_id == 0 else _without_record(resume, calls)
     if batch.query_id == newest.batch.query_id:
         step = batch.batch_id - newest.batch.batch_id
         # Three causes look alike: a function that skipped batches, one that swallowed an error
         # (the next batch comes behind the lost one), and a ledger that lost its end.
         if step > 1:
-            return _after_gap(sources, newest, resume, known)
+            return _after_gap(sources, newest, resume, calls)
         outcome = _same_checkpoint(step, sources, newest)
         # A replay repeats what an *earlier* run committed. What this run committed already was
         # another call's rows.

@@ -162,8 +162,8 @@ def encode(record: LedgerRecord, **where: Any) -> bytes:
 
 
 def _source(source: SourceRange) -> dict[str, Any]:
-    known = {} if source.identity is None else {"witness": source.identity}
-    return {"start": source.start, "end": source.end, **known}
+    identity = {} if source.identity is None else {"witness": source.identity}
+    return {"start": source.start, "end": source.end, **identity}
 
 
 def decode(data: bytes, *, where: str) -> LedgerRecord:
@@ -224,8 +224,8 @@ def _from_document(document: Mapping[str, Any]) -> LedgerRecord:
 
 
 def _steps(value: object) -> dict[str, int]:
-    known = value if isinstance(value, dict) else {}
-    return {str(name): took for name, took in known.items() if _whole(took) is not None}
+    fields = value if isinstance(value, dict) else {}
+    return {str(name): took for name, took in fields.items() if _whole(took) is not None}
 
 
 def _whole(value: object) -> int | None:

@@ -141,8 +141,8 @@ class SchemaMemory:
         with self._lock:
             # They go to the end, once they are asked for
             again = itertools.islice(self._missing, MOST_ASKED_AGAIN)
-            wanted = {*ids, *self._fingerprints, *again}
-        self.ask(registry, wanted, wait_s=0)
+            all_ids = {*ids, *self._fingerprints, *again}
+        self.ask(registry, all_ids, wait_s=0)
         with self._lock:
             missing = frozenset(self._missing)
             found = sorted(self._fingerprints.keys() - missing)
@@ -217,10 +217,10 @@ class SchemaMemory:
         :raises RegistryReplaced: it has none of them.
         """
         with self._lock:
-            gone = sorted(self._fingerprints.keys() & self._missing.keys())
-            has_others = len(gone) < len(self._fingerprints)
-        if gone and not has_others:
-            raise _replaced(registry, gone[0], is_gone=True)
+            missing_ids = sorted(self._fingerprints.keys() & self._missing.keys())
+            has_others = len(missing_ids) < len(self._fingerprints)
+        if missing_ids and not has_others:
+            raise _replaced(registry, missing_ids[0], is_gone=True)
 
 
 def _resolve(registry: Registry, schema_id: int) -> tuple[str, str | None]:

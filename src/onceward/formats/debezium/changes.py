@@ -37,8 +37,8 @@ def check_columns(frame: DataFrame, function: str) -> None:
     :raises InvalidColumn: it lacks a column of changes, or has another type there.
     """
     kinds = {field.name: field.dataType for field in frame.schema.fields}
-    for name, wanted in _COLUMNS.items():
-        if not isinstance(kinds.get(name), wanted):
+    for name, kind in _COLUMNS.items():
+        if not isinstance(kinds.get(name), kind):
             what = (
                 f"is {kinds[name].simpleString()}"
                 if name in kinds
@@ -46,7 +46,7 @@ def check_columns(frame: DataFrame, function: str) -> None:
             )
             raise InvalidColumn(
                 f"column {name!r} {what}, and changes of tables have it as "
-                f"{wanted[0]().simpleString()}",
+                f"{kind[0]().simpleString()}",
                 next_step=f"pass the frame of ow.mysql_changes(…) to {function}, with all of its "
                 "columns",
                 details={"column": name},
@@ -96,11 +96,11 @@ def select_table(frame: DataFrame, table: str, tag: str, function: str) -> DataF
         F.lower(column) == F.lower(F.lit(part))
         for column, part in (("db", database), ("table", name))
     ]
-    chosen = frame.where(same[0] & same[1])
+    changes_of_table = frame.where(same[0] & same[1])
     if len(fitting) == 1 and "*" not in fitting[0]:
-        return chosen
+        return changes_of_table
     exactly = (F.col("db") == database) & (F.col("table") == name)
-    return chosen.withColumn(
+    return changes_of_table.withColumn(
         "op",
         F.when(exactly, F.col("op")).otherwise(F.raise_error(_case_error(tag, table, function))),
     )

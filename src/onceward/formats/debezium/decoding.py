@@ -61,10 +61,10 @@ def envelope(schema: StructType | str, *, source: StructType | str = SOURCE) -> 
     :raises UnsupportedSchema: one of them is no struct.
     """
     table = parse_schema(schema, "debezium.envelope(…)")
-    known = StructType([StructField(field.name, field.dataType) for field in table.fields])
+    columns = StructType([StructField(field.name, field.dataType) for field in table.fields])
     return StructType(
         [
-            StructField("before", known),
+            StructField("before", columns),
             StructField("after", table),
             StructField("source", parse_schema(source, "debezium.envelope(…)")),
             StructField("op", StringType(), nullable=False),

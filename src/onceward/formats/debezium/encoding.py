@@ -178,8 +178,10 @@ def _records(
     topic = F.regexp_replace(
         F.concat_ws(".", F.lit(prefix), "db", "table"), r"[^A-Za-z0-9._-]", "_"
     )
-    gone = (F.col("op") == "d") & key.isNotNull() & F.lit(tombstones)
-    times = F.when(gone, F.array(F.lit(False), F.lit(True))).otherwise(F.array(F.lit(False)))
+    is_tombstone = (F.col("op") == "d") & key.isNotNull() & F.lit(tombstones)
+    times = F.when(is_tombstone, F.array(F.lit(False), F.lit(True))).otherwise(
+        F.array(F.lit(False))
+    )
     each = changes.select("*", F.explode(times).alias(_TOMBSTONE))
     behind = F.when(F.col(_TOMBSTONE), F.concat("position", F.lit("-tombstone"))).otherwise(
         F.col("position")

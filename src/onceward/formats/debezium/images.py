@@ -83,9 +83,9 @@ class Images:
     def _is_older_or_later(self, keys: Column) -> Column:
         """Return whether it is a row of the table before a column was added, or after it was
         dropped."""
-        known = F.size(F.array_except(keys, self._names())) == 0
+        no_others = F.size(F.array_except(keys, self._names())) == 0
         enough = F.size(F.array_except(self._required(), keys)) == 0
-        return known & enough & (F.size(keys) == F.size(F.array_distinct(keys)))
+        return no_others & enough & (F.size(keys) == F.size(F.array_distinct(keys)))
 
     def _required(self) -> Column:
         names = [F.lit(field.name) for field in self._schema.fields if not field.nullable]
@@ -114,10 +114,10 @@ class Images:
             condition = TEXT.fits(read, field.dataType, field.nullable)
             unread = read.isNull() & value.isNotNull() & ~F.is_variant_null(value)
             bad = unread if condition is None else unread | ~F.coalesce(condition, F.lit(False))
-            wanted = f"column {field.name} is not {field.dataType.simpleString()}"
+            message = f"column {field.name} is not {field.dataType.simpleString()}"
             reason = reason.when(
                 F.coalesce(bad, F.lit(False)),
-                F.lit(wanted if field.nullable else f"{wanted} NOT NULL"),
+                F.lit(message if field.nullable else f"{message} NOT NULL"),
             )
         return reason.otherwise(F.lit("the row is not what schema= says"))
 

@@ -85,17 +85,17 @@ def rows(
                 next_step=f"pass another name as {parameter}=, and the same one to the sink",
             )
     tag = TAG + uuid.uuid4().hex
-    chosen = select_table(changes, table, tag, _CALLED)
+    selection = select_table(changes, table, tag, _CALLED)
     if emptied_at is not None:
         if not _POSITION.fullmatch(emptied_at):
             raise ConfigurationError(
                 f"emptied_at={emptied_at!r} is no position: all changes may be on one side of it",
                 next_step='pass the text of the column "position" that the error named, as it is',
             )
-        chosen = chosen.where(F.col("position") > F.lit(emptied_at))
-    known = with_one(chosen, _op(tag), _OP)
+        selection = selection.where(F.col("position") > F.lit(emptied_at))
+    with_operation = with_one(selection, _op(tag), _OP)
     image = F.when(F.col(_OP) == "d", F.col("before")).otherwise(F.col("after"))
-    read = Images(columns, tag).added(known, image, _ROW)
+    read = Images(columns, tag).added(with_operation, image, _ROW)
     values = [F.col(f"{_ROW}.{quoted(name)}").alias(name) for name in columns.names]
     return read.select(
         F.col(_OP).alias(op_column), *values, F.col("position").alias(position_column)

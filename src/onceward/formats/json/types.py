@@ -222,9 +222,9 @@ def only_variants(kind: StructType) -> StructType:
 
 def _only_variants(kind: DataType) -> DataType:
     if isinstance(kind, StructType):
-        wanted = [field for field in kind.fields if has_variants(field.dataType)]
+        fields = [field for field in kind.fields if has_variants(field.dataType)]
         return StructType(
-            [StructField(field.name, _only_variants(field.dataType)) for field in wanted]
+            [StructField(field.name, _only_variants(field.dataType)) for field in fields]
         )
     if isinstance(kind, ArrayType):
         return ArrayType(_only_variants(kind.elementType))

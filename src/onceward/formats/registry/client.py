@@ -147,8 +147,8 @@ class SchemaRegistry:
         """
         _must_be_id(schema_id)
         with self._lock:
-            known = self._schemas.get(schema_id)
-        return known if known is not None else self._remember(self._fetch(schema_id))
+            in_memory = self._schemas.get(schema_id)
+        return in_memory if in_memory is not None else self._remember(self._fetch(schema_id))
 
     def resolved_text(self, schema_id: int) -> str:
         """Return one self-contained Avro schema as JSON text: named types of other subjects are
@@ -160,9 +160,9 @@ class SchemaRegistry:
             many, too deep or too large.
         """
         with self._lock:
-            known = self._texts.get(schema_id)
-        if known is not None:
-            return known
+            in_memory = self._texts.get(schema_id)
+        if in_memory is not None:
+            return in_memory
         text = self_contained(
             self.schema(schema_id), lambda name, number: self.version(self._qualify(name), number)
         )
@@ -182,11 +182,11 @@ class SchemaRegistry:
             One that is gone while others are as they were was deleted there for good: what is
             known of it stays.
         """
-        gone: dict[int, RegistryReplaced] = {}
+        replaced: dict[int, RegistryReplaced] = {}
         is_same = False
         for schema_id in known:
             _must_be_id(schema_id)
-            wanted = known[schema_id] if isinstance(known, Mapping) else None
+            text = known[schema_id] if isinstance(known, Mapping) else None
             # an id that a subject of another context has named was never one of the default
             # context
             with self._lock:
@@ -196,16 +196,16 @@ class SchemaRegistry:
                     if not self.context and schema_id in one._schemas
                 ]
             for registry in elsewhere or [self]:
-                error = registry._must_be_the_same(schema_id, wanted)
+                error = registry._must_be_the_same(schema_id, text)
                 if error is None:
                     is_same = True
                 else:
-                    gone[schema_id] = error
-        if gone and not is_same and not self._has_another(gone):
-            raise next(iter(gone.values()))
-        for schema_id in sorted(gone.keys() - self._gone):
+                    replaced[schema_id] = error
+        if replaced and not is_same and not self._has_another(replaced):
+            raise next(iter(replaced.values()))
+        for schema_id in sorted(replaced.keys() - self._gone):
             log.warning("id %d is not in %r any more; what is known of it stays", schema_id, self)
-        self._gone = self._gone | gone.keys()
+        self._gone = self._gone | replaced.keys()
 
     def _has_another(self, gone: Collection[int]) -> bool:
         """Return whether one of the newest other ids that are known is still what it was."""
@@ -213,19 +213,19 @@ class SchemaRegistry:
             others = sorted(self._schemas.keys() - gone, reverse=True)[:_OTHERS_ASKED]
         return any(self._must_be_the_same(each, None) is None for each in others)
 
-    def _must_be_the_same(self, schema_id: int, wanted: str | None) -> RegistryReplaced | None:
+    def _must_be_the_same(self, schema_id: int, text: str | None) -> RegistryReplaced | None:
         """Return the error if it is gone."""
         with self._lock:
             before = self._schemas.get(schema_id)
         try:
             now = self._fetch(schema_id)
         except SchemaUnknown:
-            had = wanted or (before.fingerprint if before is not None else None)
+            had = text or (before.fingerprint if before is not None else None)
             if had is None:
                 raise
             return self._replaced_error(schema_id, had, None)
-        if wanted is not None and wanted != now.fingerprint:
-            raise self._replaced_error(schema_id, wanted, now.fingerprint)
+        if text is not None and text != now.fingerprint:
+            raise self._replaced_error(schema_id, text, now.fingerprint)
         self._remember(now)
         return None
 

@@ -186,9 +186,9 @@ class _Inlining:
         """
         full = name if "." in name or not space else f"{space}.{name}"
         found = [
-            known
-            for known in dict.fromkeys((full, name))
-            if known in self._types or known in self._own
+            candidate
+            for candidate in dict.fromkeys((full, name))
+            if candidate in self._types or candidate in self._own
         ]
         if len(found) > 1:
             raise self._ambiguous(*found)

@@ -375,10 +375,10 @@ def _by_key(letters: Sequence[Letter], count: int) -> Any:
     """Return where Kafka's default partitioner puts the key. Without a key: by the partition that
     it came from, so that what came one after the other from one partition stays in one.
     """
-    chosen = partition_of_keys(pa.array([letter.key for letter in letters], pa.binary()), count)
+    numbers = partition_of_keys(pa.array([letter.key for letter in letters], pa.binary()), count)
     from_where = [(letter.source or letter.where).partition % count for letter in letters]
     without_key = np.array([letter.key is None for letter in letters])
-    return np.where(without_key, np.array(from_where, np.int32), chosen).astype(np.int32)
+    return np.where(without_key, np.array(from_where, np.int32), numbers).astype(np.int32)
 
 
 def _given_up(parcel: Parcel, error: OncewardError) -> OncewardError:

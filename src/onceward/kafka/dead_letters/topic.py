@@ -123,8 +123,8 @@ def letters(
     every = found.all_letters() if where is None else found.letters(where, offset)
     if offset is not None:
         every = itertools.takewhile(lambda letter: letter.offset == offset, every)
-    chosen = (letter for letter in every if letter in letter_filter)
+    matches = (letter for letter in every if letter in letter_filter)
     return (
         (letter, letter.offset in replayed.of(letter.where))
-        for letter in itertools.islice(chosen, limit)
+        for letter in itertools.islice(matches, limit)
     )

@@ -57,8 +57,8 @@ class LedgerTopicReader:
                 self._read_on(range(self._partitions()))
             except TopicMissing:
                 self._places.clear()
-            known = {key for place in self._places.values() for key in place.living}
-        return sorted(PipelineId(key.decode(errors="replace")) for key in known)
+            keys = {key for place in self._places.values() for key in place.living}
+        return sorted(PipelineId(key.decode(errors="replace")) for key in keys)
 
     def recent(self, pipeline: PipelineId, limit: int = 100) -> list[LedgerRecord]:
         """Return the last records that compaction has left in the pipeline's own partition, newest

@@ -154,15 +154,15 @@ class LedgerTopic:
             name: next((text for text in texts if takes(replicas, **{name: text})), None)
             for name, texts in wishes.items()
         }
-        taken = {name: text for name, text in found.items() if text is not None}
+        overrides = {name: text for name, text in found.items() if text is not None}
         log.warning(
             "ledger topic %s is created with no more than %s: %s",
             self.topic,
-            taken,
+            overrides,
             refusal.message,
         )
         self._client.create_topic(
-            self.topic, PARTITIONS, replication=replicas, configs={**_REQUIRED, **taken}
+            self.topic, PARTITIONS, replication=replicas, configs={**_REQUIRED, **overrides}
         )
 
     def _warn_if_thin(self, in_sync: int) -> None:

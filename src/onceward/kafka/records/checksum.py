@@ -192,11 +192,11 @@ def _shift_all(
     """Apply :func:`_shift` to each."""
     shifted: npt.NDArray[np.uint32] = crcs.copy()
     for power in range(int(zero_bytes.max(initial=0)).bit_length()):
-        chosen = (zero_bytes >> power & 1).astype(bool)
-        if chosen.any():
-            some = shifted[chosen]
+        bits = (zero_bytes >> power & 1).astype(bool)
+        if bits.any():
+            some = shifted[bits]
             a, b, c, d = _zero_bytes_arrays(power)
-            shifted[chosen] = (
+            shifted[bits] = (
                 a[some & 0xFF] ^ b[some >> 8 & 0xFF] ^ c[some >> 16 & 0xFF] ^ d[some >> 24]
             )
     return shifted

@@ -241,11 +241,11 @@ class _Cursor:
         return None if length == -1 else self.take(length)
 
     def take(self, length: int) -> bytes:
-        taken = self.data[self.at : self.at + length]
-        if len(taken) != length:
+        data = self.data[self.at : self.at + length]
+        if len(data) != length:
             self.corrupt("a field runs past its end")
         self.at += length
-        return taken
+        return data
 
     def varint(self) -> int:
         """Read one zigzag varint of at most ten bytes."""

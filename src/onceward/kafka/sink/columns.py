@@ -263,8 +263,8 @@ def check(
     for name, kind in types.items():
         _check_type(name, kind)
     check_order(order_by, types)
-    known = (*KNOWN, *source.COLUMNS) if lineage else KNOWN
-    unknown = [name for name in types if name not in known and name not in order_by]
+    allowed = (*KNOWN, *source.COLUMNS) if lineage else KNOWN
+    unknown = [name for name in types if name not in allowed and name not in order_by]
     if unknown:
         # Left out silently, a column `Key` for `key` would give every record a null key.
         for_lineage = (
@@ -272,7 +272,7 @@ def check(
         )
         raise InvalidColumn(
             f"the frame has columns that no part of a record is made of: {', '.join(unknown)}",
-            next_step=f"rename them to one of {', '.join(known)}, or leave them out: "
+            next_step=f"rename them to one of {', '.join(allowed)}, or leave them out: "
             f"frame.select('key', 'value'){for_lineage}",
             details={"columns": unknown},
         )

@@ -141,8 +141,10 @@ def send(
     appends, following = number(fragments, first)
     announce(list(fragments))
     segments: dict[TopicPartition, list[Segment]] = {}
-    for append, done in zip(appends, producer.send(appends, should_stop=should_stop), strict=True):
-        segments.setdefault(append.partition, []).append(segment(append, done))
+    for append, appended in zip(
+        appends, producer.send(appends, should_stop=should_stop), strict=True
+    ):
+        segments.setdefault(append.partition, []).append(segment(append, appended))
     returned = [
         ReturnedLease(partition, _THE_DRIVER, first[partition], following[partition])
         for partition in fragments

@@ -178,10 +178,10 @@ class HeldRows:
         self, topic: str, columns: RecordColumns, batch: pa.RecordBatch
     ) -> npt.NDArray[np.int32]:
         count = self._count_of(topic)
-        chosen = assign_partitions(columns.key, len(columns), count, self._next_null_key)
+        numbers = assign_partitions(columns.key, len(columns), count, self._next_null_key)
         self._next_null_key = (self._next_null_key + len(columns)) % count
         if "partition" not in batch.schema.names:
-            return chosen
+            return numbers
         column = batch.column("partition")
         explicit = column.fill_null(-1).to_numpy(zero_copy_only=False)
         has_partition = column.is_valid().to_numpy(zero_copy_only=False)
@@ -193,7 +193,7 @@ class HeldRows:
                 next_step="correct the column, or leave it null to let the key decide",
                 details={"topic": topic, "partition": int(explicit[bad][0])},
             )
-        return np.where(has_partition, explicit, chosen).astype(np.int32, copy=False)
+        return np.where(has_partition, explicit, numbers).astype(np.int32, copy=False)
 
 
 def _groups(

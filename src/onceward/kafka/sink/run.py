@@ -85,8 +85,8 @@ class KafkaRun:
     def partition_counts(self, topic: str | None) -> Callable[[str], int]:
         """Return a function from topics to partition counts: of ``topic`` as of now, so that an
         added one is written to."""
-        counted = {} if topic is None else {topic: self.partition_count(topic)}
-        return partition_counts(self.client, counted, self.settings.ledger_topic)
+        counts = {} if topic is None else {topic: self.partition_count(topic)}
+        return partition_counts(self.client, counts, self.settings.ledger_topic)
 
     def partition_count(self, topic: str) -> int:
         """Ask how many partitions ``topic`` has now."""

@@ -131,14 +131,14 @@ def with_checkpointing(
 
     :raises ContradictoryOptions: ``transaction.timeout.ms`` is set, and shorter than the timeout.
     """
-    given = producer.transaction_timeout_ms
+    timeout_ms = producer.transaction_timeout_ms
     if checkpointing is None:
         return producer
-    if given is None:
+    if timeout_ms is None:
         return replace(producer, transaction_timeout_ms=checkpointing.transaction_timeout_ms)
-    if given < checkpointing.timeout_s * 1000:
+    if timeout_ms < checkpointing.timeout_s * 1000:
         raise ContradictoryOptions(
-            f"transaction.timeout.ms={given} is below "
+            f"transaction.timeout.ms={timeout_ms} is below "
             f"timeout={checkpointing.timeout_s:g} s of ow.checkpointing: the coordinator would "
             "abort a batch that may still run",
             next_step="leave transaction.timeout.ms out of options=: it is derived from timeout",

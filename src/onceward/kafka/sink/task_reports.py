@@ -266,14 +266,14 @@ def _in_chains(
     # be covered.
     ends, lease_ends = np.cumsum(count), np.cumsum(size[returned])
     within = np.searchsorted(lease_ends, ends)
-    known = np.minimum(within, len(returned) - 1)
+    nearest = np.minimum(within, len(returned) - 1)
     if len(segments) and not len(returned):
         raise _mismatch(
             f"records were written to {places.partition(wrote.place[by_task[0]])} outside any "
             "lease"
         )
-    at = returned[known] if len(returned) else known
-    begun = (ends - count) - (lease_ends[known] - size[at])
+    at = returned[nearest] if len(returned) else nearest
+    begun = (ends - count) - (lease_ends[nearest] - size[at])
     fits = (
         (within < len(returned))
         & (leased.place[at] == wrote.place[by_task])

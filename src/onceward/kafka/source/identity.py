@@ -120,27 +120,27 @@ class KafkaSourceIdentity:
 
         :raises SourceTopicReplaced: a topic is not the one that the ledger speaks of.
         """
-        asked = {source: self._question(source) for source in running.kafka_sources}
+        questions = {source: self._question(source) for source in running.kafka_sources}
         topics_of: dict[_Question, set[str]] = {}
-        for source, question in asked.items():
+        for source, question in questions.items():
             topics_of.setdefault(question, set()).update(
                 source_topics(running.sources[source.index])
             )
         ids = {question: self._topic_ids(question, names) for question, names in topics_of.items()}
         found: list[Any] = [None] * len(running.sources)
-        for source, question in asked.items():
+        for source, question in questions.items():
             topics = source_topics(running.sources[source.index])
             # Only what the batch reads: a topic that a pattern no longer finds may come back as
             # another one.
-            known = _only(topics, self._known.get(source.index, {}))
+            topic_ids = _only(topics, self._known.get(source.index, {}))
             if question.clients and topics:
                 now = _only(topics, ids[question])
-                _refuse_others(known, now)
-                self._known[source.index] = dict(sorted((known | now).items()))
+                _refuse_others(topic_ids, now)
+                self._known[source.index] = dict(sorted((topic_ids | now).items()))
                 found[source.index] = self._known[source.index]
-            elif known:
+            elif topic_ids:
                 # Nobody here knows how to log in: the next process that does compares
-                found[source.index] = known
+                found[source.index] = topic_ids
         return tuple(found)
 
     def _question(self, source: KafkaSource) -> _Question:

@@ -231,9 +231,13 @@ def _group_positions(
     client: KafkaClient, reads: TopicsRead, group: str, otherwise: Otherwise
 ) -> str:
     partitions = _partitions(client, reads)
-    known = committed_positions(client, group, partitions)
+    positions = committed_positions(client, group, partitions)
     return starting_json(
-        partitions, known, otherwise, where=f"consumer group {group}", new_topics=reads.new_topics
+        partitions,
+        positions,
+        otherwise,
+        where=f"consumer group {group}",
+        new_topics=reads.new_topics,
     )
 
 
@@ -254,13 +258,13 @@ def _ledger_positions(
         else newest_in(ledger, name)
     )
     where = f"ledger {ledger_topic if ledger is None else ledger.where}, key {pipeline}"
-    known = ledger_positions(newest, name, reads.among(topics_in(newest)), str(reads))
-    gone = sorted(set(reads.among({partition.topic for partition in known})) - set(partitions))
+    positions = ledger_positions(newest, name, reads.among(topics_in(newest)), str(reads))
+    gone = sorted(set(reads.among({partition.topic for partition in positions})) - set(partitions))
     if gone and not may_lose:
         raise _lost(gone, where)
     return starting_json(
         partitions,
-        known,
+        positions,
         otherwise,
         where=where,
         new_partitions="earliest",
@@ -317,8 +321,8 @@ def _with_defaults(own: Mapping[str, str]) -> dict[str, str]:
     """Return ``own``, and of the settings that make reading cheaper those that it leaves alone;
     Spark ignores case.
     """
-    chosen = {name.lower() for name in own}
-    return {**{name: value for name, value in _FASTER.items() if name not in chosen}, **own}
+    lower_names = {name.lower() for name in own}
+    return {**{name: value for name, value in _FASTER.items() if name not in lower_names}, **own}
 
 
 def _own(spark_options: Mapping[str, Any]) -> dict[str, str]:

@@ -247,9 +247,9 @@ class KafkaClient:
         :raises AccessDenied: naming group or transactional id.
         """
         with self._lock:
-            known = self._coordinators.get((kind, key))
-        if known is not None:
-            return known
+            node = self._coordinators.get((kind, key))
+        if node is not None:
+            return node
         deadline = self._deadline(timeout_ms)
         try:
             answer = converse(
@@ -471,9 +471,9 @@ class KafkaClient:
 
 
 def _metadata_request(topics: Sequence[str]) -> Any:
-    named = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
+    topic_names = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
     return MetadataRequest(
-        topics=named,
+        topics=topic_names,
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,

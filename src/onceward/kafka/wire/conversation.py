@@ -177,9 +177,9 @@ def converse(
             if rule.meaning is Meaning.REFRESH:
                 refresh()
             elif rule.meaning is not Meaning.RETRY:
-                named = {**(resources or {}), **({Kind.TOPIC: topic} if topic else {})}
+                by_kind = {**(resources or {}), **({Kind.TOPIC: topic} if topic else {})}
                 raise Refused(
-                    api, code, rule, subject, attempts=attempts, resources=named, words=words
+                    api, code, rule, subject, attempts=attempts, resources=by_kind, words=words
                 )
         backoff.wait(deadline)
         # a last request with no time left would only hide what was answered before
@@ -196,10 +196,10 @@ _GRAVITY = {
 def _gravest(api: Api, codes: Iterable[Code]) -> tuple[Answered, Rule]:
     """Return the code that decides about an answer with several: fencing and refusals before
     patience."""
-    named = dict.fromkeys(
+    by_resource = dict.fromkeys(
         Answered(code) if isinstance(code, int) else code for code in (0, *codes)
     )
-    judged = [(each, find_rule(api, each.code)) for each in named]
+    judged = [(each, find_rule(api, each.code)) for each in by_resource]
     return max(judged, key=lambda found: _GRAVITY.get(found[1].meaning, len(_GRAVITY)))
 
 

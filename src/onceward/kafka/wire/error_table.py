@@ -271,8 +271,12 @@ def find_rule(api: Api, code: int) -> Rule:
 
 def code_name(code: int) -> str:
     """Return Kafka's name of an error code, like ``NOT_COORDINATOR``, with its number."""
-    known = kafka_errors.for_code(code)
-    name = getattr(known, "message", None) if getattr(known, "errno", None) == code else None
+    error_class = kafka_errors.for_code(code)
+    name = (
+        getattr(error_class, "message", None)
+        if getattr(error_class, "errno", None) == code
+        else None
+    )
     return f"{name or 'error'} ({code})"
 
 

@@ -69,8 +69,8 @@ def rows_below(frame: DataFrame, tag: str) -> DataFrame:
     :raises UnsupportedQuery: what stands below keeps state or has other rows each time.
     """
     execution = query_by_id(frame)
-    named = _find(execution.lastExecution().analyzed(), tag)
-    if named is None:
+    node = _find(execution.lastExecution().analyzed(), tag)
+    if node is None:
         raise UnsupportedQuery(
             f"Spark's plan of the batch no longer has {tag}, so that records that cannot be read "
             "would be lost",
@@ -79,7 +79,7 @@ def rows_below(frame: DataFrame, tag: str) -> DataFrame:
         )
     session: Any = frame.sparkSession
     jvm = session._jvm
-    plan = _without_watermarks(named, jvm)
+    plan = _without_watermarks(node, jvm)
     own_session = execution.sparkSessionForStream()
     conf = own_session.conf()
     before = conf.get(_UNSUPPORTED_CHECK, "true")

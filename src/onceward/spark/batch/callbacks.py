@@ -32,8 +32,8 @@ def close(run_id: str) -> None:
     """Close the connection of a run that is over: its thread in the JVM has ended and calls no
     more.
     """
-    known = _by_run.pop(run_id, None)
-    connection = None if known is None else known()
+    callback = _by_run.pop(run_id, None)
+    connection = None if callback is None else callback()
     if connection is not None:
         # it is closed already
         with suppress(OSError, AttributeError):

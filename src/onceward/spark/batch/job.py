@@ -168,7 +168,7 @@ def naming_failures() -> Iterator[None]:
     except (OncewardError, JobInterrupted):
         raise
     except Exception as error:
-        known = known_failure(thrown_by(error))
-        if known is None:
+        failure = known_failure(thrown_by(error))
+        if failure is None:
             raise
-        raise known from error
+        raise failure from error

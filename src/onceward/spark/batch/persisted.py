@@ -155,15 +155,15 @@ def _persisted_behind(frame: DataFrame) -> Counter[int]:
 
 def _persisted(context: SparkContext) -> set[int]:
     """Return all RDDs of this driver that are persisted and can be computed again."""
-    known = context._jsc.getPersistentRDDs()
-    if known.isEmpty():
+    persisted = context._jsc.getPersistentRDDs()
+    if persisted.isEmpty():
         return set()
     # Python's own way through a Java map ends with a Java exception, which costs PySpark 30 ms to
     # translate.
     return {
         int(number)
-        for number in known.keySet().toArray()
-        if not known[number].rdd().isCheckpointed()
+        for number in persisted.keySet().toArray()
+        if not persisted[number].rdd().isCheckpointed()
     }
 
 

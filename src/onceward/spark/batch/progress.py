@@ -75,10 +75,10 @@ class ProgressWatch:
         return None
 
     def _add(self, manager: Any) -> None:
-        known = int(manager.hashCode())
-        if known not in self._managers:
-            self._managers[known] = StreamingQueryManager(manager)
-            self._managers[known].addListener(self._listener)
+        identity = int(manager.hashCode())
+        if identity not in self._managers:
+            self._managers[identity] = StreamingQueryManager(manager)
+            self._managers[identity].addListener(self._listener)
 
     def stop(self) -> None:
         """Listen no more."""

@@ -361,10 +361,10 @@ def _run(frame: DataFrame, execution: Any) -> _RunFacts:
     """
     run_id = str(execution.runId().toString())
     with _lock:
-        known = _runs.get(run_id)
-        if known is not None:
+        run = _runs.get(run_id)
+        if run is not None:
             _runs.move_to_end(run_id)
-            return known
+            return run
     session = frame.sparkSession
     # Not context.getConf(): it copies every setting through py4j, 25 ms for each batch.
     speculation = session.sparkContext._conf.get("spark.speculation", "false") or "false"

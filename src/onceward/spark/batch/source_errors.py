@@ -44,10 +44,10 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
     if wrapper is None:
         return None
     execution = wrapper.streamingQuery()
-    ended = execution.exception()
-    if ended.isEmpty():
+    exception = execution.exception()
+    if exception.isEmpty():
         return None
-    causes = thrown_from(ended.get())
+    causes = thrown_from(exception.get())
     if has_kind(causes, "TopicAuthorizationException"):
         topics, servers = _read_by(execution)
         return AccessDenied(

@@ -190,8 +190,10 @@ def files_at(path: str, *, renames: bool = True) -> Files:
     jvm: Any = context._jvm
     configuration = context._jsc.hadoopConfiguration()
     try:
-        asked = jvm.org.apache.hadoop.fs.Path(path)
-        qualified = str(asked.getFileSystem(configuration).makeQualified(asked).toString())
+        hadoop_path = jvm.org.apache.hadoop.fs.Path(path)
+        qualified = str(
+            hadoop_path.getFileSystem(configuration).makeQualified(hadoop_path).toString()
+        )
         refuse_other_schemes(qualified, renames=renames)
         if path_scheme(qualified) == "file":
             return LocalFiles(local_path(qualified))

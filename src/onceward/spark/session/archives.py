@@ -63,10 +63,10 @@ def _asked(gateway: Any, parts: list[str], settings: str | None) -> list[Path]:
     extra = jvm.java.util.HashMap()
     # As Ivy's own reader of POMs says it
     extra.put("m:classifier", classifier)
-    wanted = descriptors.DefaultDependencyArtifactDescriptor(
+    descriptor = descriptors.DefaultDependencyArtifactDescriptor(
         dependency, artifact, kind, kind, None, extra
     )
-    dependency.addDependencyArtifact("default", wanted)
+    dependency.addDependencyArtifact("default", descriptor)
     dependency.addDependencyConfiguration("default", "*")
     module.addDependency(dependency)
     options = jvm.org.apache.ivy.core.resolve.ResolveOptions()

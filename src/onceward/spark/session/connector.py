@@ -65,7 +65,7 @@ def must_have_been_run(version: str) -> None:
 
     :raises ConfigurationError: it is one.
     """
-    if _minor(version) not in {_minor(known) for known in RUN_WITH}:
+    if _minor(version) not in {_minor(tested) for tested in RUN_WITH}:
         raise ConfigurationError(
             f"Onceward was never run with PySpark {version}, and it reads what changes between "
             f"Spark's minor releases; it was run with {', '.join(RUN_WITH[:-1])} and "
@@ -181,18 +181,18 @@ class _Choice:
         return self.found()
 
     def _resolved(self) -> Connector:
-        wanted = [_named(_CONNECTOR, self._connector)]
+        modules = [_named(_CONNECTOR, self._connector)]
         if self._avro is not None:
-            wanted.append(_named(_AVRO, self._avro))
+            modules.append(_named(_AVRO, self._avro))
         if self._token_provider is None:
-            jars = resolve(*wanted, *self._packages)
+            jars = resolve(*modules, *self._packages)
         else:
-            jars = resolve(*wanted, *self._packages, without=[f"{_GROUP}:{_TOKEN_PROVIDER}"])
+            jars = resolve(*modules, *self._packages, without=[f"{_GROUP}:{_TOKEN_PROVIDER}"])
             # By itself: what it depends on comes with the connector, in the connector's versions.
             provider = _named(_TOKEN_PROVIDER, self._token_provider)
             jars += resolve(provider, transitive=False)
-            wanted.append(provider)
-        return Connector(tuple(jars), (*wanted, *self._packages), self._notes())
+            modules.append(provider)
+        return Connector(tuple(jars), (*modules, *self._packages), self._notes())
 
     def _replaced(self, missing: set[tuple[str, ...]]) -> bool:
         """Replace what is missing, if it is one of the parts that can be; False: nothing more can
@@ -244,7 +244,7 @@ def _newest_before(run_ones: tuple[str, ...], version: str) -> str | None:
     """Return the newest of ``run_ones`` that is older than ``version``; connectors work on later
     Sparks, not on earlier ones.
     """
-    return next((known for known in run_ones if _numbers(known) < _numbers(version)), None)
+    return next((tested for tested in run_ones if _numbers(tested) < _numbers(version)), None)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -62,8 +62,8 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     """
     # Not as the parameter's default: help() would print every variable, secrets included.
     environment = os.environ if environment is None else environment
-    if chosen := environment.get(CACHE_VARIABLE):
-        return Path(chosen).expanduser()
+    if folder := environment.get(CACHE_VARIABLE):
+        return Path(folder).expanduser()
     base = environment.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "onceward"
 
@@ -286,10 +286,10 @@ def _resolve_in_jvm(gateway: Any, question: Question) -> list[Path]:
     exclusions = getattr(jvm.scala.collection.immutable, "Nil$").__getattr__("MODULE$")
     for excluded in question.without:
         exclusions = exclusions.prepended(excluded)
-    wanted = ",".join(question.coordinates)
+    coordinates = ",".join(question.coordinates)
     nothing = jvm.scala.Option.empty()
     found = maven.resolveMavenCoordinates(
-        wanted, settings, nothing, question.transitive, exclusions, False, errors
+        coordinates, settings, nothing, question.transitive, exclusions, False, errors
     )
     return [Path(found.apply(index)) for index in range(found.size())]
 

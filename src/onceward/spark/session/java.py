@@ -65,8 +65,8 @@ def must_have_modules(java: Path) -> None:
 
     :raises ConfigurationError: it is one.
     """
-    asked = [str(java), f"--add-modules={_MODULE}", "-version"]
-    answer = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+    command = [str(java), f"--add-modules={_MODULE}", "-version"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if answer.returncode:
         raise ConfigurationError(
             f"{java} has no module {_MODULE}, with which Spark starts it",

@@ -62,16 +62,16 @@ def java_options(defaults: Mapping[str, str], environment: Mapping[str, str]) ->
     for name in _SETTINGS:
         # Set here, a value replaces the one of spark-defaults.conf, so that one has to be
         # repeated.
-        given = defaults.get(name, "")
-        known = f"{said_to_all} {given} {defaults.get(name.replace('extra', 'default'), '')}"
-        more = [] if _SOME_COLLECTOR.search(known) else [_COLLECTOR]
+        option = defaults.get(name, "")
+        options = f"{said_to_all} {option} {defaults.get(name.replace('extra', 'default'), '')}"
+        more = [] if _SOME_COLLECTOR.search(options) else [_COLLECTOR]
         more += [
             f"-D{limit}={value}"
             for limit, value in AVRO_LIMITS.items()
-            if f"-D{limit}=" not in known
+            if f"-D{limit}=" not in options
         ]
         if more:
-            found[name] = " ".join([given, *more]).strip()
+            found[name] = " ".join([option, *more]).strip()
     return found
 
 

@@ -228,31 +228,31 @@ class DeltaTable:
         :raises ConfigurationError: this session changes values on their way into the table.
         """
         shape = self.begin().shape
-        wanted = self._must_fit(frame, shape)
+        schema = self._must_fit(frame, shape)
         must_keep_microseconds(self._session, frame.schema)
-        in_order = frame.select([f"`{name.replace('`', '``')}`" for name in wanted])
+        in_order = frame.select([f"`{name.replace('`', '``')}`" for name in schema])
         return guarded(in_order, shape.partition_by, self._session, f"the Delta table {self.path}")
 
     def _must_fit(self, frame: DataFrame, shape: Shape) -> list[str]:
         """Check that ``frame`` fits; return the table's columns."""
-        wanted = StructType.fromJson({"type": "struct", "fields": list(shape.columns.values())})
-        given = {field.name: field.dataType for field in frame.schema}
-        if len(given) != len(frame.columns) or given.keys() != set(wanted.names):
+        schema = StructType.fromJson({"type": "struct", "fields": list(shape.columns.values())})
+        types = {field.name: field.dataType for field in frame.schema}
+        if len(types) != len(frame.columns) or types.keys() != set(schema.names):
             raise InvalidColumn(
                 f"the frame has the columns {', '.join(frame.columns)}, and the Delta table "
-                f"{self.path} has {', '.join(wanted.names)}",
+                f"{self.path} has {', '.join(schema.names)}",
                 next_step="select exactly the table's columns in the query, or ALTER TABLE … ADD "
                 "COLUMN first",
             )
-        for field in wanted:
-            if not _same(given[field.name].jsonValue(), field.dataType.jsonValue()):
+        for field in schema:
+            if not _same(types[field.name].jsonValue(), field.dataType.jsonValue()):
                 raise InvalidColumn(
-                    f"column {field.name} is {given[field.name].simpleString()} in the frame, and "
+                    f"column {field.name} is {types[field.name].simpleString()} in the frame, and "
                     f"{field.dataType.simpleString()} in the Delta table {self.path}",
                     next_step="cast it in the query: a value that does not fit is yours to decide "
                     "on",
                 )
-        return list(wanted.names)
+        return list(schema.names)
 
     def write(self, frame: DataFrame) -> tuple[list[str], Shape]:
         """Write ``frame`` by one job into files that no reader knows; Delta's actions, as JSON,

@@ -368,8 +368,8 @@ class IcebergTable:
                 path = str(manifest.path())
                 if int(manifest.sequenceNumber()) >= first and path not in read:
                     read.add(path)
-                    with closing(iceberg.ManifestFiles.readPaths(manifest, io)) as named:
-                        theirs = iceberg.relocated.com.google.common.collect.Sets.newHashSet(named)
+                    with closing(iceberg.ManifestFiles.readPaths(manifest, io)) as paths:
+                        theirs = iceberg.relocated.com.google.common.collect.Sets.newHashSet(paths)
                     theirs.add(path)
                     files.removeAll(theirs)
         return files

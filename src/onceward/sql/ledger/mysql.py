@@ -222,8 +222,8 @@ CREATE TABLE IF NOT EXISTS {batches} (
         session.execute("SELECT RELEASE_LOCK(%s)", (self._lock(table, pipeline),))
 
     def _lock(self, table: str, pipeline: str) -> str:
-        named = "/".join([*self._parts(table), pipeline])
-        return f"onceward_{hashlib.sha256(named.encode()).hexdigest()[:32]}"
+        text = "/".join([*self._parts(table), pipeline])
+        return f"onceward_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
     def _parts(self, table: str) -> tuple[str, str]:
         schema, _, name = table.rpartition(".")

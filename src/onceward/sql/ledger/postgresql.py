@@ -264,12 +264,12 @@ def _looking(waiting: Any, patience: Patience) -> Any:
     nothing.
     """
     try:
-        wanted = next(waiting)
+        event = next(waiting)
         while True:
-            ready = yield wanted
+            ready = yield event
             if not ready:
                 patience.look()
-            wanted = waiting.send(ready)
+            event = waiting.send(ready)
     except StopIteration as done:
         return done.value
 

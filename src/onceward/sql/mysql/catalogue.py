@@ -152,11 +152,13 @@ def _parts(name: str) -> tuple[str | None, str]:
 
 def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
     """Return the foreign keys between these tables, those of a table to itself included."""
-    known = {table.oid for table in tables if isinstance(table.oid, _Relation)}
-    asked = [
-        (oid, _Relation(*name)) for oid in known for name in connection.execute(_REFERENCES, oid)
+    relations = {table.oid for table in tables if isinstance(table.oid, _Relation)}
+    rows = [
+        (oid, _Relation(*name))
+        for oid in relations
+        for name in connection.execute(_REFERENCES, oid)
     ]
-    return [Reference(child, parent) for child, parent in asked if parent in known]
+    return [Reference(child, parent) for child, parent in rows if parent in relations]
 
 
 def find_schema(connection: Session, table: str) -> tuple[str, str]:

@@ -57,10 +57,10 @@ def lines(rows: pa.Table) -> bytes:
         return b""
     fields = [_field(name, rows.column(name).combine_chunks()) for name in rows.column_names]
     end = pa.scalar(b"", _BYTES)
-    ended = pc.binary_join_element_wise(*fields, pa.scalar(b"\t", _BYTES))
-    ended = pc.binary_join_element_wise(ended, end, pa.scalar(b"\n", _BYTES))
+    text = pc.binary_join_element_wise(*fields, pa.scalar(b"\t", _BYTES))
+    text = pc.binary_join_element_wise(text, end, pa.scalar(b"\n", _BYTES))
     return b"".join(
-        _data(part) for part in (ended.chunks if isinstance(ended, pa.ChunkedArray) else [ended])
+        _data(part) for part in (text.chunks if isinstance(text, pa.ChunkedArray) else [text])
     )
 
 
@@ -131,11 +131,11 @@ def load(session: Session, sql_name: str, rows: pa.Table, task: int, first: int)
     :param sql_name: of a staging table, for statements with parameters.
     :raises RowRefused: a value that the server has not.
     """
-    numbered = rows.append_column(TASK, pa.repeat(pa.scalar(task, pa.int64()), rows.num_rows))
-    numbered = numbered.append_column(
+    with_task = rows.append_column(TASK, pa.repeat(pa.scalar(task, pa.int64()), rows.num_rows))
+    with_task = with_task.append_column(
         ROW, pa.array(range(first, first + rows.num_rows), pa.int64())
     )
-    load_straight(session, sql_name, numbered)
+    load_straight(session, sql_name, with_task)
 
 
 def load_straight(

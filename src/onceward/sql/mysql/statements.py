@@ -110,28 +110,28 @@ def by_table(rows: Rows, column: str) -> Rows:
 
 def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
     """Select the length of the longest value of each of these columns."""
-    asked = ", ".join(f"MAX(CHAR_LENGTH({quoted(column.name)}))" for column in limited)
-    return Rows(f"SELECT {asked} FROM ({rows.sql}) AS staged", rows.parameters)
+    lengths = ", ".join(f"MAX(CHAR_LENGTH({quoted(column.name)}))" for column in limited)
+    return Rows(f"SELECT {lengths} FROM ({rows.sql}) AS staged", rows.parameters)
 
 
 def most_bytes(rows: Rows, limited: Sequence[Written]) -> Rows:
     """Select the bytes of the longest value of each of these columns, as the table stores it."""
-    asked = ", ".join(f"MAX(OCTET_LENGTH({_stored_value(column)}))" for column in limited)
-    return Rows(f"SELECT {asked} FROM ({rows.sql}) AS staged", rows.parameters)
+    lengths = ", ".join(f"MAX(OCTET_LENGTH({_stored_value(column)}))" for column in limited)
+    return Rows(f"SELECT {lengths} FROM ({rows.sql}) AS staged", rows.parameters)
 
 
 def nulls(rows: Rows, written: Sequence[Written]) -> Rows:
     """Count the nulls of each of these columns."""
-    asked = ", ".join(f"COALESCE(SUM({quoted(column.name)} IS NULL), 0)" for column in written)
-    return Rows(f"SELECT {asked} FROM ({rows.sql}) AS staged", rows.parameters)
+    counts = ", ".join(f"COALESCE(SUM({quoted(column.name)} IS NULL), 0)" for column in written)
+    return Rows(f"SELECT {counts} FROM ({rows.sql}) AS staged", rows.parameters)
 
 
 def no_label(rows: Rows, column: Written) -> Rows:
     """Count the values that are none of the column's labels, letter by letter."""
-    known = ", ".join(_bytes("%s") for _ in column.labels)
+    labels = ", ".join(_bytes("%s") for _ in column.labels)
     return Rows(
         f"SELECT COUNT(*) FROM (SELECT {_bytes(quoted(column.name))} AS label FROM ({rows.sql}) "
-        f"AS staged) AS labels WHERE label NOT IN ({known})",
+        f"AS staged) AS labels WHERE label NOT IN ({labels})",
         (*rows.parameters, *column.labels),
     )
 
@@ -177,8 +177,8 @@ def sorted_bytes(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
     """
     columns = {column.name: column for column in written}
     values = [*(_compared(columns[name]) for name in merge.key), *map(quoted, merge.order_by)]
-    asked = ", ".join(f"MAX(OCTET_LENGTH(WEIGHT_STRING({value})))" for value in values)
-    return Rows(f"SELECT {asked} FROM ({rows.sql}) AS staged", rows.parameters)
+    weights = ", ".join(f"MAX(OCTET_LENGTH(WEIGHT_STRING({value})))" for value in values)
+    return Rows(f"SELECT {weights} FROM ({rows.sql}) AS staged", rows.parameters)
 
 
 def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
@@ -257,7 +257,7 @@ def _ranked(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
     """
     columns = {column.name: column for column in written}
     keys = [_compared(columns[name]) for name in merge.key]
-    named = [f"{key} AS {_key(number)}" for number, key in enumerate(keys)]
+    key_columns = [f"{key} AS {_key(number)}" for number, key in enumerate(keys)]
     values = [quoted(column.name) for column in written]
     late = place = "1"
     if merge.order_by:  # nulls come first
@@ -271,7 +271,7 @@ def _ranked(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
         deletes = f"COALESCE({op} IN ({_words(DELETES)}), 0)"
     flags = [f"{deletes} AS {_DELETED}", f"{odd} AS onceward_odd", f"{late} AS onceward_late"]
     return (
-        f"SELECT {', '.join([*values, *named, *flags])}, {place} AS onceward_place FROM "
+        f"SELECT {', '.join([*values, *key_columns, *flags])}, {place} AS onceward_place FROM "
         f"({rows.sql}) AS staged"
     )
 

@@ -118,8 +118,8 @@ def staged(name: str, kind: DataType) -> str:
     """
     if isinstance(kind, DecimalType) and kind.scale <= _MOST_SCALE:
         return f"decimal({kind.precision},{kind.scale})"
-    for known, found in _STAGED.items():
-        if isinstance(kind, known):
+    for spark_type, found in _STAGED.items():
+        if isinstance(kind, spark_type):
             return found
     raise InvalidColumn(
         f"column {name!r} has the type {kind.simpleString()}, which no column of a table can hold "

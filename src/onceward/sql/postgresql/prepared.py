@@ -143,8 +143,8 @@ class TransactionWriter(PieceWriter):
                 next_step="nothing; the batch runs again",
             )
         if landing.straight is None:
-            made = statements.staging_table(self._rows_sql(), landing.staged)
-            staging.run(self._connection, made.replace("%%", "%"))
+            statement = statements.staging_table(self._rows_sql(), landing.staged)
+            staging.run(self._connection, statement.replace("%%", "%"))
 
     def _rows_sql(self) -> str:
         return f"{statements.quoted(self._landing.home)}.{statements.quoted(self._rows_table)}"
@@ -335,13 +335,13 @@ def landing(
             "not take part in, or that PostgreSQL does not carry out beside them",
             next_step="drop the rules (a trigger may do what they do), or leave xa= out",
         )
-    asked = _SHAPE.replace("{}", f"'{literal}'::regclass")
-    schema, name, shape, copies = session.execute(asked).fetchone()
+    query = _SHAPE.replace("{}", f"'{literal}'::regclass")
+    schema, name, shape, copies = session.execute(query).fetchone()
     kinds = {column.name: column.type for column in table.columns}
     sent = {column.name: sent_as(staged[column.name], kinds[column.name]) for column in written}
     straight = {name: kind for name, kind in sent.items() if kind is not None}
     return Landing(
-        connection, table, schema, name, asked, shape, staged, tuple(written), beside.markers,
+        connection, table, schema, name, query, shape, staged, tuple(written), beside.markers,
         beside.mark,
         straight=straight if copies and len(straight) == len(sent) else None, home=beside.home,
     )  # fmt: skip

@@ -47,7 +47,7 @@ def held_rows(staged: Mapping[str, str], values: Mapping[str, Sequence[Any]]) ->
     """Select the driver's rows: one list for each column, times as numbers."""
     arrays: list[str] = []
     columns: list[str] = []
-    made: list[str] = []
+    casts: list[str] = []
     parameters: list[list[Any]] = []
     for name, kind in staged.items():
         column = quoted(name)
@@ -56,10 +56,10 @@ def held_rows(staged: Mapping[str, str], values: Mapping[str, Sequence[Any]]) ->
             arrays.append(f"%s::{sent_as}[]")
             columns.append(f'"onceward_{len(columns)}"' if place else column)
             parameters.append(numbers)
-        made.append(column if time is None else f"{time.format(column, columns[-1])} AS {column}")
-    chosen = ", ".join(made) if any(kind in _TIMES for kind in staged.values()) else "*"
+        casts.append(column if time is None else f"{time.format(column, columns[-1])} AS {column}")
+    selection = ", ".join(casts) if any(kind in _TIMES for kind in staged.values()) else "*"
     return Rows(
-        f"SELECT {chosen} FROM unnest({', '.join(arrays)}) AS held({', '.join(columns)})",
+        f"SELECT {selection} FROM unnest({', '.join(arrays)}) AS held({', '.join(columns)})",
         tuple(parameters),
     )
 
@@ -137,8 +137,8 @@ def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
     """Select the length of the longest value of each of these columns. A server cuts spaces beyond
     a limit silently.
     """
-    asked = ", ".join(f"max(char_length({quoted(column.name)}))" for column in limited)
-    return Rows(f"SELECT {asked} FROM ({rows.sql}) AS rows", rows.parameters)
+    lengths = ", ".join(f"max(char_length({quoted(column.name)}))" for column in limited)
+    return Rows(f"SELECT {lengths} FROM ({rows.sql}) AS rows", rows.parameters)
 
 
 def append(rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
@@ -158,11 +158,11 @@ def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
     null = " OR ".join(f"{quoted(name)} IS NULL" for name in merge.key)
     keys = ", ".join(quoted(name) for name in merge.key)
     op = "NULL" if merge.op_column is None else quoted(merge.op_column)
-    known = ", ".join(f"'{word}'" for word in (*DELETES, *WRITES))
+    operations = ", ".join(f"'{word}'" for word in (*DELETES, *WRITES))
     odd = (
         "max(0)"
         if merge.op_column is None
-        else f"count(*) FILTER (WHERE {op} IS NULL OR {op} NOT IN ({known}))"
+        else f"count(*) FILTER (WHERE {op} IS NULL OR {op} NOT IN ({operations}))"
     )
     return Rows(
         f"{_last(rows, written, merge)} SELECT (SELECT count(*) FROM rows), (SELECT count(*) FROM "

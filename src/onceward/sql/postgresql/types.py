@@ -99,8 +99,8 @@ def staged(name: str, kind: DataType) -> str:
         return f"numeric({kind.precision},{kind.scale})"
     if isinstance(kind, ArrayType) and not isinstance(kind.elementType, ArrayType):
         return f"{staged(name, kind.elementType)}[]"
-    for known, found in _STAGED.items():
-        if isinstance(kind, known):
+    for spark_type, found in _STAGED.items():
+        if isinstance(kind, spark_type):
             return found
     raise InvalidColumn(
         f"column {name!r} has the type {kind.simpleString()}, which no column of a table can hold "

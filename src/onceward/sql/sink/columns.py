@@ -223,11 +223,11 @@ def must_be_a_key(key: Sequence[str], table: Table) -> None:
     if not key:
         return
     if frozenset(key) not in table.unique:
-        named = ", ".join(f"{table.quote}{name}{table.quote}" for name in key)
+        names = ", ".join(f"{table.quote}{name}{table.quote}" for name in key)
         raise InvalidColumn(
-            f"table {table.name} has no unique index on just the columns of key=({named}), by "
+            f"table {table.name} has no unique index on just the columns of key=({names}), by "
             "which the server could tell that a row is there",
-            next_step=f"ALTER TABLE {table.sql} ADD UNIQUE ({named}); or pass the columns of an "
+            next_step=f"ALTER TABLE {table.sql} ADD UNIQUE ({names}); or pass the columns of an "
             "index that it has",
         )
     if table.has_children:

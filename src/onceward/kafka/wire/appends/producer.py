@@ -227,25 +227,25 @@ class _Send:
                     waiting.setdefault(node, []).append(lane)
         for node, ready in waiting.items():
             while ready and self._in_flight[node] < self._settings.max_in_flight:
-                taken = self._fill(ready)
-                self._send_request(node, taken)
+                appends = self._fill(ready)
+                self._send_request(node, appends)
                 still = [lane for lane in ready if lane.queue.next_to_send() is not None]
-                served = {id(lane) for lane, _ in taken}
+                served = {id(lane) for lane, _ in appends}
                 # Those that found no room this time come first in the next request.
                 ready = sorted(still, key=lambda lane: id(lane) in served)
 
     def _fill(self, ready: Iterable[_Lane]) -> list[tuple[_Lane, int]]:
-        taken: list[tuple[_Lane, int]] = []
+        appends: list[tuple[_Lane, int]] = []
         size = 0
         for lane in ready:
             position = lane.queue.next_to_send()
             if position is None:
                 continue
             size += lane.appends[position].fragment.size
-            if taken and size > self._settings.max_request_bytes:
+            if appends and size > self._settings.max_request_bytes:
                 break
-            taken.append((lane, position))
-        return taken
+            appends.append((lane, position))
+        return appends
 
     def _send_request(self, node: int, taken: list[tuple[_Lane, int]]) -> None:
         timeout_ms = self._client.settings.request_timeout_ms
@@ -443,10 +443,10 @@ class _Send:
             return ""
 
     def _give_up(self, lanes: Sequence[_Lane]) -> None:
-        named = "; ".join(f"{lane.partition}: {lane.last_reason}" for lane in lanes[:5])
+        reasons = "; ".join(f"{lane.partition}: {lane.last_reason}" for lane in lanes[:5])
         raise SendFailed(
             f"{len(lanes)} partition(s) not acknowledged within "
-            f"delivery.timeout.ms={self._settings.delivery_timeout_ms}: {named}",
+            f"delivery.timeout.ms={self._settings.delivery_timeout_ms}: {reasons}",
             next_step="the batch runs again; check the brokers' health, or raise "
             "delivery.timeout.ms",
             details={"partitions": [str(lane.partition) for lane in lanes]},

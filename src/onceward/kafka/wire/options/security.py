@@ -103,12 +103,12 @@ def security_from_options(
         ("sasl.", protocol.startswith("SASL_")),
         ("ssl.", protocol.endswith("SSL")),
     ):
-        given = [name for name in options if name.startswith(prefix)]
-        if given and not allowed:
-            wanted = "SASL_SSL or SASL_PLAINTEXT" if prefix == "sasl." else "SSL or SASL_SSL"
+        names = [name for name in options if name.startswith(prefix)]
+        if names and not allowed:
+            protocols = "SASL_SSL or SASL_PLAINTEXT" if prefix == "sasl." else "SSL or SASL_SSL"
             raise ContradictoryOptions(
-                f"{given[0]} is set, but security.protocol is {protocol}",
-                next_step=f"set security.protocol to {wanted}, or remove {given[0]}",
+                f"{names[0]} is set, but security.protocol is {protocol}",
+                next_step=f"set security.protocol to {protocols}, or remove {names[0]}",
             )
     return Security(
         protocol=protocol, **_sasl(options, protocol, token_provider), **tls_parts(options)

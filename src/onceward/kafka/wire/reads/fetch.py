@@ -89,7 +89,7 @@ def fetch_request(
         were aborted (KIP-98); else all up to the high watermark, and nothing is said of
         transactions.
     """
-    wanted = FetchRequest.FetchTopic.FetchPartition(
+    question = FetchRequest.FetchTopic.FetchPartition(
         partition=partition.partition,
         current_leader_epoch=-1,
         fetch_offset=offset,
@@ -105,7 +105,7 @@ def fetch_request(
         isolation_level=int(read_committed),
         session_id=0,
         session_epoch=-1,
-        topics=[FetchRequest.FetchTopic(topic=partition.topic, partitions=[wanted])],
+        topics=[FetchRequest.FetchTopic(topic=partition.topic, partitions=[question])],
         forgotten_topics_data=[],
         rack_id="",
         min_version=4,

@@ -307,8 +307,8 @@ class Transaction:
         """
         with self._lock:
             # Timed out: another task's first partition has found it out; this task met the same.
-            known = self.state not in (State.OPEN, State.TIMED_OUT)
-            return refusal if known else self._fenced_or_timed_out(refusal)
+            has_ended = self.state not in (State.OPEN, State.TIMED_OUT)
+            return refusal if has_ended else self._fenced_or_timed_out(refusal)
 
     @property
     def open_for_ms(self) -> float:
