@@ -154,6 +154,7 @@ FAULTS = {
     "commit of the table",
     "files-published-in-part": "files: a death between two renames",
     "files-two-publishers": "files: two copies publish the same batch",
+    "files-taken-by-readers": "files: readers take away what is published before the ledger says so",
     "files-lost": "files: prepared files are gone, or cut short",
     "files-down": "files: a file system that fails, for a moment or for good",
     "files-late-task": "files: a task that was given up writes on",

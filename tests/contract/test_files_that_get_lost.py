@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from file_kits import FileKit, HereKit, dying_before_the_note_goes
+from file_kits import FileKit, HereKit, dying_before_the_note_goes, write_here
 
 import onceward as ow
 from fault_table import fired
@@ -33,7 +33,9 @@ from onceward.errors import (
     SendFailed,
     TargetUnreachable,
 )
+from onceward.spark.files import file_writer
 from onceward.spark.files.file_system import LocalFiles
+from onceward.spark.files.file_writer import FileFormat, WrittenFiles
 from onceward_testing.sink_contract import (
     FIRST,
     SECOND,
@@ -45,6 +47,7 @@ from onceward_testing.sink_contract import (
     run_batch,
 )
 from support.errors import raises
+from support.tasks_here import ArrowFrame
 
 pytestmark = pytest.mark.lengthy("ci")
 
@@ -334,6 +337,122 @@ def test_two_copies_publish_the_same_batch(kit: HereKit, monkeypatch: pytest.Mon
     assert_holds(kit, FIRST + SECOND, 1)
 
 
+def archive(kit: HereKit) -> Counter[str]:
+    """What readers of a landing zone do: take away what is published, and its folder."""
+    taken = kit.visible()
+    files = [Path(file) for file in kit.published()]
+    for file in files:
+        file.unlink()
+    for folder in {file.parent for file in files if kit.layout == "batches"}:
+        folder.rmdir()
+    return taken
+
+
+@pytest.mark.fault("files-taken-by-readers")
+def test_what_readers_take_away_before_the_ledger_says_finished_is_not_lost(
+    kit: HereKit, monkeypatch: pytest.MonkeyPatch
+):
+    """The ledger is away for a moment, and this process ends; readers do not wait for it."""
+    process = Process(kit).open()
+    process.decide(FIRST)
+    with monkeypatch.context() as patch:
+        patch.setattr(process.target.chain, "progress", unreachable)
+        with pytest.raises(LedgerUnreachable):
+            process.finish()
+    assert archive(kit) == Counter(FIRST)
+    run_batch(kit, 0, FIRST)
+    assert kit.layout == "manifest" or kit.visible() == Counter()
+    kit.settings["ledger"] = ow.FolderLedger(kit.folder / "out" / "_onceward" / "ledger")
+    for path in (kit.folder / "out" / MANIFESTS).glob("[!.]*"):
+        path.unlink()
+    run_batch(kit, 1, SECOND)
+    run_batch(kit, 2, ["z"])
+    assert kit.visible() == Counter([*SECOND, "z"])
+    marks = (kit.folder / "out" / "_onceward" / "prepared").glob("*.published")
+    assert len(list(marks)) == (kit.layout != "manifest"), "of the newest batch alone"
+
+
+def unreachable(*_: object) -> NoReturn:
+    raise LedgerUnreachable("the ledger is away for a moment", next_step="wait")
+
+
+@pytest.mark.fault("files-taken-by-readers")
+@pytest.mark.parametrize("with_folder", [False, True])
+def test_a_reader_that_takes_each_file_as_soon_as_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_folder: bool
+):
+    """And, in between, removes the folder that is empty then."""
+    kit = HereKit(tmp_path, "flat", monkeypatch)
+    taken: list[str] = []
+    move, make = LocalFiles.move, LocalFiles.make
+
+    def moved_on(files: LocalFiles, source: str, target: str) -> bool:
+        done = move(files, source, target)
+        if done and not target.startswith("_onceward"):
+            Path(files._at(target)).unlink()
+            taken.append(target)
+        return done
+
+    def removed_again(files: LocalFiles, folder: str) -> None:
+        make(files, folder)
+        if folder.startswith("initial=") and not taken:
+            taken.append(folder)
+            Path(files._at(folder)).rmdir()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFiles, "move", moved_on)
+        if with_folder:
+            patch.setattr(LocalFiles, "make", removed_again)
+            patch.setattr(file_writer, "write", write_partitioned)
+            kit.settings["partition_by"] = "initial"
+        run_batch(kit, 0, FIRST)
+        run_batch(kit, 1, SECOND)
+    assert len(taken) == 4 + with_folder
+    assert kit.visible() == Counter()
+
+
+def write_partitioned(
+    frame: ArrowFrame, folder: str, how: FileFormat, computation: object, lost: object
+) -> WrittenFiles:
+    return write_here(frame, f"{folder}/initial=a", how, computation, lost)
+
+
+@pytest.mark.fault("files-taken-by-readers")
+def test_a_file_that_was_moved_before_the_death_and_taken_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    kit = HereKit(tmp_path, "flat", monkeypatch)
+    with monkeypatch.context() as patch:
+        breaking_moves(patch, 1, die)
+        with pytest.raises(Died):
+            run_batch(kit, 0, FIRST)
+    first = archive(kit)
+    assert 0 < first.total() < len(FIRST)
+    run_batch(kit, 0, FIRST)
+    assert first + kit.visible() == Counter(FIRST)
+    assert prepared(kit) == []
+
+
+@pytest.mark.fault("files-taken-by-readers")
+def test_an_older_copy_is_fenced_by_one_whose_files_are_taken_away(
+    kit: HereKit, monkeypatch: pytest.MonkeyPatch
+):
+    zombie = Process(kit).open()
+    zombie.decide(FIRST)
+    heirs: list[Process] = []
+
+    def taken_over() -> None:
+        heirs.append(Process(kit).open())
+        assert archive(kit) == Counter(FIRST)
+        heirs[0].commit(SECOND)
+
+    with monkeypatch.context() as patch:
+        breaking_moves(patch, 0, taken_over)
+        with pytest.raises(Fenced):
+            zombie.finish()
+    assert kit.layout == "manifest" or kit.visible() == Counter(SECOND)
+
+
 @pytest.mark.fault("files-leftovers")
 def test_what_is_left_is_removed_and_another_pipelines_is_not(kit: HereKit):
     """Also of a pipeline whose name begins alike, and what an attempt was still writing."""
@@ -594,10 +713,11 @@ class TestLists:
             run_batch(kit, 1, SECOND)
         assert kit.visible() == Counter(FIRST + SECOND)
 
-    def test_a_batch_that_loses_a_file_once_it_is_published_keeps_its_list(
+    @pytest.mark.fault("files-taken-by-readers")
+    def test_a_batch_whose_file_is_taken_once_it_is_listed_keeps_its_list(
         self, kit: HereKit, monkeypatch: pytest.MonkeyPatch
     ):
-        """And ``resume="skip_missing"`` writes no other one."""
+        """Also with ``resume="skip_missing"``."""
         with monkeypatch.context() as patch:
             dying_before_the_note_goes(patch, LocalFiles)
             with pytest.raises(Died):
@@ -605,8 +725,6 @@ class TestLists:
         place = kit.folder / "out" / MANIFESTS / "contract@0000000000"
         whole = place.read_text()
         Path(kit.published()[0]).unlink()
-        with pytest.raises(PreparedDataLost):
-            run_batch(kit, 0, FIRST)
         target = kit.new_target()
         target._policy = SinkPolicy(kit.pipeline, resume="skip_missing")
         target.open(batch(0))

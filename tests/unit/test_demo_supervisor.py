@@ -261,7 +261,9 @@ def test_a_job_ends_with_a_worker_that_left_its_group(
     job = JobProcess([sys.executable, "-c", script], folder=tmp_path, log=tmp_path / "log")
     deadline = time.monotonic() + 60
     # Not as soon as it is there: until it has left the group, the signal reaches it as well
-    while len({os.getpgid(each.pid) for each in job.members()}) < 2 and time.monotonic() < deadline:
+    while (
+        len({os.getpgid(each.pid) for each in job.members()}) < 2 and time.monotonic() < deadline
+    ):
         time.sleep(0.02)
     job.kill()
     assert len(job.members()) == 1

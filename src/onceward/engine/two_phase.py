@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from onceward import events, patience, surroundings
 from onceward.engine import task_job
 from onceward.engine.ending import TimeLimit
-from onceward.engine.ledger.chain import Chain
+from onceward.engine.ledger.chain import Chain, takeover_error
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import (
@@ -304,6 +304,13 @@ class TwoPhaseTarget(Target):
     def _must_not_be_lost(self, lost: Sequence[Any], record: LedgerRecord) -> None:
         if not lost:
             return
+        newest = self.chain.newest()
+        if newest is not None and (newest.sequence, newest.state) != (
+            record.sequence,
+            RecordState.DECIDED,
+        ):
+            # It has published it, and readers have taken it away since
+            raise takeover_error(record.pipeline, f"the ledger, which has {newest.batch}")
         # Only what was decided before this start: of what is lost later, nobody has said that it
         # may be.
         if self._policy.resume == "skip_missing" and record.sequence == self._inherited:

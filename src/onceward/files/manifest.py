@@ -101,12 +101,14 @@ def publish(files: Files, batch: Committable) -> bool | list[str]:
 
     :raises ConfigurationError: there is another one of its name.
     """
-    if lost := lost_files(batch.files, files.listed(batch.at) or {}):
-        return lost
-    was_there = files.text(batch.to) is not None
+    listing = files.text(batch.to)
+    # What is listed is its readers': they may have removed files of it since
+    if listing != _listing(files, batch, batch.files):
+        if lost := lost_files(batch.files, files.listed(batch.at) or {}):
+            return lost
     _write(files, batch, batch.files)
     files.remove(f"{PREPARED}/{batch.folder}")
-    return not was_there
+    return listing is None
 
 
 def publish_what_is_left(files: Files, batch: Committable) -> None:

@@ -7,6 +7,7 @@ Below the sink's path::
     _onceward/shape.json                 what all files of the path have in common (:mod:`shape`)
     _onceward/prepared/<attempt>/        what Spark is writing into
     _onceward/prepared/<attempt>.ready/  what Spark has written: what the ledger will name
+    _onceward/prepared/<attempt>.published  a mark: all of it has been published
     batch=<pipeline>@<number>/…          a published batch (layout "batches"): column ``batch``
     day=2026-11-22/part-….parquet        a published file (layout "flat")
 
@@ -21,7 +22,10 @@ batch, or nothing of it. ``flat`` is published file by file: each is renamed onc
 seen twice, and none that is not decided; in between a reader sees a part.
 
 Both are repeated until they are done, and look first: what has gone from the one place and is in
-the other is done, what is in neither is lost.
+the other is done. What is published is its readers', who may take it away at once, while the
+ledger's last word on the batch is yet to be written. So each rename leaves a mark where the file
+or the folder was (``<name>.published``); what is in neither place, and has no mark, is lost. The
+mark of a batch goes when the next attempt begins.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ from onceward.files.settings import HIDDEN, FileSinkSettings
 from onceward.spark.files.file_system import Files, files_at, finished
 from onceward.spark.files.file_writer import WrittenFiles
 
-_READY = ".ready"
+_READY, _PUBLISHED = ".ready", ".published"
 _DIGITS = 10
 
 
@@ -59,6 +63,8 @@ class Publisher:
         self._settings = settings
         self._ledger_is_beside = ledger_is_beside
         self._files: Files | None = None
+        self._has_listed_marks = False
+        self._marks: set[str] = set()
 
     @property
     def files(self) -> Files:
@@ -133,6 +139,23 @@ class Publisher:
             place = self._place(attempt, sequence)
             self.files.put_if_absent(place.note, place.manifest)
             return self.files.uri(place.files)
+
+    def remove_marks(self, chain: str) -> None:
+        """Remove the marks of a chain's batches, all of which are finished.
+
+        :param chain: how the names of its attempts begin.
+        :raises SendFailed: the file system does not do its part.
+        """
+        if not self._settings.renames:
+            return
+        with self._reached():
+            if not self._has_listed_marks:
+                names = [name for name in self.files.names(PREPARED) if name.endswith(_PUBLISHED)]
+                self._marks |= {f"{PREPARED}/{name}" for name in names if name.startswith(chain)}
+                self._has_listed_marks = True
+            for mark in sorted(self._marks):
+                self.files.remove(mark)
+        self._marks.clear()
 
     def _place(self, attempt: str, sequence: int) -> manifest.Place:
         return manifest.list_place(attempt, self._settings.batch_column, self._batch(sequence))
@@ -233,11 +256,8 @@ class Publisher:
         if batch.layout == "manifest":
             result = _publish_list(files, batch)
         else:
-            result = (
-                _publish_folder(files, batch)
-                if batch.layout == "batches"
-                else _publish_files(files, batch)
-            )
+            result = _publish_renaming(files, batch)
+            self._marks |= {_mark(batch)} if files is self.files else set()
         if result is CommitResult.LOST:
             # or it is the disk that is away
             shape.must_be_there(files, self._settings)
@@ -251,9 +271,13 @@ class Publisher:
             manifest.publish_what_is_left(files, batch)
             return
         there = files.listed(_ready(batch)) or {}
-        whole = {name: size for name, size in batch.files.items() if there.get(name) == size}
+        whole = {
+            name: size
+            for name, size in batch.files.items()
+            if there.get(name) == size or name + _PUBLISHED in there
+        }
         # cut short: no reader could read on
-        for name in there.keys() - whole.keys():
+        for name in there.keys() - whole.keys() - {name + _PUBLISHED for name in whole}:
             files.remove(f"{_ready(batch)}/{name}")
         self.commit(batch._replace(files=whole).as_told())
 
@@ -283,7 +307,11 @@ class Publisher:
                 f"{self.files.uri(PREPARED)} cannot be listed: {error}",
                 next_step="see that the file system is there, and lets the driver read",
             ) from error
-        attempts = {(finished(name) or name).removesuffix(_READY) for name in names}
+        attempts = {
+            (finished(name) or name).removesuffix(_READY)
+            for name in names
+            if not name.endswith(_PUBLISHED)
+        }
         return [{"folder": name} for name in sorted(attempts) if name.startswith(ours)]
 
     def begin(self, task: Any) -> Any:
@@ -339,6 +367,24 @@ def _publish_list(files: Files, batch: Committable) -> CommitResult:
     return CommitResult.DONE if result else CommitResult.ALREADY_DONE
 
 
+def _mark(batch: Committable) -> str:
+    return f"{PREPARED}/{batch.folder}{_PUBLISHED}"
+
+
+def _publish_renaming(files: Files, batch: Committable) -> CommitResult:
+    if files.size(_mark(batch)) is not None:
+        files.remove(_ready(batch))
+        result = CommitResult.ALREADY_DONE
+    elif batch.layout == "batches":
+        result = _publish_folder(files, batch)
+    else:
+        result = _publish_files(files, batch)
+    if result in (CommitResult.DONE, CommitResult.ALREADY_DONE):
+        # also what an earlier call has renamed
+        files.sync_names({"", PREPARED})
+    return result
+
+
 def _publish_folder(files: Files, batch: Committable) -> CommitResult:
     prepared, published = files.listed(_ready(batch)) or {}, files.listed(batch.to)
     waiting = lost_files(batch.files, published or {})
@@ -352,8 +398,7 @@ def _publish_folder(files: Files, batch: Committable) -> CommitResult:
         # somebody has made that folder, or has taken files out of it and put them back: nobody's
         # is removed
         return _publish_files(files, batch)
-    # also what an earlier call has renamed
-    files.sync_names({"", PREPARED})
+    files.mark(_mark(batch))
     return CommitResult.DONE if published is None else CommitResult.ALREADY_DONE
 
 
@@ -363,17 +408,36 @@ def _publish_files(files: Files, batch: Committable) -> CommitResult:
     """
     prepared = files.listed(_ready(batch)) or {}
     places = {name: f"{batch.to}/{name}".lstrip("/") for name in batch.files}
-    folders = {place.rpartition("/")[0] for place in places.values()}
-    for folder in sorted(folders):
-        files.make(folder)
-    lost, moved = [], 0
-    for name, size in batch.files.items():
-        if prepared.get(name) == size:
-            moved += files.move(f"{_ready(batch)}/{name}", places[name])
-        if files.size(places[name]) != size:
-            lost.append(name)
-    files.sync_names(folders)
-    if lost:
+    results = {
+        name: _publish_file(
+            files, f"{_ready(batch)}/{name}", places[name], size, prepared.get(name)
+        )
+        for name, size in batch.files.items()
+        if name + _PUBLISHED not in prepared
+    }
+    files.sync_names({place.rpartition("/")[0] for place in places.values()})
+    if lost := [name for name, result in results.items() if result is CommitResult.LOST]:
         return report_lost(lost, batch)
+    if CommitResult.RETRY_LATER in results.values():
+        return CommitResult.RETRY_LATER
+    files.mark(_mark(batch))
     files.remove(_ready(batch))
-    return CommitResult.DONE if moved else CommitResult.ALREADY_DONE
+    is_new = CommitResult.DONE in results.values()
+    return CommitResult.DONE if is_new else CommitResult.ALREADY_DONE
+
+
+def _publish_file(
+    files: Files, source: str, place: str, size: int, prepared: int | None
+) -> CommitResult:
+    if prepared == size:
+        files.make(place.rpartition("/")[0])
+        if files.move(source, place):
+            files.mark(source + _PUBLISHED)
+            return CommitResult.DONE
+    # another copy has moved it; or it was moved, and this process died before it left the mark
+    if files.size(place) == size or files.size(source + _PUBLISHED) is not None:
+        return CommitResult.ALREADY_DONE
+    if prepared == size and files.size(place) is None:
+        # a reader has removed the folder again, which was empty
+        return CommitResult.RETRY_LATER
+    return CommitResult.LOST

@@ -179,6 +179,7 @@ class FileTarget(TwoPhaseTarget):
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> FileAttempt:
         if newest is not None:
             self._row_bytes = self._size_of_a_row(newest) or self._row_bytes
+        self._publisher.remove_marks(chain_prefix(self._policy.pipeline, self._mark))
         return FileAttempt(
             self._publisher,
             Rolling(self._settings.how, self._settings.target_file_size_bytes, self._row_bytes),

@@ -164,6 +164,12 @@ class Files(ABC):
         """
 
     @abstractmethod
+    def mark(self, path: str) -> None:
+        """Create an empty file, or leave the one that is there. It outlasts the death of this
+        process, and a power failure once :meth:`sync_names` has returned.
+        """
+
+    @abstractmethod
     def remove(self, path: str) -> None:
         """Remove a file or a folder with all that is in it, if it exists."""
 
@@ -173,7 +179,7 @@ class Files(ABC):
 
     @abstractmethod
     def sync_names(self, folders: set[str]) -> None:
-        """Make the names in each of ``folders`` outlast a power failure."""
+        """Make the names in each of ``folders`` that is there outlast a power failure."""
 
 
 def files_at(path: str, *, renames: bool = True) -> Files:
@@ -278,6 +284,9 @@ class LocalFiles(Files):
             return False
         return True
 
+    def mark(self, path: str) -> None:
+        Path(self._at(path)).touch()
+
     def remove(self, path: str) -> None:
         found = self._at(path)
         if os.path.isdir(found) and not os.path.islink(found):
@@ -295,7 +304,8 @@ class LocalFiles(Files):
 
     def sync_names(self, folders: set[str]) -> None:
         for folder in sorted(folders):
-            sync(self._at(folder))
+            with suppress(FileNotFoundError):
+                sync(self._at(folder))
 
     def _at(self, path: str) -> str:
         return os.path.join(str(self.local), path) if path else str(self.local)
@@ -406,6 +416,9 @@ class HadoopFiles(Files):
                 return False
             raise _as_os_error(error) from error
         return True
+
+    def mark(self, path: str) -> None:
+        self._asked(lambda: self._system.create(self._at(path), True).close())
 
     def remove(self, path: str) -> None:
         self._asked(lambda: self._system.delete(self._at(path), True))
