@@ -5,16 +5,18 @@ is sent again.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import window
+from pyspark.sql.functions import udf, window
 from streaming_pipeline import Pipeline, use_state_store
 from topic_operations import expire
 
 import onceward
 from onceward import events
+from onceward.spark.batch.query import is_repeatable
 
 
 @pytest.mark.fault("commit-log-deleted")
@@ -47,6 +49,71 @@ def test_a_fault_between_end_txn_and_the_commit_log(any_pipeline: Pipeline, at_s
     any_pipeline.run()
     any_pipeline.assert_exactly_once()
     assert len(any_pipeline.appended()) == 80
+
+
+@pytest.mark.fault("driver-killed-after-commit")
+@pytest.mark.parametrize("how", ["joins a table", "joins it in the function", "calls a function"])
+def test_a_replay_with_more_rows_of_what_a_plan_looks_up_is_left_as_committed(
+    pipeline: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+):
+    """The program is the same, and nobody can say which rows are new: the next batch has them."""
+    table, numbers = tmp_path / "numbers", tmp_path / "numbers.txt"
+    spark = pipeline.spark
+    pipeline.feed([(b"%d" % n, b"") for n in range(20)])
+    allowed = udf(lambda key: key in numbers.read_text().split(), "boolean")
+
+    def grow(to: int) -> None:
+        spark.range(to).selectExpr("CAST(id AS STRING) AS k").write.mode("overwrite").parquet(
+            str(table)
+        )
+        numbers.write_text(" ".join(map(str, range(to))))
+
+    def joined(rows: DataFrame) -> DataFrame:
+        there = spark.read.parquet(str(table)).selectExpr("CAST(k AS BINARY) AS key")
+        return rows.join(there, "key").select("key", "value")
+
+    def looked_up(rows: DataFrame) -> DataFrame:
+        return rows.where(allowed(rows.key.cast("string"))).select("key", "value")
+
+    def run() -> None:
+        if how != "joins it in the function":
+            pipeline.run(joined if how == "joins a table" else looked_up)
+            return
+        sink = pipeline.sink()
+
+        def function(frame: DataFrame, batch_id: int) -> None:
+            sink(joined(frame), batch_id)
+
+        pipeline.run(sink=function)
+
+    grow(5)
+    run()
+    grow(15)
+    pipeline.forget_commit()
+    run()
+    assert "left as it is" in caplog.text
+    assert len(pipeline.visible()) == 5
+    pipeline.feed([(b"%d" % n, b"") for n in range(20)])
+    run()
+    assert len(pipeline.visible()) == 5 + 15
+
+
+@pytest.mark.fault("driver-killed-after-commit")
+def test_a_plan_that_is_the_same_each_time_is_told_from_one_that_is_not(pipeline: Pipeline):
+    found: list[bool] = []
+
+    def look(frame: DataFrame, batch_id: int) -> None:
+        found.append(is_repeatable(frame))
+
+    plans = {"key": True, "rand() AS key": False, "upper(CAST(key AS STRING)) AS key": True}
+    pipeline.feed(5)
+    for number, (plan, expected) in enumerate(plans.items()):
+        rows = pipeline.frame().selectExpr(plan)
+        writer = rows.writeStream.foreachBatch(look).trigger(availableNow=True)
+        folder = f"{pipeline.checkpoint}-{number}"
+        query = writer.option("checkpointLocation", folder).start()
+        assert query.awaitTermination(120)
+        assert found.pop() is expected
 
 
 def count_per_key(rows: DataFrame) -> DataFrame:

@@ -655,7 +655,7 @@ def test_a_replay_without_new_rows_sends_nothing(now: list[Frame]):
 def test_rows_that_a_committed_batch_lacks_are_named(
     now: list[Frame], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(replay_module, "is_deterministic", lambda frame: True)
+    monkeypatch.setattr(replay_module, "is_repeatable", lambda frame: True)
     target = committed(Frame(5))
     with raises(BatchChanged, batch_id=0):
         batches(target).process(write(*now), running(0))
@@ -666,7 +666,7 @@ def test_rows_that_a_committed_batch_lacks_are_named(
 def test_rows_that_differ_by_chance_are_left():
     target = committed(Frame(5))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay_module, "is_deterministic", lambda frame: False)
+        patch.setattr(replay_module, "is_repeatable", lambda frame: False)
         batches(target).process(write(Frame(6)), running(0))
     assert_once(target, 0)
 
@@ -975,7 +975,7 @@ def test_rows_that_are_known_to_be_missing_are_not_made_up_for_by_chance(
     monkeypatch: pytest.MonkeyPatch, again: tuple[int, ...], deterministic: bool
 ):
     """A sum says nothing of which rows these are. Nor is it forgotten."""
-    monkeypatch.setattr(replay_module, "is_deterministic", lambda _: deterministic)
+    monkeypatch.setattr(replay_module, "is_repeatable", lambda _: deterministic)
     target, files = MemoryTarget(), Files()
     go(target, files, 0, "one", Frame(100))
     files.left(0, "one", "UnsupportedQuery: called twice", FailureKind.REFUSED)

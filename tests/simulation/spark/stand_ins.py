@@ -244,9 +244,7 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.engine.calls.sink_runs.run_is_active": _run_is_active,
     "onceward.engine.decoding.find_steps": lambda frame, run_id: (),
     "onceward.engine.calls.runs._closer": _NoThread(),
-    "onceward.engine.calls.replay.is_deterministic": lambda frame: (
-        not frame.computed.plan.by_chance
-    ),
+    "onceward.engine.calls.replay.is_repeatable": lambda frame: not frame.computed.plan.by_chance,
     "onceward.engine.task_job.plan_write": lambda frame, open_writer, returned_errors=(OncewardError,): (
         frame.written(open_writer, returned_errors)
     ),

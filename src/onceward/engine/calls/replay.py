@@ -27,7 +27,7 @@ from onceward.errors import BatchChanged, ComputationsMixed, SourceDataLost
 from onceward.ids import BatchId
 from onceward.spark.batch.job import naming_failures
 from onceward.spark.batch.persisted import count_rows
-from onceward.spark.batch.query import RunningBatch, is_deterministic
+from onceward.spark.batch.query import RunningBatch, is_repeatable
 
 log = logging.getLogger(__name__)
 
@@ -116,10 +116,11 @@ def _missing_writes(
     if outcome is ReplayOutcome.MORE_FRAMES and policy.resume == "write_missing":
         log.warning("%s: writing what is missing: %s", policy.pipeline, changed.message)
         return [writes[index] for index in lacking]
+    same_frames = [write.where for write in writes] == [frame.where for frame in committed]
     by_chance = (
-        outcome is ReplayOutcome.OTHER_ROWS
+        (outcome is ReplayOutcome.OTHER_ROWS or same_frames)
         and not refused
-        and not all(is_deterministic(write.frame) for write in writes)
+        and not all(is_repeatable(write.frame) for write in writes)
     )
     if policy.resume == "skip_missing" or by_chance:
         log.warning("%s: left as it is: %s", policy.pipeline, changed.message)
