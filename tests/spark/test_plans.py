@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from pyspark.sql import DataFrame
 from streaming_pipeline import Pipeline
 from typer.testing import CliRunner
 
+from onceward import error_of
 from onceward.cli import app
+from onceward.errors import BatchNotWritten, UnsupportedQuery
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.options.settings import settings_from_options
@@ -242,3 +245,25 @@ def test_each_query_of_a_job_has_a_plan_of_its_own(
     assert gone.exit_code == 78, gone.output
     assert gone.output.count("refused") == 1, gone.output
     assert "start: a new pipeline: batch 0" in gone.output
+
+
+def test_a_batch_that_lacks_rows_is_named_with_the_files_of_the_jobs_own_checkpoint(
+    pipeline: Pipeline, plan: Callable[..., Any]
+) -> None:
+    sink = pipeline.sink()
+
+    def function(frame: DataFrame, batch_id: int) -> None:
+        sink(frame.where("partition = 0"), batch_id)
+        with suppress(UnsupportedQuery):
+            sink(frame.where("partition > 0"), batch_id)
+
+    pipeline.feed(20)
+    query = pipeline.start(lambda rows: rows.select("key", "value", "partition"), sink=function)
+    pipeline.ended(query)
+    pipeline.feed(20)
+    done = plan("less")
+    assert done.exit_code == 78, done.output
+    assert "BatchNotWritten" in done.output
+    assert f"move away from {pipeline.checkpoint} " in done.output
+    refused = pipeline.failing_run(lambda rows: rows.select("key", "value"))
+    assert isinstance(error_of(refused), BatchNotWritten)

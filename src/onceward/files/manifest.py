@@ -103,9 +103,9 @@ def publish(files: Files, batch: Committable) -> bool | list[str]:
     """
     listing = files.text(batch.to)
     # What is listed is its readers': they may have removed files of it since
-    if listing != _listing(files, batch, batch.files):
-        if lost := lost_files(batch.files, files.listed(batch.at) or {}):
-            return lost
+    is_listed = listing == _listing(files, batch, batch.files)
+    if not is_listed and (lost := lost_files(batch.files, files.listed(batch.at) or {})):
+        return lost
     _write(files, batch, batch.files)
     files.remove(f"{PREPARED}/{batch.folder}")
     return listing is None

@@ -19,7 +19,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from onceward.engine.calls.foreach_batch import ForeachBatchSink, error_of
-from onceward.engine.calls.journal import call_history
+from onceward.engine.calls.journal import Journal, call_history
 from onceward.errors import OncewardError, UnsupportedQuery
 from onceward.ids import partition_offsets
 from onceward.kafka.source.identity import known_settings
@@ -53,7 +53,7 @@ from onceward.operate.plan_lines import (
     decide,
 )
 from onceward.operate.savepoint import select_logs
-from onceward.spark.batch.query import RunningBatch, running_batch
+from onceward.spark.batch.query import RunningBatch, checkpoint_files, running_batch
 from onceward.spark.session.settings import quiet
 
 log = logging.getLogger(__name__)
@@ -379,6 +379,7 @@ class _Look:
         sinks: Sequence[ForeachBatchSink],
     ) -> str:
         failed: list[str] = []
+        checkpoint = _checkpoint(definition)
 
         def look(frame: DataFrame, batch_id: int) -> None:
             try:
@@ -386,7 +387,9 @@ class _Look:
                 if sinks:
                     self.lines += _retained(self.planned)
                 for sink in sinks:
-                    self.lines.append(_judge(sink, self.planned, before.planned))
+                    self.lines.append(
+                        _judge(sink, self.planned, before.planned, frame, checkpoint)
+                    )
             except OncewardError as error:
                 failed.append(f"{type(error).__name__}: {error}")
             raise _Planned
@@ -433,7 +436,9 @@ def _retained(running: RunningBatch) -> list[Line]:
     return found
 
 
-def _judge(sink: ForeachBatchSink, running: RunningBatch, planned: int) -> Line:
+def _judge(
+    sink: ForeachBatchSink, running: RunningBatch, planned: int, frame: DataFrame, checkpoint: str
+) -> Line:
     policy = sink._policy
     if not policy.has_ledger:
         return Line(Weight.AS_BEFORE, "start", f"delivery={policy.delivery!r} keeps no ledger")
@@ -442,7 +447,9 @@ def _judge(sink: ForeachBatchSink, running: RunningBatch, planned: int) -> Line:
         newest = target.peek()
     finally:
         target.close()
-    history = call_history(running, newest, policy, None)
+    journal = Journal(policy.pipeline, running.run_id, checkpoint_files(frame, policy.pipeline))
+    # What it names is the job's, and not the copy that is looked at
+    history = replace(call_history(running, newest, policy, journal), checkpoint=checkpoint)
     return decide(running, newest, policy.resume, history, planned)
 
 
