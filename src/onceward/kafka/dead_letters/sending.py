@@ -37,7 +37,6 @@ from onceward.kafka.dead_letters.topic import DeadLetterTopic
 from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.records.batch import (
     Fragment,
-    encode_fragments,
     encode_partitions,
     next_sequence,
 )
@@ -227,19 +226,49 @@ class Sender:
         fragments: dict[TopicPartition, list[Fragment]] = {}
         for topic, some in by_topic.items():
             partitions = self._partitions(topic, some)
-            limit = self._size_limit(topic)
-            self._refuse_too_large(topic, some, limit)
-            for partition, parts in encode_partitions(
-                _columns(some),
+            try:
+                every = self._encode(topic, some, partitions, now_ms)
+            except RecordTooLarge:
+                for letter, place in zip(some, partitions, strict=True):
+                    self._must_fit(topic, letter, place)
+                raise
+            for partition, parts in every.items():
+                fragments[TopicPartition(topic, partition)] = parts
+        return fragments
+
+    def _encode(
+        self, topic: str, letters: Sequence[Letter], partitions: Any, now_ms: int
+    ) -> dict[int, list[Fragment]]:
+        limit = self._size_limit(topic)
+        return dict(
+            encode_partitions(
+                _columns(letters),
                 partitions,
                 codec=parse_codec(self._producer.compression),
                 batch_bytes=min(limit, self._producer.batch_bytes),
                 record_bytes=min(limit, self._producer.max_request_bytes),
                 now_ms=now_ms,
                 compression_level=self._producer.compression_level,
-            ):
-                fragments[TopicPartition(topic, partition)] = parts
-        return fragments
+            )
+        )
+
+    def _must_fit(self, topic: str, letter: Letter, partition: int) -> None:
+        """Refuse a letter that the topic would not take, by its name. The limit is of what goes
+        over the wire: what its producer had compressed may fit so again.
+        """
+        try:
+            self._encode(topic, [letter], np.array([partition], np.int32), 0)
+        except RecordTooLarge as too_large:
+            compressed, limit = self._producer.compression, self._size_limit(topic)
+            raise RecordTooLarge(
+                f"the letter {letter.place} takes {too_large.details['record_bytes']} bytes, "
+                f"compression.type={compressed}, and topic {topic} takes records of {limit}",
+                next_step=f"leave this one letter for later: {letter.leave_out}; or set "
+                "compression.type in --command-config, as its producer had it, or raise "
+                f"max.message.bytes of {topic} (and max.request.size in --command-config "
+                "above 8 MiB)",
+                details={"letter": letter.place, "topic": topic, "limit_bytes": limit},
+            ) from too_large
 
     def _target(self, letter: Letter) -> str:
         if self._to is not None:
@@ -300,33 +329,6 @@ class Sender:
                 log.debug("max.message.bytes of %s is not known: %s", topic, denied)
             self._limits[topic] = most
         return self._limits[topic]
-
-    def _refuse_too_large(self, topic: str, letters: Sequence[Letter], limit: int) -> None:
-        """Refuse a letter that the topic would not take. The limit is of what goes over the wire:
-        what its producer had compressed may fit so again.
-        """
-        for letter in letters:
-            if letter.size <= limit:
-                continue
-            try:
-                encode_fragments(
-                    _columns([letter]),
-                    codec=parse_codec(self._producer.compression),
-                    batch_bytes=limit,
-                    now_ms=0,
-                    compression_level=self._producer.compression_level,
-                )
-            except RecordTooLarge as too_large:
-                compressed = self._producer.compression
-                raise RecordTooLarge(
-                    f"the letter {letter.place} has {letter.size} bytes, "
-                    f"compression.type={compressed}, and topic {topic} takes records of {limit}",
-                    next_step=f"leave this one letter for later: {letter.leave_out}; or set "
-                    "compression.type in --command-config, as its producer had it, or raise "
-                    f"max.message.bytes of {topic} (and max.request.size in --command-config "
-                    "above 8 MiB)",
-                    details={"letter": letter.place, "topic": topic, "limit_bytes": limit},
-                ) from too_large
 
     def _append(self, fragments: Mapping[TopicPartition, Sequence[Fragment]]) -> Output:
         transaction, appends = self._chain.transaction, []
