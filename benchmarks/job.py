@@ -88,16 +88,24 @@ class Job:
             "package": str(Path(onceward.__file__).resolve().parent),
         }
 
-    def copy(self, **order: Any) -> dict[str, Any]:
+    def copy(self, *, name: str, pipelines: int = 1, **order: Any) -> dict[str, Any]:
         """Copy all of a topic; returns the seconds of each batch, from its trigger to Spark's
         commit log, and the medians of our sink's steps.
+
+        :param pipelines: so many queries at the same time, each to a topic of its own: ``name``,
+            and behind the first one with ``-1``, ``-2``, … .
         """
         self._steps.forget()
+        names = [name, *(f"{name}-{number}" for number in range(1, pipelines))]
         with self._open:
-            query = self._started(**order, trigger={"availableNow": True})
-            _awaited(query)
+            queries = [
+                self._started(name=each, **order, trigger={"availableNow": True}) for each in names
+            ]
+            for query in queries:
+                _awaited(query)
             batches = [
                 b.durationMs["triggerExecution"] / 1e3
+                for query in queries
                 for b in query.recentProgress
                 if b.numInputRows
             ]

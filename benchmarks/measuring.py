@@ -94,12 +94,21 @@ class Measuring:
     @contextlib.contextmanager
     def output(self, partitions: int) -> Iterator[str]:
         """A new topic, for a turn; checkpoint and pipeline are called as it is."""
+        with self.outputs(partitions, 1) as names:
+            yield names[0]
+
+    @contextlib.contextmanager
+    def outputs(self, partitions: int, pipelines: int) -> Iterator[list[str]]:
+        """New topics, one for each pipeline, as :meth:`job.Job.copy` has them."""
         self._turns += 1
-        name = f"bench-{self._run_id}-{self._turns}"
-        self.topics.create(name, partitions)
+        first = f"bench-{self._run_id}-{self._turns}"
+        names = [first, *(f"{first}-{number}" for number in range(1, pipelines))]
+        for name in names:
+            self.topics.create(name, partitions)
         time.sleep(_SETTLE_SECONDS)
-        yield name
-        self.topics.delete(name)
+        yield names
+        for name in names:
+            self.topics.delete(name)
 
     def copy(self, contender: str, **order: Any) -> Measured:
         """Have ``contender`` copy a topic; see :meth:`job.Job.copy`."""

@@ -22,6 +22,7 @@ class Cut:
     """``batches`` of ``batch_records`` each, read from ``tasks`` partitions by a task each.
 
     :param hot_share: of the records, that have one and the same key.
+    :param pipelines: queries in one driver at the same time, each of which copies all of it.
     """
 
     tasks: int
@@ -30,12 +31,14 @@ class Cut:
     batches: int = 3
     value_bytes: int = VALUE_BYTES
     hot_share: float = 0.0
+    pipelines: int = 1
 
     def __str__(self) -> str:
         return (
             f"{self.tasks:,} tasks × {self.output_partitions:,} partitions"
             + (f", {self.value_bytes:,} B" if self.value_bytes != VALUE_BYTES else "")
             + (f", {self.hot_share:.0%} one key" if self.hot_share else "")
+            + (f", {self.pipelines} pipelines" if self.pipelines > 1 else "")
         )
 
 
@@ -50,6 +53,7 @@ CUTS = (
     Cut(4, 16, 400_000, value_bytes=16),
     Cut(4, 16, 200, value_bytes=900_000),
     Cut(4, 16, hot_share=0.9),
+    Cut(4, 4, 10_000, 5, pipelines=20),
 )
 LARGE = Cut(4, 4, 5_000_000, 1)
 """The batch that a worker's memory is looked at for."""
@@ -122,11 +126,16 @@ def _figures(cut: Cut, ours: Sequence[ScaleTurn], sparks: Sequence[ScaleTurn]) -
 def _turn(measuring: Measuring, cut: Cut, contender: str) -> ScaleTurn:
     records = cut.batch_records * cut.batches
     source = measuring.source(records, cut.value_bytes, cut.tasks, cut.hot_share)
-    with measuring.output(cut.output_partitions) as name:
+    with measuring.outputs(cut.output_partitions, cut.pipelines) as names:
         answer, _, used = measuring.copy(
-            contender, name=name, source=source, batch_records=cut.batch_records
+            contender,
+            name=names[0],
+            source=source,
+            batch_records=cut.batch_records,
+            pipelines=cut.pipelines,
         )
-        measuring.topics.audit(name, cut.output_partitions, records).require(name)
+        for name in names:
+            measuring.topics.audit(name, cut.output_partitions, records).require(name)
     return ScaleTurn(
         median(answer["batch_s"]),
         used.pipeline + used.broker,

@@ -215,13 +215,13 @@ def test_a_start_and_one_after_a_kill_are_timed(broker: LocalBroker) -> None:
 
 @pytest.mark.timeout(900)
 def test_batches_are_cut_into_tasks_and_partitions(broker: LocalBroker) -> None:
-    cuts = Cut(4, 1, 2_000, 2), Cut(20, 30, 2_000, 2)
+    cuts = Cut(4, 1, 2_000, 2), Cut(20, 30, 2_000, 2), Cut(4, 4, 500, 2, pipelines=3)
 
     turns = run_scale(sink_contenders(), broker, 1, lambda _: None, cuts)
 
     assert [{name: len(made) for name, made in of.items()} for of in turns.values()] == [
         {SPARK_TUNED: 1, ONCEWARD: 1}
-    ] * 2
+    ] * 3
     figures = summarise_scale(turns)
     assert [row.cut for row in figures] == [*cuts]
     assert all(row.batch_s > 0 and {"plan", "commit"} <= set(row.steps_ms) for row in figures)
