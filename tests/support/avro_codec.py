@@ -60,6 +60,21 @@ def read(schema: Any, content: bytes) -> Any:
     return value
 
 
+def unfold(schema: Any, known: dict[str, Any] | None = None) -> Any:
+    """Replace references by what they name: of types that are referred to as they are named."""
+    known = {} if known is None else known
+    if isinstance(schema, str):
+        return known.get(schema, schema)
+    if isinstance(schema, list):
+        return [unfold(member, known) for member in schema]
+    parts = ("items", "values")
+    found = schema | {name: unfold(schema[name], known) for name in parts if name in schema}
+    if "fields" in schema:
+        found["fields"] = [f | {"type": unfold(f["type"], known)} for f in schema["fields"]]
+    known[schema.get("name", "")] = found
+    return found
+
+
 def _kind(schema: Any) -> str:
     if isinstance(schema, list):
         return "union"

@@ -24,6 +24,7 @@ from onceward.errors import (
 )
 from onceward.formats.avro import memory
 from onceward.formats.avro.memory import memory_for
+from onceward.formats.avro.resolution import why_values_would_change, with_one_name
 from onceward.formats.avro.schemas import (
     adjacent_fields,
     around_reader,
@@ -36,16 +37,12 @@ from onceward.formats.avro.schemas import (
     without_times,
 )
 from onceward.formats.avro.step import RegistryMonitor
-from onceward.formats.avro.types import (
-    why_names_collide,
-    why_spark_cannot_read,
-    why_values_would_change,
-)
+from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read
 from onceward.formats.avro.valid_text import conjunction
 from onceward.formats.avro.wide_decimals import widen
 from onceward.spark.batch.causes import Thrown
 from onceward.spark.batch.failures import RAISED, known_failure
-from support.avro_codec import read, write
+from support.avro_codec import read, unfold, write
 from support.errors import raises
 from support.memory_registry import MemoryRegistry
 
@@ -306,6 +303,16 @@ CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 MILLS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3}
 
 
+def fields(*each: tuple[str, ...]) -> dict[str, Any]:
+    """A record of them; of each its name, its type, and its aliases."""
+    return record() | {
+        "fields": [
+            {"name": name, "type": kind, "aliases": list(aliases), "default": 0}
+            for name, kind, *aliases in each
+        ]
+    }
+
+
 @pytest.mark.parametrize(
     ("writer", "reader", "changes"),
     [
@@ -346,11 +353,42 @@ MILLS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3}
         (record(record(CENTS, name="Amount"), record("Amount", name="y.W")),
          record(record(MILLS, name="Amount"), record("Amount", name="y.W")), True),
         (record({"type": MILLIS}), record(MICROS), True),
+        # Two fields that one alias names.
+        (record("int"), fields(("a", "int", "f0"), ("b", "int", "f0")), True),
+        (record("int"), fields(("a", "int", "f0"), ("f0", "int")), False),
+        # Two records of a union that would be one of two.
+        ([record("int", name="a.A"), record("int", name="b.A")],
+         [record("int", name="c.A"), record("int", name="c.B")], True),
+        ([record("int", name="a.A"), record("int", name="b.A")],
+         ["null", record("int", name="c.A")], False),
     ],
 )  # fmt: skip
 def test_a_value_that_would_be_another_one_is_noticed(writer: Any, reader: Any, changes: bool):
     why = why_values_would_change(json.dumps(writer), json.dumps(reader))
     assert (why is not None) == changes
+
+
+def test_what_is_read_as_each_other_has_one_name():
+    """And no aliases: Java's library would go by them otherwise than the specification says."""
+    inner = record("int", name="com.a.S")
+    writer = record("int", inner, "com.a.S", "string", name="com.a.P")
+    reader = fields(("new", "int", "f0"), ("f1", "long")) | {"name": "P", "namespace": "com.b"}
+    reader["fields"][1]["type"] = record("long", name="S") | {"aliases": ["Old"]}
+    written, found = (
+        json.loads(text) for text in with_one_name(json.dumps(writer), json.dumps(reader))
+    )
+    assert written["name"] == found["name"] != "P"
+    assert [field["name"] for field in found["fields"]] == ["new", "f1"]
+    assert [field["name"] for field in written["fields"][:2]] == ["new", "f1"]
+    assert written["fields"][1]["type"]["name"] == found["fields"][1]["type"]["name"]
+    assert "aliases" not in json.dumps(found)
+    assert "com." not in json.dumps([written, found])
+    value = {"new": 7, "f1": {"f0": 8}}
+    names = [field["name"] for field in written["fields"][2:]]
+    body = write(unfold(writer), {"f0": 7, "f1": {"f0": 8}, "f2": {"f0": 9}, "f3": "x"})
+    values = read(unfold(written), body)
+    assert {name: values[name] for name in value} == value
+    assert not {"new", "f1", "f2", "f3"} & set(names)
 
 
 def raised(**said: Any) -> list[Thrown]:

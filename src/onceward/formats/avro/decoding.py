@@ -14,13 +14,10 @@ from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnknown, UnsupportedSchema
 from onceward.formats.avro.memory import Registry, Schemas, as_registry, in_context, memory_for
 from onceward.formats.avro.plan import AvroPlan
+from onceward.formats.avro.resolution import why_values_would_change
 from onceward.formats.avro.schemas import without_times
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
-from onceward.formats.avro.types import (
-    why_names_collide,
-    why_spark_cannot_read,
-    why_values_would_change,
-)
+from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read
 from onceward.formats.registry.answers import topic_subject
 from onceward.formats.validation import refuse_frame
 from onceward.spark.batch.kafka_reader import read_topics

@@ -32,6 +32,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import DataType, DoubleType, StructField, StructType
 
 from onceward.formats.avro.memory import Schemas
+from onceward.formats.avro.resolution import with_one_name
 from onceward.formats.avro.schemas import (
     FIRST,
     MAGIC,
@@ -170,6 +171,7 @@ class AvroPlan:
             whole, reader = around_writer(writer), around_reader(self._reader, writer)
         else:
             whole, reader = self._beside.writer(writer), self._beside.reader(self._reader)
+        whole, reader = with_one_name(whole, reader)
         return from_avro(framed, whole, {**_MODE, "avroSchema": reader})
 
     def _is_framed(self) -> Column:

@@ -1,6 +1,5 @@
-"""The types of an Avro schema, linked by their names: which of them Spark cannot read, or would
-read as something else. Pure. Called by :func:`onceward.formats.avro.decode` for each schema, in
-the driver.
+"""The types of an Avro schema, linked by their names, and which of them Spark cannot read. Pure.
+Called by :func:`onceward.formats.avro.decode` for each schema, in the driver.
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ from typing import Any
 
 from onceward.formats.avro.schemas import PRIMITIVES, parse_json
 
-_NUMBERS = frozenset(("int", "long", "float", "double"))
-_MOMENTS = ("date", "time-", "timestamp-", "local-timestamp-")
-_LOCAL = "local-"
+NAMED = frozenset(("record", "enum", "fixed"))
 
 
 @dataclass(eq=False)
@@ -31,6 +28,8 @@ class Type:
     fields: list[AvroField] = field(default_factory=list)
     inside: list[Type] = field(default_factory=list)
     """Members of a union; items of an array, values of a map."""
+    source: Any = None
+    """Where it is defined."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,7 @@ class AvroField:
     """Its own, and then its aliases."""
     type: Type
     has_default: bool = False
+    source: Any = field(default=None, compare=False)
 
 
 def parse_types(text: str) -> Type:
@@ -70,30 +70,20 @@ def why_names_collide(reader: str) -> str | None:
     return _find_collision(parse_types(reader), "the value", set())
 
 
-def why_values_would_change(writer: str, reader: str) -> str | None:
-    """Return where a value would come out as another one; None: nowhere.
-
-    Avro's Java library resolves by the shape of types, and passes over what they stand for:
-    milliseconds would be read as microseconds, 1.23 as 12.3 where the scale is another one, and a
-    Refund as an Order that has no other fields. The specification wants records to have the same
-    name without its namespace, or the reader's to have an alias (Avro 1.12, "Schema Resolution").
-    A number that stands for nothing on one side is no contradiction.
-    """
-    return _difference(parse_types(writer), parse_types(reader), "the value", set())
-
-
 def _link(schema: Any, namespace: str, by_name: dict[str, Type]) -> Type:
     if isinstance(schema, str):
         if schema in PRIMITIVES:
-            return Type(schema)
+            return Type(schema, source=schema)
         # As Avro's parser looks for it (Schema.Names): in the namespace around, and else in none.
         return (
-            by_name.get(_full(schema, namespace)) or by_name.get(schema) or Type("unknown", schema)
+            by_name.get(_full(schema, namespace))
+            or by_name.get(schema)
+            or Type("unknown", schema, source=schema)
         )
     if isinstance(schema, list):
         return Type("union", inside=[_link(member, namespace, by_name) for member in schema])
     if not isinstance(schema, dict):
-        return Type("unknown")
+        return Type("unknown", source=schema)
     kind = schema.get("type")
     if kind in ("record", "error", "enum", "fixed"):
         return _link_named(schema, str(kind), namespace, by_name)
@@ -103,6 +93,7 @@ def _link(schema: Any, namespace: str, by_name: dict[str, Type]) -> Type:
             inside=[
                 _link(schema.get("items" if kind == "array" else "values"), namespace, by_name)
             ],
+            source=schema,
         )
     found = _link(kind, namespace, by_name)
     # {"type": {"type": "long", "logicalType": …}} means what is inside, where Avro takes it at
@@ -119,7 +110,7 @@ def _link_named(
     name = _full(str(schema.get("name")), own if isinstance(own, str) else namespace)
     space = name.rpartition(".")[0]
     aliases = tuple(map(str, schema.get("aliases") or ()))
-    found = Type("record" if kind == "error" else kind, name, aliases=aliases)
+    found = Type("record" if kind == "error" else kind, name, aliases=aliases, source=schema)
     by_name[name] = found
     if kind == "fixed":
         found.size = schema["size"] if isinstance(schema.get("size"), int) else 0
@@ -127,11 +118,12 @@ def _link_named(
     for one in schema.get("fields", ()) if kind in ("record", "error") else ():
         inner = _link(one.get("type"), space, by_name)
         names = (str(one.get("name")), *map(str, one.get("aliases", ())))
-        found.fields.append(AvroField(names, inner, "default" in one))
+        found.fields.append(AvroField(names, inner, "default" in one, one))
     return found
 
 
 def _as_logical(found: Type, schema: dict[str, Any]) -> Type:
+    found.source = schema
     found.logical = str(schema.get("logicalType", ""))
     found.scale = schema["scale"] if isinstance(schema.get("scale"), int) else 0
     return found
@@ -166,75 +158,6 @@ def _takes_no_bytes(found: Type, around: tuple[Type, ...]) -> bool:
     return found.kind == "null" or (found.kind == "fixed" and found.size == 0)
 
 
-def _difference(
-    writer: Type, reader: Type, where: str, visited: set[tuple[Type, Type]]
-) -> str | None:
-    if (writer, reader) in visited:
-        return None
-    visited.add((writer, reader))
-    if writer.kind == "union" or reader.kind == "union":
-        pairs = [
-            (one, match, where)
-            for one in _members(writer)
-            for match in _matches(one, _members(reader))
-        ]
-    elif writer.kind == reader.kind == "record":
-        both = [(_writer_field(ours, writer), ours) for ours in reader.fields]
-        if not _same_name(writer, reader):
-            # Where a field is missing that has no default, Avro refuses each such record by
-            # itself.
-            read = all(theirs is not None or ours.has_default for theirs, ours in both)
-            names = (
-                f"was written as {writer.name} and would be read as {reader.name}, which has no "
-                "such alias"
-            )
-            return f"{where} {names}" if read else None
-        pairs = [
-            (theirs.type, ours.type, f"{where}.{ours.names[0]}")
-            for theirs, ours in both
-            if theirs is not None
-        ]
-    elif writer.kind == reader.kind and writer.inside:
-        pairs = [(writer.inside[0], reader.inside[0], f"{where}[]")]
-    else:
-        return _means_another(writer, reader, where)
-    for theirs, ours, place in pairs:
-        if (why := _difference(theirs, ours, place, visited)) is not None:
-            return why
-    return None
-
-
-def _members(found: Type) -> list[Type]:
-    return found.inside if found.kind == "union" else [found]
-
-
-def _matches(writer: Type, readers: list[Type]) -> list[Type]:
-    """Return those of a reader's types as which ``writer`` may be read."""
-    alike = [one for one in readers if one.kind == writer.kind]
-    by_name = [one for one in alike if one.name == writer.name] or [
-        one for one in alike if _same_name(writer, one)
-    ]
-    if alike:
-        return by_name or alike
-    return [one for one in readers if one.kind in _NUMBERS and writer.kind in _NUMBERS]
-
-
-def _same_name(writer: Type, reader: Type) -> bool:
-    """Do two records match: by the last part of their names, or of one of the reader's aliases?"""
-    return _last_part(writer.name) in {_last_part(name) for name in (reader.name, *reader.aliases)}
-
-
-def _last_part(name: str) -> str:
-    return name.rpartition(".")[2]
-
-
-def _writer_field(ours: AvroField, writer: Type) -> AvroField | None:
-    """Return the field of ``writer`` that is read as ``ours``; a name of its own goes before its
-    aliases."""
-    by_name = {one.names[0]: one for one in writer.fields}
-    return next((by_name[name] for name in ours.names if name in by_name), None)
-
-
 def _find_collision(found: Type, where: str, visited: set[Type]) -> str | None:
     if found in visited:
         return None
@@ -255,16 +178,4 @@ def _find_collision(found: Type, where: str, visited: set[Type]) -> str | None:
     for kind, place in [*inner, *((one.type, f"{where}.{one.names[0]}") for one in found.fields)]:
         if (why := _find_collision(kind, place, visited)) is not None:
             return why
-    return None
-
-
-def _means_another(writer: Type, reader: Type, where: str) -> str | None:
-    theirs, ours = writer.logical.removeprefix(_LOCAL), reader.logical.removeprefix(_LOCAL)
-    if theirs == ours == "decimal" and writer.scale != reader.scale:
-        return (
-            f"{where} was written with {writer.scale} decimal places and would be read with "
-            f"{reader.scale}"
-        )
-    if theirs != ours and theirs.startswith(_MOMENTS) and ours.startswith(_MOMENTS):
-        return f"{where} was written as {writer.logical} and would be read as {reader.logical}"
     return None

@@ -1,0 +1,302 @@
+"""Which type of a writer's schema is read as which of a reader's, by Avro's own rules (1.12,
+"Schema Resolution"), and how Avro's Java library comes to read them so. Pure.
+
+Called by :func:`onceward.formats.avro.decode` for each schema, in the driver. The library looks
+for the aliases of a record's fields by its full name alone, and in a union for a record of the
+same fields before one of an alias. So it gets neither: in what it is given, a type and what it is
+read as have one name, and so have their fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from onceward.formats.avro.types import NAMED, AvroField, Type, parse_types
+
+_PROMOTIONS = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+_MOMENTS = ("date", "time-", "timestamp-", "local-timestamp-")
+_LOCAL = "local-"
+_INSIDE = {"array": "items", "map": "values"}
+
+
+def why_values_would_change(writer: str, reader: str) -> str | None:
+    """Return where a value would come out as another one; None: nowhere.
+
+    Avro's Java library resolves by the shape of types, and passes over what they stand for:
+    milliseconds would be read as microseconds, 1.23 as 12.3 where the scale is another one, and a
+    Refund as an Order that has no other fields. The specification wants records to have the same
+    name without its namespace, or the reader's to have an alias (Avro 1.12, "Schema Resolution").
+    A number that stands for nothing on one side is no contradiction.
+    """
+    theirs, ours = parse_types(writer), parse_types(reader)
+    why = _difference(theirs, ours, "the value", set())
+    return why or _OneName(theirs, ours, writer + reader).why
+
+
+def with_one_name(writer: str, reader: str) -> tuple[str, str]:
+    """Return both schemas, in which whatever is read as each other has one name, and no aliases.
+
+    They may not be recursive.
+    """
+    found = _OneName(parse_types(writer), parse_types(reader), writer + reader)
+    return json.dumps(found.writer), json.dumps(found.reader)
+
+
+class _OneName:
+    """Names for the types of two schemas, and for their fields.
+
+    A type that is read as others in other places is another type in each. Where several of a
+    writer's union are read as one, the last part of their names is the same, by which the library
+    goes next.
+
+    :param text: what no name of ours is in.
+    """
+
+    def __init__(self, writer: Type, reader: Type, text: str) -> None:
+        self.why: str | None = None
+        self._stem = "onceward_type"
+        while self._stem in text:
+            self._stem += "_"
+        self._names: dict[tuple[Type, tuple[Type, ...]], str] = {}
+        self._definitions: set[tuple[str, str]] = set()
+        self._pairs: dict[tuple[Type, Type], list[AvroField | None]] = {}
+        together = _distinct(_members(writer))
+        self.reader = self._reader(reader, together)
+        self.writer = self._writer(writer, reader, together)
+
+    def _reader(self, reader: Type, writers: tuple[Type, ...]) -> Any:
+        """Return ``reader``, as which ``writers`` are read, as JSON."""
+        each = [self._reader_member(one, reader, writers) for one in _members(reader)]
+        return each if reader.kind == "union" else each[0]
+
+    def _reader_member(self, one: Type, reader: Type, writers: tuple[Type, ...]) -> Any:
+        together = _sources(one, reader, writers)
+        if one.inside:
+            items = self._reader(one.inside[0], _items(together))
+            return one.source | {_INSIDE[one.kind]: items}
+        if one.kind not in NAMED:
+            return one.source
+        if reader.kind == "union" and len(together) > 1:
+            self._refuse_several(one, reader, together)
+        name = self._name(one, together)
+        if not self._is_new("reader", name):
+            return name
+        fields = [
+            _without(field.source, "aliases")
+            | {"type": self._reader(field.type, self._of_field(one, n, together))}
+            for n, field in enumerate(one.fields)
+        ]
+        return _with_name(one, name, fields)
+
+    def _writer(self, writer: Type, reader: Type | None, writers: tuple[Type, ...]) -> Any:
+        """Return ``writer``, of which and of others (``writers``) it is that ``reader`` is read,
+        as JSON; None: nothing is."""
+        each = [self._writer_member(one, reader, writers) for one in _members(writer)]
+        return each if writer.kind == "union" else each[0]
+
+    def _writer_member(self, one: Type, reader: Type | None, writers: tuple[Type, ...]) -> Any:
+        match = None if reader is None else _match(one, reader)
+        together = () if reader is None or match is None else _sources(match, reader, writers)
+        if one.inside:
+            inner = None if match is None else match.inside[0]
+            items = self._writer(one.inside[0], inner, _items(together))
+            return one.source | {_INSIDE[one.kind]: items}
+        if one.kind not in NAMED:
+            return one.source
+        name = self._name(match or one, together)
+        if match is not None and (place := together.index(one)):
+            name = f"{self._stem}{place}.{name.rpartition('.')[2]}"
+        if not self._is_new("writer", name):
+            return name
+        fields = [self._writer_field(one, n, match, together) for n in range(len(one.fields))]
+        return _with_name(one, name, fields)
+
+    def _writer_field(
+        self, writer: Type, number: int, match: Type | None, together: tuple[Type, ...]
+    ) -> dict[str, Any]:
+        field = writer.fields[number]
+        for n, theirs in enumerate([] if match is None else self._theirs(writer, match)):
+            if theirs is field:
+                assert match is not None  # noqa: S101 — whose fields these are
+                ours = match.fields[n]
+                kind = self._writer(field.type, ours.type, self._of_field(match, n, together))
+                return {"name": ours.names[0], "type": kind}
+        return {"name": f"{self._stem}{number}", "type": self._writer(field.type, None, ())}
+
+    def _of_field(self, reader: Type, number: int, writers: tuple[Type, ...]) -> tuple[Type, ...]:
+        """Return what is read as field ``number`` of ``reader``."""
+        each = [self._theirs(writer, reader)[number] for writer in writers]
+        return _distinct(one for field in each if field for one in _members(field.type))
+
+    def _theirs(self, writer: Type, reader: Type) -> list[AvroField | None]:
+        if (writer, reader) not in self._pairs:
+            self._pairs[writer, reader] = _field_sources(writer, reader)
+        return self._pairs[writer, reader]
+
+    def _refuse_several(self, one: Type, reader: Type, together: tuple[Type, ...]) -> None:
+        """Refuse what the library could take for another record of ``reader``: those beyond the
+        first have no name that settles it."""
+        if sum(other.kind == one.kind for other in reader.inside) > 1 and self.why is None:
+            names = " and ".join(writer.name for writer in together)
+            self.why = f"{names} would be read as {one.name}, which is not alone in its union"
+
+    def _name(self, found: Type, writers: tuple[Type, ...]) -> str:
+        return self._names.setdefault((found, writers), f"{self._stem}.t{len(self._names)}")
+
+    def _is_new(self, side: str, name: str) -> bool:
+        is_new = (side, name) not in self._definitions
+        self._definitions.add((side, name))
+        return is_new
+
+
+def _distinct(types: Iterable[Type]) -> tuple[Type, ...]:
+    return tuple(dict.fromkeys(types))
+
+
+def _items(arrays: Iterable[Type]) -> tuple[Type, ...]:
+    return _distinct(one for array in arrays for one in _members(array.inside[0]))
+
+
+def _with_name(found: Type, name: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
+    again: dict[str, Any] = _without(found.source, "aliases", "namespace") | {"name": name}
+    return again | {"fields": fields} if found.kind == "record" else again
+
+
+def _without(source: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in source.items() if name not in names}
+
+
+# what is read as what
+
+
+def _members(found: Type) -> list[Type]:
+    return found.inside if found.kind == "union" else [found]
+
+
+def _matches(writer: Type, reader: Type) -> list[Type]:
+    """Return those of a reader's types as which ``writer`` may be read."""
+    alike = [one for one in _members(reader) if one.kind == writer.kind]
+    if alike:
+        return _by_name(writer, alike) or alike
+    kinds = _PROMOTIONS.get(writer.kind, ())
+    return [one for one in _members(reader) if one.kind in kinds]
+
+
+def _match(writer: Type, reader: Type) -> Type | None:
+    """Return the one of a reader's types of the same kind that ``writer`` is read as: of types
+    with names the first that has its name."""
+    alike = [one for one in _members(reader) if one.kind == writer.kind]
+    found = _by_name(writer, alike) if writer.kind in NAMED else alike
+    return found[0] if found else None
+
+
+def _by_name(writer: Type, readers: list[Type]) -> list[Type]:
+    return [one for one in readers if one.name == writer.name] or [
+        one for one in readers if _same_name(writer, one)
+    ]
+
+
+def _sources(one: Type, reader: Type, writers: tuple[Type, ...]) -> tuple[Type, ...]:
+    """Return those of ``writers`` that are read as ``one``, a type of ``reader``."""
+    return tuple(writer for writer in writers if _match(writer, reader) is one)
+
+
+def _same_name(writer: Type, reader: Type) -> bool:
+    """Do two types match: by the last part of their names, or of one of the reader's aliases?"""
+    return _last_part(writer.name) in {_last_part(name) for name in (reader.name, *reader.aliases)}
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _field_sources(writer: Type, reader: Type) -> list[AvroField | None]:
+    """Return which field of ``writer`` each field of ``reader`` is read from; None: its default.
+
+    A name of its own goes before its aliases; where the writer does not have it, an alias goes
+    before another field's own name: the reader has a new field of an old name then.
+    """
+    by_name = {one.names[0]: one for one in writer.fields}
+    chosen = [
+        next((by_name[name] for name in ours.names if name in by_name), None)
+        for ours in reader.fields
+    ]
+    by_alias = {
+        theirs.names[0]
+        for theirs, ours in zip(chosen, reader.fields, strict=True)
+        if theirs is not None and theirs.names[0] != ours.names[0]
+    }
+    return [
+        None if theirs and theirs.names[0] in by_alias & {ours.names[0]} else theirs
+        for theirs, ours in zip(chosen, reader.fields, strict=True)
+    ]
+
+
+# what would come out as something else
+
+
+def _difference(
+    writer: Type, reader: Type, where: str, visited: set[tuple[Type, Type]]
+) -> str | None:
+    if (writer, reader) in visited:
+        return None
+    visited.add((writer, reader))
+    if writer.kind == "union" or reader.kind == "union":
+        pairs = [
+            (one, match, where) for one in _members(writer) for match in _matches(one, reader)
+        ]
+    elif writer.kind == reader.kind == "record":
+        both = list(zip(_field_sources(writer, reader), reader.fields, strict=True))
+        if (why := _another_record(writer, reader, both)) is not None:
+            return f"{where} {why}"
+        if not _same_name(writer, reader):
+            return None
+        pairs = [
+            (theirs.type, ours.type, f"{where}.{ours.names[0]}")
+            for theirs, ours in both
+            if theirs is not None
+        ]
+    elif writer.kind == reader.kind and writer.inside:
+        pairs = [(writer.inside[0], reader.inside[0], f"{where}[]")]
+    else:
+        return _means_another(writer, reader, where)
+    for theirs, ours, place in pairs:
+        if (why := _difference(theirs, ours, place, visited)) is not None:
+            return why
+    return None
+
+
+def _another_record(
+    writer: Type, reader: Type, both: list[tuple[AvroField | None, AvroField]]
+) -> str | None:
+    if _same_name(writer, reader):
+        names = [theirs.names[0] for theirs, _ in both if theirs is not None]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        return f"has {twice} for more than one field, which have it as an alias" if twice else None
+    # Where a field is missing that has no default, Avro refuses each such record by itself.
+    if all(theirs is not None or ours.has_default for theirs, ours in both):
+        return (
+            f"was written as {writer.name} and would be read as {reader.name}, which has no such "
+            "alias"
+        )
+    return None
+
+
+def _means_another(writer: Type, reader: Type, where: str) -> str | None:
+    theirs, ours = writer.logical.removeprefix(_LOCAL), reader.logical.removeprefix(_LOCAL)
+    if theirs == ours == "decimal" and writer.scale != reader.scale:
+        return (
+            f"{where} was written with {writer.scale} decimal places and would be read with "
+            f"{reader.scale}"
+        )
+    if theirs != ours and theirs.startswith(_MOMENTS) and ours.startswith(_MOMENTS):
+        return f"{where} was written as {writer.logical} and would be read as {reader.logical}"
+    return None
