@@ -300,6 +300,7 @@ def test_what_is_no_json_is_no_schema():
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
 CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+FIXED = {"type": "fixed", "name": "F", "size": 12}
 MILLS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3}
 
 
@@ -324,7 +325,29 @@ def fields(*each: tuple[str, ...]) -> dict[str, Any]:
         ({"type": "int", "logicalType": "date"}, MILLIS, True),
         (CENTS, MILLS, True),
         (CENTS, CENTS | {"precision": 20}, False),
-        (MILLIS, {"type": "long", "logicalType": "local-timestamp-millis"}, False),
+        (MILLIS, {"type": "long", "logicalType": "local-timestamp-millis"}, True),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, MICROS, True),
+        ({"type": "int", "logicalType": "time-millis"},
+         {"type": "long", "logicalType": "time-micros"}, True),
+        ({"type": "int", "logicalType": "date"}, "double", False),
+        (MILLIS, [{"type": "int", "logicalType": "date"}, "double"], False),
+        # A decimal is no text, and no other bytes.
+        ("string", CENTS, True),
+        (CENTS, "string", True),
+        ("bytes", CENTS, True),
+        (CENTS, "bytes", True),
+        (["null", "string"], ["null", CENTS], True),
+        (record({"type": "array", "items": CENTS}), record({"type": "array", "items": "string"}),
+         True),
+        (CENTS, {"type": "bytes", "logicalType": "big-decimal"}, True),
+        (FIXED | {"logicalType": "decimal", "precision": 9}, FIXED, True),
+        (FIXED, FIXED | {"logicalType": "duration"}, False),
+        ("string", "bytes", False),
+        ({"type": "string", "logicalType": "uuid"}, "string", False),
+        # Of which Avro takes none for a decimal.
+        ({"type": "string", "logicalType": "decimal", "precision": 4}, "string", False),
+        (CENTS | {"precision": 1}, "bytes", False),
+        (FIXED | {"logicalType": "decimal", "precision": 99}, FIXED, False),
         (MILLIS, "long", False),
         ("long", MILLIS, False),
         (record(MILLIS, "int"), {"type": "record", "name": "R", "fields": [{"name": "f1",

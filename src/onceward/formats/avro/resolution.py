@@ -23,7 +23,8 @@ _PROMOTIONS = {
     "bytes": ("string",),
 }
 _MOMENTS = ("date", "time-", "timestamp-", "local-timestamp-")
-_LOCAL = "local-"
+_SCALED = frozenset(("decimal", "big-decimal"))
+"""Numbers that nobody can tell from the bytes alone."""
 _INSIDE = {"array": "items", "map": "values"}
 
 
@@ -34,7 +35,8 @@ def why_values_would_change(writer: str, reader: str) -> str | None:
     milliseconds would be read as microseconds, 1.23 as 12.3 where the scale is another one, and a
     Refund as an Order that has no other fields. The specification wants records to have the same
     name without its namespace, or the reader's to have an alias (Avro 1.12, "Schema Resolution").
-    A number that stands for nothing on one side is no contradiction.
+    A number that stands for nothing on one side is no contradiction; bytes, or a text, are none
+    that a decimal could be read from.
     """
     theirs, ours = parse_types(writer), parse_types(reader)
     why = _difference(theirs, ours, "the value", set())
@@ -291,12 +293,18 @@ def _another_record(
 
 
 def _means_another(writer: Type, reader: Type, where: str) -> str | None:
-    theirs, ours = writer.logical.removeprefix(_LOCAL), reader.logical.removeprefix(_LOCAL)
+    if writer.kind != reader.kind and reader.kind not in _PROMOTIONS.get(writer.kind, ()):
+        return None  # which Avro refuses
+    theirs, ours = writer.logical, reader.logical
     if theirs == ours == "decimal" and writer.scale != reader.scale:
         return (
             f"{where} was written with {writer.scale} decimal places and would be read with "
             f"{reader.scale}"
         )
-    if theirs != ours and theirs.startswith(_MOMENTS) and ours.startswith(_MOMENTS):
-        return f"{where} was written as {writer.logical} and would be read as {reader.logical}"
+    both_moments = theirs.startswith(_MOMENTS) and ours.startswith(_MOMENTS)
+    if theirs != ours and (both_moments or _SCALED & {theirs, ours}):
+        return (
+            f"{where} was written as {theirs or writer.kind} and would be read as "
+            f"{ours or reader.kind}"
+        )
     return None

@@ -11,6 +11,20 @@ from onceward.formats.avro.schemas import PRIMITIVES, parse_json
 
 NAMED = frozenset(("record", "enum", "fixed"))
 
+_PRECISIONS = ("millis", "micros", "nanos")
+_LOGICAL = {
+    "decimal": ("bytes", "fixed"),
+    "big-decimal": ("bytes",),
+    "uuid": ("string", "fixed"),
+    "duration": ("fixed",),
+    "date": ("int",),
+    "time-millis": ("int",),
+    "time-micros": ("long",),
+    **{f"{kind}timestamp-{precision}": ("long",) for kind in ("", "local-")
+       for precision in _PRECISIONS},
+}  # fmt: skip
+"""Logical types, and the types that can have them (Avro 1.12, "Logical Types")."""
+
 
 @dataclass(eq=False)
 class Type:
@@ -124,9 +138,21 @@ def _link_named(
 
 def _as_logical(found: Type, schema: dict[str, Any]) -> Type:
     found.source = schema
-    found.logical = str(schema.get("logicalType", ""))
     found.scale = schema["scale"] if isinstance(schema.get("scale"), int) else 0
+    logical = str(schema.get("logicalType", ""))
+    # As Avro has it: what does not fit its type stands for nothing.
+    if found.kind in _LOGICAL.get(logical, ()) and (
+        logical != "decimal" or _is_decimal(found, schema.get("precision"))
+    ):
+        found.logical = logical
     return found
+
+
+def _is_decimal(found: Type, precision: Any) -> bool:
+    if type(precision) is not int or not 0 <= found.scale <= precision:
+        return False
+    most = precision if found.kind == "bytes" else len(str(1 << max(0, 8 * found.size - 1))) - 1
+    return 0 < precision <= most
 
 
 def _full(name: str, namespace: str) -> str:
