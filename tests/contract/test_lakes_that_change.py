@@ -713,7 +713,9 @@ def test_times_that_partition_a_table_by_another_zones_clock_are_refused(
 @pytest.mark.parametrize(
     "column", ["more timestamp", "more array<struct<at: map<timestamp, int>>>"]
 )
-def test_a_session_that_cuts_timestamps_is_refused(delta: DeltaKit, column: str):
+def test_a_session_that_cuts_timestamps_or_has_another_calendar_is_refused(
+    delta: DeltaKit, column: str
+):
     setting, (name, kind) = "spark.sql.parquet.outputTimestampType", column.split(" ", 1)
     delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` ADD COLUMNS ({column})")
     process, frame = (
@@ -727,6 +729,12 @@ def test_a_session_that_cuts_timestamps_is_refused(delta: DeltaKit, column: str)
             process.write(frame)
     finally:
         delta.lake.conf.set(setting, before)
+    try:
+        delta.lake.conf.set(calendar := "spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
+        with pytest.raises(ConfigurationError, match=r"Julian calendar.*to CORRECTED"):
+            process.write(frame)
+    finally:
+        delta.lake.conf.unset(calendar)
     process.begin()
     assert process.write(frame) == (1,)
 

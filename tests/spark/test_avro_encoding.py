@@ -74,6 +74,17 @@ def test_what_is_encoded_is_what_the_schema_says(spark: Any, registry: MemoryReg
     }  # fmt: skip
 
 
+def test_a_session_that_writes_dates_by_another_calendar_is_refused(
+    spark: Any, registry: MemoryRegistry
+):
+    spark.conf.set(name := "spark.sql.avro.datetimeRebaseModeInWrite", "LEGACY")
+    try:
+        with pytest.raises(ConfigurationError, match=f"{name} to CORRECTED"):
+            ow.avro.encode(orders(spark), registry=registry, subject="orders")
+    finally:
+        spark.conf.unset(name)
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

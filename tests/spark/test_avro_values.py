@@ -311,6 +311,20 @@ def test_a_record_of_a_few_texts_is_read_by_each_of_its_schemas(spark: Any, arou
     assert [row.value for row in sorted(found)] == [*(wanted for _, _, wanted in written), None]
 
 
+@pytest.mark.parametrize("mode", ["LEGACY", "EXCEPTION"])
+def test_a_day_is_what_its_number_says(spark: Any, mode: str):
+    """Whatever calendar the session has for files of other programs."""
+    writer = record(("d", logical("int", "date")), ("t", logical("long", "timestamp-micros")))
+    moment = datetime.datetime(1422, 6, 3, tzinfo=UTC)
+    micros = -200_000 * 86_400 * 10**6
+    spark.conf.set("spark.sql.avro.datetimeRebaseModeInRead", mode)
+    try:
+        found = read(spark, writer, {"d": -200_000, "t": micros})
+    finally:
+        spark.conf.unset("spark.sql.avro.datetimeRebaseModeInRead")
+    assert (found.d, comparable(found.t)) == (moment.date(), moment)
+
+
 WIDE = record(
     ("s", "string"),
     ("d", ["null", logical("bytes", "decimal", precision=38, scale=2)]),

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from test_files_by_sparks_writers import sink, visible, write
 
+from onceward import read_files
 from onceward.errors import ConfigurationError, InvalidColumn, RowRefused
 
 TEXTS = [
@@ -165,6 +166,45 @@ def test_a_session_that_cuts_timestamps_in_parquet_is_refused_by_name(
     assert told(
         spark.read.schema(frame.schema).parquet(str(tmp_path / "out")).selectExpr("inline(list)")
     ) == told(frame.selectExpr("inline(list)"))
+
+
+@pytest.mark.parametrize(
+    ("format_name", "setting"),
+    [
+        ("parquet", "parquet.datetimeRebaseModeInWrite"),
+        ("parquet", "parquet.int96RebaseModeInWrite"),
+        ("avro", "avro.datetimeRebaseModeInWrite"),
+    ],
+)
+def test_a_session_that_writes_dates_by_another_calendar_is_refused_by_name(
+    spark: SparkSession, tmp_path: Path, format_name: str, setting: str
+):
+    """Only where there are some."""
+    spark.conf.set(name := f"spark.sql.{setting}", "LEGACY")
+    try:
+        for kind in ("date", "map<string, timestamp>")["int96" in setting :]:
+            frame = spark.sql(f"SELECT CAST(NULL AS {kind}) AS a")
+            with pytest.raises(ConfigurationError, match=f"{name} to CORRECTED"):
+                write(sink(tmp_path, format=format_name), frame)
+        write(sink(tmp_path, format=format_name), spark.sql("SELECT 1 AS a"))
+    finally:
+        spark.conf.unset(name)
+    assert spark.read.format(format_name).load(str(tmp_path / "out")).collect()[0].a == 1
+
+
+def test_files_are_read_by_the_calendar_that_they_are_written_by(
+    spark: SparkSession, tmp_path: Path
+):
+    """Whatever the session has for files of which nobody knows it."""
+    frame = spark.sql("SELECT date'1422-06-03' AS a, timestamp'1422-06-03 00:00:00' AS b")
+    for format_name in ("parquet", "avro"):
+        write(sink(tmp_path / format_name, format=format_name), frame)
+        spark.conf.set(name := f"spark.sql.{format_name}.datetimeRebaseModeInRead", "LEGACY")
+        try:
+            rows = read_files(spark, tmp_path / format_name / "out").select("a", "b")
+            assert told(rows) == told(frame)
+        finally:
+            spark.conf.unset(name)
 
 
 def test_rows_whose_line_would_be_blank_are_refused(spark: SparkSession, tmp_path: Path):

@@ -22,6 +22,7 @@ from onceward.formats.avro.types import Type, parse_types
 from onceward.formats.avro.valid_text import texts_are_valid
 from onceward.formats.validation import quoted
 from onceward.spark.batch.failures import RAISED
+from onceward.spark.files.parquet_times import must_keep_dates
 from onceward.spark.tables.avro_java import schema_for, why_not_a_schema, why_not_writable
 
 _REFRESH_S = 30.0
@@ -58,6 +59,7 @@ def encode(
         Spark makes of the column's type. The registry refuses what is not compatible with older
         versions.
     :raises InvalidColumn: the column is missing, or its type is not the schema's.
+    :raises ConfigurationError: the session writes dates by another calendar.
     :raises SchemaUnknown: the registry has no such subject, version or schema.
     :raises UnsupportedSchema: it is no Avro, or the registry refuses it. :raises
         RegistryUnreachable: it does not answer.
@@ -70,6 +72,7 @@ def encode(
             next_step="name the column that is to be encoded",
         )
     kind = kinds[column].dataType
+    must_keep_dates(frame.sparkSession, kind, "avro")
     number, text = _schema(frame, kind, registry, subject, schema, auto_register_schemas)
     _check(frame, column, kind, text, f"schema id {number} of subject {subject}")
     step = _Encoding(registry, number)

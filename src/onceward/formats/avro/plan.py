@@ -54,8 +54,9 @@ from onceward.formats.validation import DOES_NOT_FIT, error_text, poison, quoted
 BAD_FRAMING, UNKNOWN_SCHEMA_ID = "BadFraming", "UnknownSchemaId"
 DECODED = "onceward_decoded"
 _CHECKED = "onceward_checked"
-# Whatever cannot be read gives nulls, and no error
-_MODE = {"mode": "PERMISSIVE"}
+# Whatever cannot be read gives nulls, and no error; a day is what its number says, whatever
+# calendar spark.sql.avro.datetimeRebaseModeInRead has for old files
+_MODE = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 
 
 class AvroPlan:

@@ -1,13 +1,31 @@
-"""A session's setting that has Parquet files cut timestamps. Driver only."""
+"""A session's settings that have Parquet and Avro cut timestamps, or write other dates. Driver
+only.
+"""
 
 from __future__ import annotations
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    MapType,
+    StructType,
+    TimestampType,
+)
 
 from onceward.errors import ConfigurationError
 
 _SETTING = "spark.sql.parquet.outputTimestampType"
+_BOTH = (DateType, TimestampType)
+_CALENDARS: dict[str, dict[str, tuple[type[DataType], ...]]] = {
+    "parquet": {
+        "spark.sql.parquet.datetimeRebaseModeInWrite": _BOTH,
+        "spark.sql.parquet.int96RebaseModeInWrite": (TimestampType,),
+    },
+    "avro": {"spark.sql.avro.datetimeRebaseModeInWrite": _BOTH},
+}
+"""By format; each with the types that it is for."""
 
 
 def must_keep_microseconds(session: SparkSession, schema: StructType) -> None:
@@ -15,7 +33,9 @@ def must_keep_microseconds(session: SparkSession, schema: StructType) -> None:
 
     :raises ConfigurationError: they do not, and columns of ``schema`` may have them.
     """
-    if str(session.conf.get(_SETTING)).upper() == "TIMESTAMP_MILLIS" and _has_timestamps(schema):
+    if str(session.conf.get(_SETTING)).upper() == "TIMESTAMP_MILLIS" and _has(
+        schema, TimestampType
+    ):
         raise ConfigurationError(
             f"{_SETTING}=TIMESTAMP_MILLIS cuts the microseconds of timestamps in Parquet files, "
             "without a word",
@@ -24,14 +44,31 @@ def must_keep_microseconds(session: SparkSession, schema: StructType) -> None:
         )
 
 
-def _has_timestamps(kind: DataType) -> bool:
-    """Return whether a type contains timestamps; those without a time zone always keep their
-    microseconds.
+def must_keep_dates(session: SparkSession, kind: DataType, format_name: str) -> None:
+    """Check that this session writes dates by the calendar that everybody reads them by.
+
+    Spark 2 and Hive counted days before 15 October 1582 by the Julian calendar. Spark marks files
+    of such days for itself; other readers, and records, know of no mark.
+
+    :raises ConfigurationError: it does not, and ``kind`` has dates or timestamps.
+    """
+    for setting, kinds in _CALENDARS.get(format_name, {}).items():
+        if str(session.conf.get(setting)).upper() == "LEGACY" and _has(kind, *kinds):
+            raise ConfigurationError(
+                f"{setting}=LEGACY writes dates before 1582 (and timestamps before 1900) by the "
+                "Julian calendar, and readers take them for other ones",
+                next_step=f"set {setting} to CORRECTED, its default",
+            )
+
+
+def _has(kind: DataType, *kinds: type[DataType]) -> bool:
+    """Return whether a type contains one of ``kinds``; timestamps without a time zone are none:
+    they are always kept.
     """
     if isinstance(kind, StructType):
-        return any(_has_timestamps(field.dataType) for field in kind.fields)
+        return any(_has(field.dataType, *kinds) for field in kind.fields)
     if isinstance(kind, ArrayType):
-        return _has_timestamps(kind.elementType)
+        return _has(kind.elementType, *kinds)
     if isinstance(kind, MapType):
-        return _has_timestamps(kind.keyType) or _has_timestamps(kind.valueType)
-    return isinstance(kind, TimestampType)
+        return _has(kind.keyType, *kinds) or _has(kind.valueType, *kinds)
+    return isinstance(kind, kinds)

@@ -29,7 +29,7 @@ from onceward.spark.batch.carried import unless
 from onceward.spark.batch.causes import thrown_by
 from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told
-from onceward.spark.files.parquet_times import must_keep_microseconds
+from onceward.spark.files.parquet_times import must_keep_dates, must_keep_microseconds
 from onceward.spark.session.connector import must_have
 
 _ZONE = "spark.sql.session.timeZone"
@@ -230,6 +230,7 @@ class DeltaTable:
         shape = self.begin().shape
         schema = self._must_fit(frame, shape)
         must_keep_microseconds(self._session, frame.schema)
+        must_keep_dates(self._session, frame.schema, "parquet")
         in_order = frame.select([f"`{name.replace('`', '``')}`" for name in schema])
         return guarded(in_order, shape.partition_by, self._session, f"the Delta table {self.path}")
 
