@@ -116,9 +116,8 @@ class Reader:
         text = re.sub(r"\b(?:broker|localhost):909[23]\b", self.servers, text)
         text = text.replace("postgresql://shop:secret@database/shop", self.url)
         text = text.replace("mysql://shop:secret@database/shop", self.mysql_url)
-        text = re.sub(
-            r'(?<=checkpointLocation", ")[^"]+', lambda found: self.checkpoint(found[0]), text
-        )
+        for before in ('checkpointLocation", "', ' checkpoint="'):
+            text = re.sub(rf'(?<={before})[^"]+', lambda found: self.checkpoint(found[0]), text)
         text = text.replace("/etc/kafka/ca.crt", str(self.folder / "ca.crt")).replace(
             '"/data/', f'"{self.folder}/'
         )

@@ -17,7 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from streaming_pipeline import Pipeline
 
 import onceward as ow
-from onceward.errors import InvalidRecord, RegistryReplaced, RegistryUnreachable
+from onceward.errors import InvalidRecord, NewSchemaId, RegistryReplaced, RegistryUnreachable
+from onceward.formats.avro import memory as schema_memory
 from onceward_testing import LocalRegistry
 from support.avro_codec import read, write
 from support.memory_registry import MemoryRegistry
@@ -176,6 +177,61 @@ def test_the_subject_is_that_of_the_topic(pipeline: Pipeline, memory: MemoryRegi
         .dataType.simpleString()
         == "string"
     )
+
+
+@pytest.fixture
+def forget(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """As a new process: nothing is known of any registry."""
+    return lambda: monkeypatch.setattr(schema_memory, "_memories", {})
+
+
+@pytest.mark.fault("avro-unknown-id")
+def test_what_is_beside_the_checkpoint_another_process_knows(
+    pipeline: Pipeline, memory: MemoryRegistry, forget: Callable[[], None]
+):
+    """Ids of another subject, and ids that the registry does not have."""
+    memory.add("elsewhere", person(AGE), 9)
+    unknown = [framed(n, person(), id=n, name="x") for n in (77, 78)]
+    feed(pipeline, framed(1, person(), id=1, name="x"), *unknown,
+         framed(9, person(AGE), id=2, name="y", age=1))  # fmt: skip
+    job = Job(pipeline, memory, "people", checkpoint=pipeline.checkpoint)
+    pipeline.failed(query := job.start())
+    assert isinstance(error := ow.error_of(query), NewSchemaId)
+    assert "beside the checkpoint" in str(error)
+    forget()
+    memory.add("late", person(), 78)
+    query = job.start()
+    assert query.awaitTermination(150)
+    assert ow.error_of(query) is None
+    assert sorted(row["id"] for row in job.written()) == [1, 2, 78]
+    assert job.letters() == {"UnknownSchemaId": 1}
+
+
+def test_without_the_checkpoint_each_process_meets_new_ids_itself(
+    pipeline: Pipeline, memory: MemoryRegistry, forget: Callable[[], None]
+):
+    """Which the error says."""
+    memory.add("elsewhere", person(AGE), 9)
+    feed(pipeline, framed(9, person(AGE), id=2, name="y", age=1))
+    job = Job(pipeline, memory, "people")
+    for _ in range(2):
+        pipeline.failed(query := job.start())
+        assert isinstance(error := ow.error_of(query), NewSchemaId)
+        assert "pass the query's checkpointLocation as checkpoint=" in str(error)
+        forget()
+
+
+@pytest.mark.fault("avro-unknown-id")
+def test_an_unknown_id_stops_the_query_by_name(pipeline: Pipeline, memory: MemoryRegistry):
+    """At once: a new plan would say no more."""
+    feed(pipeline, framed(1, person(), id=1, name="x"), framed(9, person(), id=2, name="y"))
+    job = Job(pipeline, memory, "people", on_error="stop")
+    pipeline.failed(query := job.start())
+    assert isinstance(error := ow.error_of(query), InvalidRecord)
+    assert "the registry knows no schema id 9" in str(error)
+    assert error.details["class"] == "UnknownSchemaId"
+    assert (error.details["id"], error.details["topic"]) == (9, pipeline.source)
+    assert isinstance(error.details["offset"], int)
 
 
 @pytest.mark.fault("avro-unknown-id")

@@ -6,6 +6,7 @@ import json
 import random
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -311,3 +312,24 @@ def test_an_id_that_is_new_fails_the_job_and_is_found(spark: Any, registry: Memo
     registry.add("others", PERSON, 6)  # late
     _, step = step_of(known, registry)
     assert step.plan.good(later).count() == 5
+
+
+def test_ids_that_are_damaged_beside_a_checkpoint_are_learnt_again(
+    spark: Any, registry: MemoryRegistry, tmp_path: Path
+):
+    known, later = (kafka_like(spark, [framed(number, BODY)]) for number in (1, 5))
+    registry.add("others", PERSON, 5)
+
+    def new_step() -> Any:
+        ow.avro.decode(known, registry=registry, subject="people", checkpoint=tmp_path)
+        return next(reversed(decoding._registered.values()))
+
+    step = new_step()
+    unseen = NewSchemaId("5", details={"tag": step.tag, "ids": [5]})
+    assert isinstance(step.explain(unseen, lambda: later), NewSchemaId)
+    (file,) = (file for file in tmp_path.rglob("*.json"))
+    assert json.loads(file.read_text()) == {"ids": [1, 5], "missing": []}
+    for damage in ("", '{"ids": [1', '{"ids": [1, "x"], "missing": []}', "[]"):
+        (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+        file.write_text(damage)
+        assert new_step().plan.good(later).count() == 1

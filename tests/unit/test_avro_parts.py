@@ -292,6 +292,18 @@ def test_of_ids_that_a_registry_does_not_have_the_newest_are_remembered(
     assert remembered.missing() == {17, 18, 19}, "each of them is asked for in its turn"
 
 
+def test_what_another_process_has_found_out_is_taken_over_and_asked_again():
+    registry = MemoryRegistry()
+    registry.add("s", record("int"), 7)
+    remembered = memory.SchemaMemory()
+    remembered.ask(registry, [7], wait_s=0)
+    remembered.recall([9, 8, 7])
+    assert (remembered.ids(), remembered.missing_in_order()) == ([7], [9, 8])
+    registry.add("s", record("int"), 8)
+    known = remembered.schemas(registry, [])
+    assert (set(known.texts), known.missing) == ({7, 8}, {9})
+
+
 def test_what_is_no_json_is_no_schema():
     with raises(UnsupportedSchema):
         parse_json("{not json")

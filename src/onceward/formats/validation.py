@@ -127,10 +127,14 @@ def poison(
     """Return the text for a record that cannot be read, with its place as far as ``rows`` has
     it.
     """
-    places = [F.col(quoted(name)).alias(name) for name in _PLACE if name in rows.columns]
     return error_text(
-        tag, "poison", *more, error_class.alias("class"), message.alias("message"), *places
+        tag, "poison", *more, error_class.alias("class"), message.alias("message"), *places(rows)
     )
+
+
+def places(rows: DataFrame) -> list[Column]:
+    """Return the columns that say where a record stands, as far as ``rows`` has them."""
+    return [F.col(quoted(name)).alias(name) for name in _PLACE if name in rows.columns]
 
 
 def as_dead_letters(bad: DataFrame) -> DataFrame:

@@ -5,6 +5,7 @@ a query.
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from typing import Literal
 
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnknown, UnsupportedSchema
+from onceward.formats.avro.id_file import IdFile
 from onceward.formats.avro.memory import Registry, Schemas, as_registry, in_context, memory_for
 from onceward.formats.avro.plan import AvroPlan
 from onceward.formats.avro.resolution import why_values_would_change
@@ -42,6 +44,7 @@ def decode(
     on_error: Literal["stop", "dead_letter"] = "stop",
     refresh_s: float = 30.0,
     unknown_id_wait_s: float = 10.0,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> DataFrame:
     """Decode ``column``, records in the frame of a schema registry: to a struct where they are
     records.
@@ -61,8 +64,9 @@ def decode(
     A record that is not framed, names a schema that the registry does not have, ends before or
     after its bytes, holds a text that is not UTF-8, or a value that the reader's schema does not
     take, is *poison*. An id that was unknown when the query was defined stops the query with
-    :class:`~onceward.errors.NewSchemaId`, whatever ``on_error`` says, and the next definition
-    knows it: :func:`onceward.supervise` sees to that.
+    :class:`~onceward.errors.NewSchemaId`, whatever ``on_error`` says, and the next definition in
+    this process knows it: :func:`onceward.supervise` sees to that. One in another process knows it
+    by ``checkpoint``.
 
     :param registry: a :class:`onceward.SchemaRegistry`, or its address. It is asked when the query
         is defined, and when a new id is met.
@@ -81,6 +85,9 @@ def decode(
         the same.
     :param unknown_id_wait_s: how long an id is asked for that the registry does not have, before
         it counts as unknown.
+    :param checkpoint: the query's ``checkpointLocation``. Ids that its batches meet are kept there
+        for the next process; without it each process has to meet them itself, and one that is
+        ended by :class:`~onceward.errors.NewSchemaId` meets them for ever.
 
     Of a frame that is no stream, the ids are looked for first, by a job of its own.
 
@@ -90,6 +97,7 @@ def decode(
     :raises UnsupportedSchema: the reader's schema is no Avro, or Spark has no column for it (a
         record within itself).
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
+    :raises CheckpointUnreachable: what is kept beside ``checkpoint`` cannot be read.
     """
     _check(frame, column, on_error, refresh_s, unknown_id_wait_s)
     registry = as_registry(registry)
@@ -98,7 +106,10 @@ def decode(
     subject = _subject(frame, column, subject, required=not isinstance(reader_schema, str))
     registry = in_context(registry, subject)
     memory = memory_for(registry)
+    id_file = None if checkpoint is None else IdFile(session, checkpoint, registry)
     ids = _subject_ids(registry, subject, reader_schema)
+    if id_file is not None:
+        ids = sorted({*ids, *id_file.recall(memory)})
     schemas = memory.schemas(registry, ids)
     reader, name = _reader(registry, subject, reader_schema)
     _refuse_reader(session, reader, name)
@@ -110,6 +121,7 @@ def decode(
     step = AvroDecoding(
         tag, plan, registry, memory, plan.ids,
         sets_aside=on_error == "dead_letter", refresh_s=refresh_s, wait_s=unknown_id_wait_s,
+        id_file=id_file,
     )  # fmt: skip
     return step.apply(frame)
 

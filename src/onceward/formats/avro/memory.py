@@ -171,8 +171,25 @@ class SchemaMemory:
 
     def missing(self) -> frozenset[int]:
         """Return the ids that the registry did not have when it was asked last."""
+        return frozenset(self.missing_in_order())
+
+    def missing_in_order(self) -> list[int]:
+        """Return the same, in the order in which they are to be asked for again."""
         with self._lock:
-            return frozenset(self._missing)
+            return list(self._missing)
+
+    def ids(self) -> list[int]:
+        """Return the ids that the registry has."""
+        with self._lock:
+            return [number for number in self._fingerprints if number not in self._missing]
+
+    def recall(self, missing: Iterable[int]) -> None:
+        """Take over what another process has found out: ids that the registry did not have."""
+        with self._lock:
+            for number in missing:
+                if number not in self._fingerprints:
+                    self._missing.setdefault(number)
+            self._forget_the_oldest()
 
     def _find_missing(self, registry: Registry, ids: Collection[int]) -> list[int]:
         """Ask for ``ids``, and return those that the registry does not have."""
@@ -201,14 +218,17 @@ class SchemaMemory:
                 if before is not None and schema_id not in self._missing:
                     log.warning("%r does not have id %d any more", registry, schema_id)
                 self._missing[schema_id] = self._missing.pop(schema_id, None)
-                while len(self._missing) > MOST_MISSING:
-                    del self._missing[next(iter(self._missing))]
+                self._forget_the_oldest()
             else:
                 self._missing.pop(schema_id, None)
                 self._fingerprints.setdefault(schema_id, found.fingerprint)
         if before is not None and found is not None and found.fingerprint != before:
             raise _replaced(registry, schema_id)
         return found is not None
+
+    def _forget_the_oldest(self) -> None:
+        while len(self._missing) > MOST_MISSING:
+            del self._missing[next(iter(self._missing))]
 
     def _must_have_some(self, registry: Registry) -> None:
         """Check that of the ids that were ever there some were so when they were asked for last:
@@ -247,9 +267,14 @@ _memories: dict[Hashable, SchemaMemory] = {}
 
 def memory_for(registry: Registry) -> SchemaMemory:
     """Return the process's memory of ``registry``, by its ``url`` and context."""
-    place: Any = (getattr(registry, "url", None) or registry, getattr(registry, "context", ""))
     with _lock:
-        return _memories.setdefault(place, SchemaMemory())
+        return _memories.setdefault(place_of(registry), SchemaMemory())
+
+
+def place_of(registry: Registry) -> tuple[Hashable, str]:
+    """Return what tells one registry from another: its ``url``, or itself, and its context."""
+    where: Any = getattr(registry, "url", None) or registry
+    return where, getattr(registry, "context", "")
 
 
 def in_context(registry: Registry, subject: str | None) -> Registry:

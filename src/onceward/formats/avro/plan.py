@@ -49,7 +49,7 @@ from onceward.formats.avro.schemas import (
 )
 from onceward.formats.avro.valid_text import texts_are_valid
 from onceward.formats.avro.wide_decimals import narrow, narrow_enough, widen
-from onceward.formats.validation import DOES_NOT_FIT, error_text, poison, quoted
+from onceward.formats.validation import DOES_NOT_FIT, error_text, places, poison, quoted
 
 BAD_FRAMING, UNKNOWN_SCHEMA_ID = "BadFraming", "UnknownSchemaId"
 DECODED = "onceward_decoded"
@@ -137,6 +137,13 @@ class AvroPlan:
             .collect()
         )
         return [int.from_bytes(row["first"][1:], "big") for row in found]
+
+    def first_of(self, rows: DataFrame, ids: list[int]) -> dict[str, object] | None:
+        """Run a Spark job for a record of one of ``ids``: return its id, and where it stands as
+        far as ``rows`` says."""
+        found = rows.where(self._is_framed() & self._begins_with_any(ids))
+        row = found.select(self._id().cast("long").alias("id"), *places(rows)).first()
+        return None if row is None else row.asDict()
 
     # below
 

@@ -15,9 +15,11 @@ from concurrent.futures import TimeoutError as NotYet
 from pyspark.sql import DataFrame
 
 from onceward.errors import NewSchemaId, OncewardError, RegistryReplaced
+from onceward.formats.avro.id_file import IdFile
 from onceward.formats.avro.memory import Registry, SchemaMemory
-from onceward.formats.avro.plan import AvroPlan
+from onceward.formats.avro.plan import UNKNOWN_SCHEMA_ID, AvroPlan
 from onceward.formats.validation import ValidatingStep
+from onceward.spark.batch.failures import invalid_record
 
 log = logging.getLogger(__name__)
 
@@ -36,18 +38,20 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
 
     :param refresh_s: how often, at most, the registry is asked whether it is still the same.
     :param wait_s: how long ids are asked for that it does not have.
+    :param id_file: where the next process looks for what this one has learnt.
     """
 
     def __init__(
         self, tag: str, plan: AvroPlan, registry: Registry, memory: SchemaMemory, ids: list[int],
         *,
-        sets_aside: bool, refresh_s: float, wait_s: float,
+        sets_aside: bool, refresh_s: float, wait_s: float, id_file: IdFile | None = None,
     ) -> None:  # fmt: skip
         super().__init__(tag, plan, sets_aside=sets_aside)
         self._registry = registry
         self._memory = memory
         self._ids = ids
         self._wait_s = wait_s
+        self._id_file = id_file
         self._monitor = RegistryMonitor(registry, ids, refresh_s)
 
     def before_batch(self) -> None:
@@ -77,9 +81,28 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
         )
         try:
             self._memory.ask(self._registry, ids, self._wait_s)
+            if self._id_file is not None:
+                self._id_file.write(self._memory)
         except OncewardError as refused:
             return refused
-        return _unseen_error(self._registry, ids, self._memory.missing())
+        missing = self._memory.missing()
+        if not self.sets_aside and missing.issuperset(ids):
+            # A new plan would say no more than that.
+            return self._unknown(ids, rows)
+        return _unseen_error(self._registry, ids, missing, self._id_file is not None)
+
+    def _unknown(self, ids: list[int], rows: Callable[[], DataFrame] | None) -> OncewardError:
+        """Return the error for records of ids that the registry does not have."""
+        fields: dict[str, object] = {"id": ids[0]}
+        if rows is not None:
+            try:
+                fields = self.plan.first_of(rows(), ids) or fields
+            except Exception as also:  # noqa: BLE001 — where it is, the record does not say itself
+                log.warning("the batch could not be searched for where the record is: %s", also)
+        message = f"the registry knows no schema id {fields['id']}"
+        return invalid_record(
+            {"class": UNKNOWN_SCHEMA_ID, "message": message, "tag": self.tag, **fields}
+        )
 
 
 class RegistryMonitor:
@@ -150,16 +173,25 @@ def _in_a_thread(ask: Callable[[list[int]], None], ids: list[int]) -> Future[Non
     return answer
 
 
-def _unseen_error(registry: Registry, ids: list[int], missing: frozenset[int]) -> NewSchemaId:
+def _unseen_error(
+    registry: Registry, ids: list[int], missing: frozenset[int], in_file: bool
+) -> NewSchemaId:
     there, not_there = [n for n in ids if n not in missing], [n for n in ids if n in missing]
     parts = [f"has {_listed(there)}"] if there else []
     parts += [f"does not have {_listed(not_there)}"] if not_there else []
+    if in_file:
+        where = "in this process or in another one: what was found out is beside the checkpoint"
+    else:
+        where = (
+            "in this process, which alone knows what was found out; for another process to know "
+            "it, pass the query's checkpointLocation as checkpoint= of avro.decode(…)"
+        )
     return NewSchemaId(
         "records of the batch name schema ids that were not known when the query was defined; "
         f"{registry!r} " + " and ".join(parts),
-        next_step="start the query again, defining it anew, so that its plan has them; "
-        "ow.supervise(start) does it by itself, at once; records of ids that the registry does "
-        "not have are poison then",
+        next_step="start the query again, defining it anew, so that its plan has them, "
+        f"{where}. ow.supervise(start) does it by itself, at once; records of ids that the "
+        "registry does not have are poison then",
         details={"ids": ids[:MOST_IDS], "news": [f"{registry!r} {number}" for number in ids]},
     )
 

@@ -104,7 +104,7 @@ def _raised(causes: Sequence[Thrown]) -> OncewardError | None:
         return _unseen(fields)
     if kind == "unfit":
         return _unfit(str(fields.get("message")))
-    return _change(fields) if kind == "change" else _poison(fields)
+    return _change(fields) if kind == "change" else invalid_record(fields)
 
 
 def _added_partitions(causes: Sequence[Thrown]) -> OncewardError | None:
@@ -154,8 +154,8 @@ def _unseen(fields: dict[str, object]) -> OncewardError:
     return NewSchemaId(
         f"a record names schema id {fields.get('id')}, which was not known when the query was "
         "defined",
-        next_step="start the query again, defining it anew: that asks the schema registry for the "
-        "id; ow.supervise(start) does it by itself, at once",
+        next_step="start the query again, defining it anew, in the same process: that asks the "
+        "schema registry for the id; ow.supervise(start) does it by itself, at once",
         details={"tag": fields.get("tag"), "ids": [fields.get("id")]},
     )
 
@@ -168,7 +168,8 @@ def _change(fields: dict[str, object]) -> OncewardError:
     )
 
 
-def _poison(fields: dict[str, object]) -> OncewardError:
+def invalid_record(fields: dict[str, object]) -> OncewardError:
+    """Return the error for poison, of which ``fields`` says what :data:`RAISED` has."""
     where = (
         f"the record at offset {fields['offset']}"
         if fields.get("offset") is not None

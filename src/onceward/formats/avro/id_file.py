@@ -1,0 +1,76 @@
+"""The schema ids that a query has met, in a file beside its checkpoint: for the next process,
+which has another memory. Driver only.
+
+Called by :func:`onceward.formats.avro.decode`, which reads it, and by its step
+(:mod:`onceward.formats.avro.step`), which writes it when a batch has met new ids. A plan is fixed
+when the query is defined, before Spark knows the checkpoint: so the user says where it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+
+from pyspark.sql import SparkSession
+
+from onceward.errors import ConfigurationError
+from onceward.formats.avro.memory import Registry, SchemaMemory, place_of
+from onceward.ids import PipelineId
+from onceward.spark.batch.checkpoint_files import CheckpointFiles
+
+log = logging.getLogger(__name__)
+
+_FOLDER = PipelineId("@schema-ids")
+"""Beside those of pipelines, whose ids have no @."""
+
+
+class IdFile:
+    """The file of one registry.
+
+    :param checkpoint: the query's ``checkpointLocation``.
+    """
+
+    def __init__(
+        self, session: SparkSession, checkpoint: str | os.PathLike[str], registry: Registry
+    ) -> None:
+        path = os.fspath(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else ""
+        if not isinstance(path, str) or not path.strip():
+            raise ConfigurationError(
+                f"checkpoint={checkpoint!r} names no folder",
+                next_step="pass the query's checkpointLocation as checkpoint= of decode(…)",
+            )
+        self._files = CheckpointFiles(session, path.rstrip("/"), _FOLDER)
+        where, context = place_of(registry)
+        # An object of the user's without an address is another one in each process.
+        place = f"{where if isinstance(where, str) else type(where).__qualname__} {context}"
+        self._name = f"ids-{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"
+
+    def recall(self, memory: SchemaMemory) -> list[int]:
+        """Tell ``memory`` which ids the registry did not have, and return those that it had.
+
+        :raises CheckpointUnreachable: it cannot be read.
+        """
+        text = self._files.read().get(self._name)
+        if text is None:
+            return []
+        try:
+            document = json.loads(text)
+            ids, missing = (list(map(int, document[name])) for name in ("ids", "missing"))
+        except (ValueError, KeyError, TypeError):
+            # Cut short by a crash: what is lost is learnt again.
+            log.warning("the schema ids beside the checkpoint cannot be read: %r", text[:100])
+            return []
+        memory.recall(missing)
+        return ids
+
+    def write(self, memory: SchemaMemory) -> None:
+        """Write what ``memory`` knows.
+
+        :raises CheckpointUnreachable: it may not be there.
+        """
+        self._files.write(
+            self._name,
+            json.dumps({"ids": sorted(memory.ids()), "missing": memory.missing_in_order()}),
+        )

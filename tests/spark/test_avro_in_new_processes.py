@@ -1,0 +1,77 @@
+"""What a query has learnt of schema ids goes on to the next process by its checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.avro_codec import write
+
+JOB = """
+import json, sys
+import onceward as ow
+from pyspark.sql import SparkSession
+from support.memory_registry import MemoryRegistry
+
+first, second = json.loads(sys.argv[1])
+registry = MemoryRegistry()
+registry.add("people-value", first, 1)
+registry.add("com.example.Person", second, 5)
+conf = {**ow.spark_conf(), "spark.master": "local[1]", "spark.ui.enabled": "false"}
+spark = SparkSession.builder.config(map=conf).getOrCreate()
+rows = ow.avro.decode(
+    spark.readStream.text("in").selectExpr("unhex(value) AS value"),
+    registry=registry, subject="people-value", checkpoint="checkpoint",
+)
+query = (
+    rows.select("value.name").writeStream.option("checkpointLocation", "checkpoint")
+    .trigger(availableNow=True).foreachBatch(ow.FileSink(path="out", pipeline_id="p")).start()
+)
+try:
+    ow.wait(query)
+    print("names", sorted(row.name for row in ow.read_files(spark, "out").collect()))
+except ow.OncewardError as error:
+    print(error)
+    sys.exit(ow.exit_status(error))
+"""
+NAME = {"name": "name", "type": "string"}
+AGE = {"name": "age", "type": "int"}
+
+
+def person(*fields: dict[str, str]) -> dict[str, Any]:
+    return {"type": "record", "name": "Person", "fields": list(fields)}
+
+
+def start(folder: Path, *schemas: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", JOB, json.dumps(schemas)],
+        cwd=folder, env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}, timeout=300,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.lengthy("ci")
+def test_a_job_that_is_started_anew_by_something_else_goes_on(tmp_path: Path):
+    """As by systemd, cron or Kubernetes: each start is a new process, with a memory of its
+    own."""
+    first, second = person(NAME), person(NAME, AGE)
+    records = [
+        b"\0" + struct.pack(">I", number) + write(schema, {"name": name, "age": 7})
+        for number, schema, name in ((1, first, "Ada"), (5, second, "Bo"))
+    ]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("".join(f"{record.hex()}\n" for record in records))
+    failed = start(tmp_path, first, second)
+    assert failed.returncode == 75, failed.stderr[-2000:]
+    assert "schema ids that were not known" in failed.stdout
+    assert "in another one: what was found out is beside the checkpoint" in failed.stdout
+    again = start(tmp_path, first, second)
+    assert again.returncode == 0, again.stdout + again.stderr[-2000:]
+    assert "names ['Ada', 'Bo']" in again.stdout
