@@ -602,8 +602,8 @@ class PublishIncomplete(OncewardError):
 
 
 class PreparedDataLost(OncewardError):
-    """What a decided batch had prepared is gone from the target: it cannot be published any
-    more.
+    """What a decided batch had prepared is gone from the target, and cannot be published any more;
+    or a table has lost what was published into it.
     """
 
     recovery = Recovery.STOP

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from lake_kits import DeltaKit, IcebergKit, LakeKit
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
 import onceward as ow
 from onceward.engine.policy import SinkPolicy
@@ -489,6 +491,114 @@ def test_a_ledger_that_was_put_back_is_refused(kit: LakeKit, tmp_path: Path):
     assert kit.visible() == Counter(FIRST + SECOND)
 
 
+@pytest.mark.fault("lake-lost")
+@pytest.mark.parametrize("how", ["put back", "made anew"])
+def test_a_table_that_lost_what_was_published_stops_the_pipeline_by_name(
+    kit: LakeKit, tmp_path: Path, how: str
+):
+    """The next batch would be appended over the hole. What the error advises goes on, with the
+    table or without the batches.
+    """
+    process, copy = Process(kit).open(), tmp_path / "copy"
+    process.commit(FIRST)
+    shutil.copytree(folder_of(kit), copy / "before")
+    for values in (SECOND, []):
+        process.commit(values)
+    shutil.copytree(folder_of(kit), copy / "after")
+    if how == "put back":
+        swap(kit, copy / "before")
+        expected = r"ends with batch number 0 .* has published number 1 into it: number 1 is gone"
+    else:
+        make_anew(kit)
+        expected = r"ends with no batch .* numbers 0 to 1 are gone, .* \(its id was \S+, and is"
+    # A running query is told by Iceberg itself
+    with pytest.raises((PreparedDataLost, TableMissing), match="put back from an older copy"):
+        process.begin()
+    with pytest.raises(PreparedDataLost, match=expected) as stop:
+        Process(kit).open().begin()
+    assert stop.value.details["last_missing"] == 1
+    assert kit.visible() == Counter(FIRST if how == "put back" else [])
+    if how == "put back":
+        swap(kit, copy / "after")
+        Process(kit).open().commit(["more"])
+        assert kit.visible() == Counter([*FIRST, *SECOND, "more"])
+    else:
+        for values in ([], ["more"]):
+            without(kit).open().commit(values)
+        Process(kit).open().commit(["again"])
+        assert kit.visible() == Counter(["more", "again"])
+
+
+def test_what_was_lost_in_this_run_is_not_left_out(delta: DeltaKit):
+    """Of that, nobody has said that it may be."""
+    process = without(delta).open()
+    process.commit(FIRST)
+    make_anew(delta)
+    with pytest.raises(PreparedDataLost, match="number 0 is gone"):
+        process.begin()
+
+
+def test_a_delta_table_goes_on_whatever_its_users_do_with_its_rows(delta: DeltaKit):
+    """It remembers its batches all the same; also behind a checkpoint of its log."""
+    process = Process(delta).open()
+    process.commit(FIRST)
+    for change in (
+        "RESTORE TABLE {} TO VERSION AS OF 0",
+        "DELETE FROM {}",
+        "OPTIMIZE {}",
+        "VACUUM {}",
+        "CREATE OR REPLACE TABLE {} (value STRING) USING delta",
+    ):
+        delta.lake.sql(change.format(f"delta.`{delta.path}`"))
+        process.commit(SECOND)
+        assert Counter(SECOND) <= delta.visible()
+    logs = delta.lake._jvm.org.apache.spark.sql.delta.DeltaLog
+    logs.forTable(delta.lake._jsparkSession, delta.path).checkpoint()
+    for entry in sorted(Path(delta.path, "_delta_log").glob("*.json"))[:-1]:
+        entry.unlink()
+    logs.clearCache()
+    Process(delta).open().commit(["more"])
+    assert Counter([*SECOND, "more"]) <= delta.visible()
+
+
+def test_an_iceberg_table_goes_on_whatever_its_users_do_with_its_rows(iceberg: IcebergKit):
+    process = Process(iceberg).open()
+    process.commit(FIRST)
+    table = process.target._table._table
+    first = history(table)[-1]
+    process.commit(SECOND)
+    for change in (
+        table._table.manageSnapshots().rollbackTo(first),
+        table._table.expireSnapshots().expireOlderThan(2**62).retainLast(1),
+        table._table.newDelete().deleteFromRowFilter(
+            iceberg.lake._jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
+        ),
+    ):
+        change.commit()
+        process.commit(SECOND)
+    iceberg.lake.sql(
+        f"CREATE OR REPLACE TABLE {iceberg.table} (value STRING) USING iceberg "
+        "TBLPROPERTIES ('write.wap.enabled'='true')"
+    )
+    process.commit(["more"])
+    Process(iceberg).open().commit(["again"])
+    assert iceberg.visible() == Counter(["more", "again"])
+
+
+def test_a_sink_may_be_pointed_at_another_table(
+    kit: LakeKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """That has none of the batches before, which are where they are."""
+    Process(kit).open().commit(FIRST)
+    other = KITS["delta" if isinstance(kit, DeltaKit) else "iceberg"](kit.lake, tmp_path / "other")
+    monkeypatch.setattr(type(kit), "ledger", kit.ledger)
+    for values in ([], SECOND):
+        Process(other).open().commit(values)
+    Process(kit).open().commit(["more"])
+    assert (kit.visible(), other.visible()) == (Counter([*FIRST, "more"]), Counter(SECOND))
+    other.close()
+
+
 @pytest.mark.parametrize("columns", [["value", "1 AS more"], ["value AS another"], ["1 AS value"]])
 def test_a_frame_that_does_not_fit_is_refused_before_anything_is_written(
     kit: LakeKit, columns: list[str]
@@ -807,6 +917,30 @@ def test_a_catalog_that_does_not_answer_is_waited_for(lake: Any):
             lake.conf.unset(catalog + name)
 
 
+def test_a_catalog_that_goes_away_while_a_query_runs_is_waited_for(iceberg: IcebergKit):
+    """Each batch asks it what the table is like by now."""
+    process = Process(iceberg).open()
+    process.commit(FIRST)
+    table = process.target._table._table
+    opened, (port,) = table._table, free_ports(1)
+
+    class Away:
+        def refresh(self) -> Any:
+            return iceberg.lake._jvm.java.net.Socket("127.0.0.1", port)
+
+    table._table = Away()
+    with pytest.raises(TargetUnreachable, match="has become of the table: ConnectException"):
+        process.begin()
+    table._table = opened
+    folder = Path(folder_of(iceberg))
+    folder.rename(folder.with_name("hidden"))
+    with pytest.raises(TableMissing, match="is not there any more"):
+        process.begin()
+    folder.with_name("hidden").rename(folder)
+    process.commit(SECOND)
+    assert iceberg.visible() == Counter(FIRST + SECOND)
+
+
 def test_a_delta_table_by_its_name(lake: Any, tmp_path: Path):
     lake.sql(
         f"CREATE TABLE IF NOT EXISTS by_name (value string) USING delta LOCATION "
@@ -832,10 +966,9 @@ def test_two_lakes_and_files_in_one_batch(lake: Any, tmp_path: Path):
         "iceberg": ow.IcebergSink(table=iceberg.table, pipeline_id="p", ledger=ledger),
         "files": ow.FileSink(path=tmp_path / "files", pipeline_id="p", ledger=ledger),
     }
-    stream_of_one(
-        lake, tmp_path, lake.createDataFrame([("a",), ("b",)], "value string"), ow.FanOut(sinks)
-    )
-    stream_of_one(lake, tmp_path, lake.createDataFrame([("c",)], "value string"), ow.FanOut(sinks))
+    fan_out = ow.FanOut(sinks)
+    stream_of_one(lake, tmp_path, lake.createDataFrame([("a",), ("b",)], "value string"), fan_out)
+    stream_of_one(lake, tmp_path, lake.createDataFrame([("c",)], "value string"), fan_out)
     in_files = lake.read.parquet(str(tmp_path / "files"))
     assert (
         delta.values()
@@ -847,6 +980,9 @@ def test_two_lakes_and_files_in_one_batch(lake: Any, tmp_path: Path):
     assert newest is not None
     assert newest.state.value == "finished"
     assert set(newest.outputs) == {"@delta", "@iceberg", "@files"}
+    make_anew(delta)
+    with pytest.raises(StreamingQueryException, match=r"PreparedDataLost: .*numbers 0 to 1 are"):
+        stream_of_one(lake, tmp_path, lake.createDataFrame([("d",)], "value string"), fan_out)
 
 
 def test_two_sinks_of_a_fan_out_at_one_table_by_two_names_lose_nothing(lake: Any, tmp_path: Path):
@@ -912,6 +1048,45 @@ def stream_of_one(lake: Any, folder: Path, frame: Any, sink: Any) -> None:
     )
     query.awaitTermination()
     assert ow.FolderLedger(folder / "ledger").chain(pipeline_id("p")).peek() is not None
+
+
+def without(kit: LakeKit) -> Process:
+    """A process that may leave out what an earlier one has lost."""
+    process = Process(kit)
+    process.target._policy = SinkPolicy(process.target._policy.pipeline, resume="skip_missing")
+    return process
+
+
+def folder_of(kit: LakeKit) -> str:
+    if isinstance(kit, DeltaKit):
+        return kit.path
+    location = str(Process(kit).target._table._table._table.location())
+    return location.removeprefix("file:")
+
+
+def swap(kit: LakeKit, copy: Path) -> None:
+    """Put the table back as it was."""
+    folder = folder_of(kit)
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    # a new query has a session of its own, whose catalogs remember nothing
+    if isinstance(kit, IcebergKit):
+        for session in (kit.lake, SparkSession.active()):
+            session.sql(f"REFRESH TABLE {kit.table}")
+    kit.lake._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def make_anew(kit: LakeKit) -> None:
+    if isinstance(kit, DeltaKit):
+        shutil.rmtree(kit.path)
+        empty = kit.lake.createDataFrame([], "value string")
+        empty.write.format("delta").save(kit.path)
+        return
+    kit.lake.sql(f"DROP TABLE {kit.table} PURGE")
+    kit.lake.sql(
+        f"CREATE TABLE {kit.table} (value string) USING iceberg TBLPROPERTIES "
+        f"('write.wap.enabled'='true')"
+    )
 
 
 def data_files(kit: LakeKit) -> Iterator[Path]:

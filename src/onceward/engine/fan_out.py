@@ -114,7 +114,9 @@ class FanOutTarget(Target):
         attempt_id = self.chain.begin(newest) if atomic is None else atomic.id
         try:
             attempts = {
-                output: branch.target.attempt(attempt_id, newest)
+                output: branch.target.attempt(
+                    attempt_id, None if newest is None else branch.own_record(newest)
+                )
                 for output, branch in self._branches.items()
             }
         except BaseException:

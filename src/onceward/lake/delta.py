@@ -149,7 +149,7 @@ class Delta(LakeTable):
     """The table at ``path``, or by that ``name`` in the session's catalog."""
 
     def __init__(self, pipeline: PipelineId, *, path: str | None, name: str | None) -> None:
-        super().__init__(pipeline)
+        super().__init__(pipeline, str(name or path))
         self._path = path
         self._name = name
         self._opened: DeltaTable | None = None
@@ -167,6 +167,10 @@ class Delta(LakeTable):
             )
         return self._opened
 
+    @property
+    def id(self) -> str:
+        return self._table.begin().shape.table_id
+
     def check(self) -> None:
         """Check that the table has no feature that the sink does not write."""
         self._table.must_be_plain()
@@ -179,6 +183,9 @@ class Delta(LakeTable):
                 chain, _, _ = writer.removeprefix(ours).partition("@")
                 found[chain] = max(version, found.get(chain, -1))
         return found
+
+    def newest_of(self, chain: str, branch: str) -> int:
+        return self._table.begin().newest(self._writer(chain, branch))
 
     def _writer(self, chain: str, branch: str) -> str:
         """Return the writer's name: of two sinks in a fan-out that write to one table, each has

@@ -28,7 +28,7 @@ class Iceberg(LakeTable):
     """The table ``name`` of the session's catalogs."""
 
     def __init__(self, pipeline: PipelineId, *, name: str) -> None:
-        super().__init__(pipeline)
+        super().__init__(pipeline, name)
         self._name = name
         self._opened: IcebergTable | None = None
         # Attempts that this process has staged, and not tried to publish
@@ -44,6 +44,10 @@ class Iceberg(LakeTable):
             self._opened = IcebergTable(SparkSession.active(), self._name)
         return self._opened
 
+    @property
+    def id(self) -> str:
+        return self._table.id
+
     def check(self) -> None:
         """Require a table that can stage snapshots."""
         self._table.must_stage()
@@ -56,6 +60,13 @@ class Iceberg(LakeTable):
                 chain, number = _batch(value)
                 found[chain] = max(number, found.get(chain, -1))
         return found
+
+    def newest_of(self, chain: str, branch: str) -> int:
+        return self._newest_in(self._table, chain, branch)
+
+    def _newest_in(self, table: IcebergTable, chain: str, branch: str) -> int:
+        of_chain, number = _batch(table.properties().get(self._property(branch), "@-1"))
+        return number if of_chain == chain else -1
 
     def _property(self, branch: str) -> str:
         """Return the property's name: of two sinks in a fan-out that write to one table, each has
@@ -81,15 +92,14 @@ class Iceberg(LakeTable):
         """
         table = self._table_with_snapshots(committable)
         chain, sequence = str(committable["chain"]), int(committable["sequence"])
-        note = self._property(committable["branch"])
-        newest_of, newest = _batch(table.properties().get(note, "@-1"))
-        if newest_of == chain and newest >= sequence:
+        branch = committable["branch"]
+        if self._newest_in(table, chain, branch) >= sequence:
             return CommitResult.ALREADY_DONE
         waiting = self._waiting(table, committable)
         if wrong := self._wrong(table, waiting, committable):
             log.error("%s cannot have what %s has staged: %s", self, committable["attempt"], wrong)
             return CommitResult.LOST
-        table.publish(waiting, {note: f"{chain}@{sequence}"})
+        table.publish(waiting, {self._property(branch): f"{chain}@{sequence}"})
         return CommitResult.DONE
 
     def _table_with_snapshots(self, then: Mapping[str, Any]) -> IcebergTable:

@@ -75,7 +75,8 @@ class DeltaSink(_LakeSink):
     :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``,
         ``ow.KafkaLedger``.
     :param resume: as for :class:`onceward.KafkaSink`. ``"skip_missing"`` also goes on without what
-        is lost of the batch that an earlier run has decided.
+        is lost of the batch that an earlier run has decided, and without batches that the table
+        has lost.
     :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt whose Spark jobs run longer, in seconds; None: no

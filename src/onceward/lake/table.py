@@ -16,7 +16,13 @@ from typing import Any, ClassVar, NamedTuple
 from pyspark.sql import DataFrame
 
 from onceward.engine.two_phase import CommitResult
-from onceward.errors import ConfigurationError, LedgerBehind, LedgerUnreadable, ReportMismatch
+from onceward.errors import (
+    ConfigurationError,
+    LedgerBehind,
+    LedgerUnreadable,
+    PreparedDataLost,
+    ReportMismatch,
+)
 from onceward.ids import PipelineId
 
 
@@ -28,6 +34,16 @@ class Staged(NamedTuple):
     rows: int
     what: Sequence[Any]
     table: Mapping[str, Any]
+
+
+class Latest(NamedTuple):
+    """The newest batch with rows that went into a table, as ledger records have it from then on:
+    its number in the ledger, and the table, by what the sink calls it and by its id.
+    """
+
+    place: str
+    table_id: str
+    sequence: int
 
 
 def concatenated(staged: Sequence[Staged]) -> list[Any]:
@@ -45,8 +61,15 @@ class LakeTable(ABC):
 
     committable_version: ClassVar[int] = 1
 
-    def __init__(self, pipeline: PipelineId) -> None:
+    def __init__(self, pipeline: PipelineId, place: str) -> None:
         self._pipeline = pipeline
+        self.place = place
+        """Its name or path, as the sink has it."""
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """Which no other table has, also none that is made in its place."""
 
     @abstractmethod
     def check(self) -> None:
@@ -63,6 +86,10 @@ class LakeTable(ABC):
 
         Whichever of a fan-out's sinks has brought it.
         """
+
+    @abstractmethod
+    def newest_of(self, chain: str, branch: str) -> int:
+        """Return the number of the newest batch that the table has of one sink; -1: of none."""
 
     def must_be_of(self, chain: str, ledger: str) -> None:
         """Check whose batches the table has.
@@ -94,6 +121,39 @@ class LakeTable(ABC):
                 next_step="put the ledger back as it was; if that is gone, go on under another "
                 "pipeline_id, from where the table ends",
             )
+
+    def must_not_be_behind(self, latest: Latest, chain: str, branch: str) -> None:
+        """Check that the table still has what was published into it.
+
+        :param latest: what the ledger has of the batches before.
+        :raises PreparedDataLost: the table was put back from an older copy, or made anew: batches
+            are gone, and the next one would be appended over the hole.
+        """
+        found = self.newest_of(chain, branch)
+        if found >= latest.sequence:
+            return
+        # one that forgets its writers says so
+        self.check()
+        table_id = self.id
+        if table_id != latest.table_id and self.place != latest.place:
+            # the sink was pointed at another table
+            return
+        ends, first, last = f"batch number {found}", found + 1, latest.sequence
+        anew = f" (its id was {latest.table_id}, and is {table_id})"
+        raise PreparedDataLost(
+            f"{self} ends with {ends if found >= 0 else 'no batch'} of pipeline {self._pipeline}, "
+            f"and the ledger has published number {last} into it: "
+            f"{f'numbers {first} to {last} are' if first < last else f'number {last} is'} gone, "
+            "as far as they had rows; it was put back from an older copy, or made anew"
+            f"{anew if table_id != latest.table_id else ''}",
+            next_step="put the table back as it was; to go on without these batches, start once "
+            'with resume="skip_missing"',
+            details={
+                "pipeline": self._pipeline,
+                "first_missing": first,
+                "last_missing": last,
+            },
+        )
 
     @abstractmethod
     def fitting(self, frame: DataFrame) -> DataFrame:

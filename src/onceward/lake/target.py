@@ -7,6 +7,8 @@ batch is a :class:`LakeAttempt`: a Spark job for each frame, none of which reade
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,12 +19,17 @@ from onceward.engine.policy import SinkPolicy, must_be_decided
 from onceward.engine.spark_jobs import SparkJobsAttempt, attempt_name
 from onceward.engine.target import Write, event_ids
 from onceward.engine.two_phase import TwoPhaseTarget
-from onceward.errors import ConfigurationError, LedgerBehind
+from onceward.errors import ConfigurationError, LedgerBehind, PreparedDataLost
 from onceward.ids import AttemptId, chain_mark, chain_prefix
-from onceward.lake.table import LakeTable, Staged, concatenated
+from onceward.lake.table import LakeTable, Latest, Staged, concatenated
 from onceward.spark.batch import job
 from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
+
+log = logging.getLogger(__name__)
+
+_LATEST = "latest"
+"""In an output's data: :class:`~onceward.lake.table.Latest`; not there if nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,7 @@ class LakeAttempt(SparkJobsAttempt):
     :param name: of the attempt in the table.
     :param branch: the sink's name in a fan-out, or empty.
     :param identity: of the chain.
+    :param latest: what the table has of the batches before.
     """
 
     committable_version = LakeTable.committable_version
@@ -70,12 +78,14 @@ class LakeAttempt(SparkJobsAttempt):
         branch: str,
         identity: str,
         sequence: int,
+        latest: Latest | None,
         computation: Computation,
     ) -> None:
         super().__init__(kind, chain, policy, attempt_id, name, sequence, computation)
         self._table = table
         self._branch = branch
         self._identity = identity
+        self._latest = latest
         self._staged: list[Staged] = []
 
     def write(self, write: Write, running: RunningBatch) -> int:
@@ -96,6 +106,13 @@ class LakeAttempt(SparkJobsAttempt):
             self._name, self._identity, self._branch, self._sequence, self._staged
         )
 
+    def _extra_data(self) -> Mapping[str, Any]:
+        latest = self._latest
+        if self._rows:
+            table_id = str(self._staged[0].table["id"])
+            latest = Latest(self._table.place, table_id, self._sequence)
+        return {} if latest is None else {_LATEST: latest._asdict()}
+
     def _drop(self) -> None:
         staged, self._staged = self._staged, []
         self._table.abort({"attempt": self._name, "staged": concatenated(staged)})
@@ -114,6 +131,8 @@ class LakeTarget(TwoPhaseTarget):
         self._identity = self._mark = ""
         # the table with the ledger
         self._is_compared = False
+        # The number of the newest batch that an earlier run has decided
+        self._inherited_last = -1
 
     def list_prepared(self) -> list[Any]:
         """Check the table, then list what is staged."""
@@ -129,6 +148,7 @@ class LakeTarget(TwoPhaseTarget):
         last = -1 if newest is None else newest.sequence
         if not self._is_compared:
             self._must_not_be_ahead(last)
+            self._inherited_last = last
         return LakeAttempt(
             self._table,
             self.kind,
@@ -139,6 +159,7 @@ class LakeTarget(TwoPhaseTarget):
             branch=self.branch,
             identity=self._identity,
             sequence=last + 1,
+            latest=self._latest(newest),
             computation=Computation(self._shuffles),
         )
 
@@ -151,6 +172,28 @@ class LakeTarget(TwoPhaseTarget):
             self.chain.newest()
             raise
         self._is_compared = True
+
+    def _latest(self, newest: LedgerRecord | None) -> Latest | None:
+        """Return what the table has of the batches up to ``newest``, for the next record.
+
+        :raises PreparedDataLost: it has lost some, and none may be left out.
+        """
+        output = None if newest is None else newest.outputs.get(self.kind)
+        if newest is None or output is None or _LATEST not in output.data:
+            return None
+        latest = Latest(**output.data[_LATEST])
+        try:
+            self._table.must_not_be_behind(latest, self._identity, self.branch)
+        except PreparedDataLost as lost:
+            # whoever has gone on without them may be a newer copy: then this raises Fenced
+            self.chain.newest()
+            # only of what is lost before this run, somebody has said that it may be
+            if self._policy.resume != "skip_missing" or newest.sequence != self._inherited_last:
+                raise
+            log.warning("%s: left out: %s", self._policy.pipeline, lost.message)
+            found = int(lost.details["first_missing"]) - 1
+            return Latest(self._table.place, self._table.id, found)
+        return latest
 
     def is_of_this_chain(self, recovered: Any) -> bool:
         """Return whether the attempt's name begins with this chain's mark."""

@@ -124,6 +124,15 @@ _NO_SUCH_TABLE = (
 time.
 """
 
+_GONE = (
+    "NoSuchTableException", "NoSuchIcebergTableException", "NotFoundException",
+    "ValidationException", "IllegalStateException",
+)  # fmt: skip
+"""What Iceberg throws where a table was dropped, or another one, or an older copy, is in its place
+(``BaseMetastoreTableOperations.refreshFromMetadataLocation``,
+``HadoopTableOperations.refresh``). All else may pass.
+"""
+
 _TRIES = 5
 _CHANGED_MEANWHILE = "CommitFailedException"
 
@@ -201,9 +210,41 @@ class IcebergTable:
         """Which no other table has, also none that is made in its place."""
         return str(self._table.uuid())
 
+    def _refresh(self) -> None:
+        """Look at the table as it is now; see :meth:`_asked`."""
+        with self._asked():
+            self._table.refresh()
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Raise what a catalog says of a table that was found before as typed errors.
+
+        :raises TableMissing: it is gone, or another one has its name.
+        :raises TargetUnreachable: the catalog, or what is behind it, does not answer.
+        """
+        try:
+            yield
+        except Exception as error:
+            causes = thrown_by(error)
+            if not causes:
+                raise
+            if has_kind(causes, *_GONE) is not None:
+                raise TableMissing(
+                    f"the Iceberg table {self.name} is not there any more, or another one has its "
+                    f"name, or it was put back from an older copy: {causes[0]}",
+                    next_step="put it back as it was, or pass its new name if it was renamed; "
+                    "then start the query again, which says what the table lacks",
+                ) from error
+            raise TargetUnreachable(
+                f"the catalog of {self.name} does not say what has become of the table: "
+                f"{'; '.join(map(str, causes))}",
+                next_step="see that the catalog (spark.sql.catalog.…) and the storage of its "
+                "tables answer",
+            ) from error
+
     def properties(self) -> dict[str, str]:
         """Return the table's properties as they are now."""
-        self._table.refresh()
+        self._refresh()
         return {str(name): str(value) for name, value in self._table.properties().items()}
 
     def must_stage(self) -> None:
@@ -221,7 +262,7 @@ class IcebergTable:
 
     def fields(self) -> dict[str, str]:
         """See :func:`parse_fields`; as they are now."""
-        self._table.refresh()
+        self._refresh()
         return parse_fields(str(self._iceberg.SchemaParser.toJson(self._table.schema())))
 
     def must_fit(self, frame: DataFrame) -> None:
@@ -229,7 +270,7 @@ class IcebergTable:
 
         :raises InvalidColumn: a column cannot take the values of ``frame`` as they are.
         """
-        self._table.refresh()
+        self._refresh()
         columns = StructType.fromJson(
             json.loads(self._iceberg.spark.SparkSchemaUtil.convert(self._table.schema()).json())
         )
@@ -265,7 +306,7 @@ class IcebergTable:
 
     def _newest_as(self, name: str) -> Any:
         """Find the snapshot that was just written, from the end of a list that may be long."""
-        self._table.refresh()
+        self._refresh()
         of = self._jvm.org.apache.iceberg.relocated.com.google.common.collect.Iterables
         every = self._table.snapshots()
         backwards = range(int(of.size(every)) - 1, -1, -1)
@@ -278,7 +319,8 @@ class IcebergTable:
 
     def metadata(self) -> Metadata:
         """Read the table's snapshots as they are now. All of them: much, if the table has many."""
-        return self._parsed(self._table.operations().refresh())
+        with self._asked():
+            return self._parsed(self._table.operations().refresh())
 
     def _parsed(self, metadata: Any) -> Metadata:
         return Metadata(str(self._iceberg.TableMetadataParser.toJson(metadata)))
@@ -291,7 +333,7 @@ class IcebergTable:
 
     def gone(self, snapshots: Sequence[int]) -> list[int]:
         """Return those of ``snapshots`` that no longer exist, published or not."""
-        self._table.refresh()
+        self._refresh()
         return [one for one in snapshots if self._table.snapshot(one) is None]
 
     def publish(self, snapshots: Sequence[int], properties: Mapping[str, str]) -> None:
@@ -299,7 +341,7 @@ class IcebergTable:
 
         :raises Exception: Iceberg's own: one of them is published already, for instance.
         """
-        self._table.refresh()
+        self._refresh()
         transaction = self._table.newTransaction()
         for snapshot in snapshots:
             transaction.manageSnapshots().cherrypick(snapshot).commit()
@@ -320,7 +362,8 @@ class IcebergTable:
         """
         operations = self._table.operations()
         for tries_left in reversed(range(_TRIES)):
-            base = operations.refresh()
+            with self._asked():
+                base = operations.refresh()
             staged = set(self._parsed(base).staged("").values())
             dropped = [base.snapshot(one) for one in snapshots if one in staged]
             if not dropped:
