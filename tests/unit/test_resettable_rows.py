@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy
+import pandas
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
@@ -58,6 +59,12 @@ def test_rows_come_in_many_shapes_and_are_the_same(rows: Any):
         (t.IntegerType(), numpy.int16(7), 7),
         (t.DoubleType(), 3, 3.0),
         (t.DoubleType(), float("inf"), float("inf")),
+        (t.FloatType(), 0.1, numpy.float32(0.1)),
+        (t.FloatType(), -(1 << 24), -16777216.0),
+        (t.FloatType(), float("-inf"), float("-inf")),
+        (t.FloatType(), 0.0, 0.0),
+        (t.TimestampNTZType(), pandas.Timestamp(2026, 1, 1), datetime(2026, 1, 1)),
+        (t.DayTimeIntervalType(), pandas.Timedelta(1, "us"), timedelta(microseconds=1)),
         (t.DecimalType(5, 2), Decimal("1.5"), Decimal("1.50")),
         (t.DecimalType(5, 2), 7, Decimal("7.00")),
         (t.BinaryType(), bytearray(b"\x00"), b"\x00"),
@@ -83,6 +90,10 @@ def test_values_that_fit_are_kept(kind: t.DataType, value: object, kept: object)
         (t.ByteType(), 128, "no room in 8 bits"),
         (t.DoubleType(), (1 << 53) + 1, "exactly"),
         (t.DoubleType(), "1.5", "no number"),
+        (t.FloatType(), 1e39, "no room in 32 bits"),
+        (t.FloatType(), 1e-50, "no room in 32 bits"),
+        (t.FloatType(), (1 << 24) + 1, "32 bits cannot hold exactly"),
+        (t.ArrayType(t.FloatType()), [1.0, -1e39], r"column x\[1\] .* no room"),
         (t.StringType(), 1, "no str"),
         (t.StringType(), b"a", "no str"),
         (t.StringType(), "\ud800", "does not fit"),
@@ -94,10 +105,17 @@ def test_values_that_fit_are_kept(kind: t.DataType, value: object, kept: object)
         (t.DateType(), datetime(2026, 1, 1, 5), "no date"),
         (t.TimestampType(), datetime(2026, 1, 1), "without a time zone"),
         (t.TimestampNTZType(), datetime(2026, 1, 1, tzinfo=UTC), "with a time zone"),
+        (t.TimestampType(), pandas.Timestamp(1, tz="UTC"), "no nanoseconds"),
+        (t.TimestampNTZType(), pandas.Timestamp(1), "no nanoseconds"),
+        (t.TimestampNTZType(), pandas.NaT, "NaT .*no datetime"),
+        (t.DayTimeIntervalType(), pandas.Timedelta(1), "no nanoseconds"),
+        (t.DayTimeIntervalType(), 1, "no timedelta"),
         (t.ArrayType(t.LongType(), False), [1, None], r"column x\[1\] .*is null"),
         (t.ArrayType(t.LongType()), "12", "no list"),
         (t.MapType(t.StringType(), t.LongType()), {1: 1}, "no str"),
         (t.MapType(t.StringType(), t.LongType(), False), {"a": None}, "is null"),
+        (t.MapType(t.FloatType(), t.LongType()), {0.1: 1, 0.1 + 1e-12: 2}, "the key .* twice"),
+        (t.MapType(NESTED, t.LongType()), [(("a", None), 1), (("a", None), 2)], "twice"),
         (NESTED, {"street": "Elm"}, "lacks at"),
         (NESTED, {"street": "Elm", "at": None, "city": "Ulm"}, "has city"),
         (NESTED, {"street": None, "at": None}, r"column x\.street"),
@@ -154,6 +172,79 @@ def test_arrow_columns_lose_nothing():
         one(t.FloatType()).table(pa.table({"x": pa.array([0.1], pa.float64())}), 1)
     with raises(InvalidRow, column="x.at"):
         one(NESTED).table(pa.table({"x": pa.array([{"street": "a", "at": "noon"}])}), 1)
+
+
+_NANOSECONDS = pa.timestamp("ns")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "why"),
+    [
+        (
+            t.ArrayType(t.FloatType()),
+            pa.array([[0.5]]),
+            r"column x\[\] is double, and .* wants float",
+        ),
+        (
+            t.ArrayType(t.FloatType()),
+            pa.array([[0.5]], pa.list_(pa.float64(), 1)),
+            r"column x\[\] is double",
+        ),
+        (
+            t.MapType(t.StringType(), t.FloatType()),
+            pa.array([[("a", 0.5)]], pa.map_(pa.string(), pa.float64())),
+            r"column x\[\] is double",
+        ),
+        (
+            t.ArrayType(t.DateType()),
+            pa.array([[date(2026, 1, 1)]], pa.list_(pa.date64())),
+            r"column x\[\] is date64",
+        ),
+        (
+            t.ArrayType(t.TimestampNTZType()),
+            pa.array([[1]], pa.list_(_NANOSECONDS)),
+            "column x does not fit .* would lose data",
+        ),
+        (
+            t.StructType().add("at", t.ArrayType(t.TimestampNTZType())),
+            pa.array([{"at": [1]}], pa.struct({"at": pa.large_list(_NANOSECONDS)})),
+            "column x does not fit .* would lose data",
+        ),
+        (
+            t.ArrayType(t.DayTimeIntervalType()),
+            pa.array([[1]], pa.list_(pa.duration("ns"))),
+            "column x does not fit .* would lose data",
+        ),
+        (
+            t.MapType(t.StringType(), t.LongType()),
+            pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64())),
+            "column x in row 0 .* has the key 'a' twice",
+        ),
+        (t.ArrayType(t.LongType()), pa.array(["a"]), "and no list"),
+    ],
+)
+def test_what_is_nested_in_arrow_loses_nothing_either(
+    kind: t.DataType, values: pa.Array, why: str
+):
+    with pytest.raises(InvalidRow, match=why):
+        one(kind).table(pa.table({"x": values}), 1)
+
+
+def test_what_is_nested_in_arrow_and_fits_is_kept():
+    kind = t.StructType().add("at", t.MapType(t.StringType(), t.ArrayType(t.TimestampNTZType())))
+    moment = datetime(2026, 1, 1, 0, 0, 0, 1)
+    for times in (pa.list_(_NANOSECONDS), pa.large_list(pa.timestamp("s"))):
+        source = pa.struct({"at": pa.map_(pa.string(), times)})
+        first = moment if times.value_type == _NANOSECONDS else datetime(2026, 1, 1)
+        values = pa.array([{"at": [("a", [first, None]), ("b", None)]}, None], source)
+        assert one(kind).table(pa.table({"x": values}), 2).column("x").to_pylist() == [
+            {"at": [("a", [first, None]), ("b", None)]},
+            None,
+        ]
+    numbers = pa.array([[1, None]], pa.list_view(pa.int8()))
+    assert one(t.ArrayType(t.LongType())).table(pa.table({"x": numbers}), 1)["x"].to_pylist() == [
+        [1, None]
+    ]
 
 
 @pytest.mark.parametrize("rows", ["ab", b"ab", {"id": 1}, None, 7])

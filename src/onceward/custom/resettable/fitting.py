@@ -111,12 +111,15 @@ class Fitting:
             if pa.types.is_dictionary(column.type):
                 column = column.cast(column.type.value_type)
             if pa.types.is_nested(kind):
-                return pa.chunked_array([self._nested(name, column.to_pylist(), kind)])
-            if _keeps_values(column.type, kind):
-                return column if column.type.equals(kind) else column.cast(kind, safe=True)
+                safe = _without_nanoseconds(column.type, kind)
+                values = column if column.type.equals(safe) else column.cast(safe, safe=True)
+                return pa.chunked_array([self._nested(name, values.to_pylist(), kind)])
+            _must_keep_values(column.type, kind)
+            return column if column.type.equals(kind) else column.cast(kind, safe=True)
+        except Unfit as unfit:
+            raise _unfit(None, unfit.inside(f".{name}")) from None
         except pa.ArrowException as error:
             raise _unfit(None, Unfit(f"does not fit {kind}: {error}", f".{name}")) from None
-        raise _unfit(None, Unfit(f"is {column.type}, and the schema wants {kind}", f".{name}"))
 
     def _nested(self, name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
         check = self._checks[name]
@@ -147,6 +150,57 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     )
     return to_arrow_schema(schema, **options)
+
+
+_LISTS = (
+    (pa.types.is_list, pa.list_),
+    (pa.types.is_large_list, pa.large_list),
+    (pa.types.is_list_view, pa.list_view),
+    (pa.types.is_large_list_view, pa.large_list_view),
+)
+
+
+def _without_nanoseconds(source: pa.DataType, target: pa.DataType) -> pa.DataType:
+    """Return the nested type ``source`` with the times of ``target``: as Python values they might
+    be cut, or not be there at all.
+
+    :raises Unfit: what is inside of it is of another type than that of ``target``.
+    """
+    kinds = pa.types
+    for is_kind, list_of in _LISTS:
+        if is_kind(source) and kinds.is_list(target):
+            return list_of(_inner(source.value_field, target.value_type, "[]"))
+    if kinds.is_fixed_size_list(source) and kinds.is_list(target):
+        inner = _inner(source.value_field, target.value_type, "[]")
+        return pa.list_(inner, source.list_size)
+    if kinds.is_map(source) and kinds.is_map(target):
+        return pa.map_(
+            _inner(source.key_field, target.key_type, "[key]"),
+            _inner(source.item_field, target.item_type, "[]"),
+        )
+    if kinds.is_struct(source) and kinds.is_struct(target):
+        wants = {field.name: field.type for field in target}
+        return pa.struct(
+            _inner(field, wants[field.name], f".{field.name}") if field.name in wants else field
+            for field in source
+        )
+    if not kinds.is_nested(source) and not kinds.is_nested(target):
+        _must_keep_values(source.value_type if kinds.is_dictionary(source) else source, target)
+        return target if kinds.is_timestamp(source) or kinds.is_duration(source) else source
+    # its values are no lists, or have other names: that is said of the first one
+    return source
+
+
+def _inner(field: pa.Field, target: pa.DataType, step: str) -> pa.Field:
+    try:
+        return field.with_type(_without_nanoseconds(field.type, target))
+    except Unfit as unfit:
+        raise unfit.inside(step) from None
+
+
+def _must_keep_values(source: pa.DataType, target: pa.DataType) -> None:
+    if not _keeps_values(source, target):
+        raise Unfit(f"is {source}, and the schema wants {target}")
 
 
 def _keeps_values(source: pa.DataType, target: pa.DataType) -> bool:

@@ -37,7 +37,7 @@ class _Source(ABC):
     schema: str | StructType
     """The columns: ``"id BIGINT NOT NULL, name STRING"``, or a ``StructType``. What ``read``
     returns is held against it: rows that do not fit end the query by name, and nothing is cast,
-    cut or made null.
+    cut or made null. Only a Python float is rounded for a ``FLOAT``, and not to zero or infinity.
     """
 
     _reads_with: ClassVar[type[Any]]

@@ -8,7 +8,9 @@ where a column is a date, takes what a struct lacks for null, and what it has to
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from numbers import Integral
@@ -134,12 +136,34 @@ def _nullable_map(kind: t.MapType) -> Check | None:
         # Arrow's own maps come as lists of pairs
         if not isinstance(value, Mapping) and not _are_pairs(value):
             raise Unfit(f"is {_kind(value)}, and no dict")
-        return [
+        fitting = [
             (_at(of_key, key, f"[key {key!r}]"), _at(of_value, inner, f"[{key!r}]"))
             for key, inner in pairs
         ]
+        _must_be_different(key for key, _ in fitting)
+        return fitting
 
     return checked
+
+
+def _must_be_different(keys: Iterable[Any]) -> None:
+    """Check that no key is there twice: one of its values would go, and Spark's settings would
+    say which."""
+    seen = set[Any]()
+    for key in keys:
+        hashable = _hashable(key)
+        if hashable in seen:
+            raise Unfit(f"has the key {_excerpt(key)} twice")
+        seen.add(hashable)
+
+
+def _hashable(value: Any) -> Any:
+    """Return an equal value for equal ones, as Spark compares keys."""
+    if isinstance(value, Mapping):
+        return tuple(_hashable(inner) for inner in value.values())
+    if isinstance(value, list):
+        return tuple(map(_hashable, value))
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
 def _are_pairs(value: Any) -> bool:
@@ -173,14 +197,36 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and value is not True and value is not False
 
 
-def _float(value: Any) -> float:
-    if isinstance(value, float):
-        return value
-    if _is_whole(value):
-        if abs(int(value)) > 1 << 53:
-            raise Unfit(f"is {_excerpt(value)}, which a floating-point number cannot hold exactly")
-        return float(int(value))
-    raise Unfit(f"is {_kind(value)}, and no number")
+def _floating(bits: int, digits: int) -> Check:
+    """Return the check for floating-point numbers of ``bits`` bits, ``digits`` of them for digits.
+
+    A float is rounded to them, as it is where it is written in a program; a whole number is exact,
+    or refused.
+    """
+
+    def checked(value: Any) -> float:
+        if isinstance(value, float):
+            return value if bits == 64 else _single(value)
+        if _is_whole(value):
+            if abs(int(value)) > 1 << digits:
+                raise Unfit(
+                    f"is {_excerpt(value)}, which a floating-point number of {bits} bits cannot "
+                    "hold exactly"
+                )
+            return float(int(value))
+        raise Unfit(f"is {_kind(value)}, and no number")
+
+    return checked
+
+
+def _single(value: float) -> float:
+    """Round to 32 bits, but not to zero or to infinity."""
+    rounded = math.inf
+    with suppress(OverflowError):
+        (rounded,) = struct.unpack("f", struct.pack("f", value))
+    if math.isinf(rounded) > math.isinf(value) or (value and not rounded):
+        raise Unfit(f"is {_excerpt(value)}, which has no room in 32 bits")
+    return rounded
 
 
 def _decimal(value: Any) -> Decimal:
@@ -194,20 +240,36 @@ def _decimal(value: Any) -> Decimal:
 
 
 def _timestamp(value: Any) -> datetime:
-    if not isinstance(value, datetime):
-        raise Unfit(f"is {_kind(value)}, and no datetime")
-    if value.tzinfo is None:
+    time = _time(value)
+    if time.tzinfo is None:
         raise Unfit(
             "is a datetime without a time zone: say which, or make the column TIMESTAMP_NTZ"
         )
-    return value
+    return time
 
 
 def _timestamp_ntz(value: Any) -> datetime:
-    if not isinstance(value, datetime):
-        raise Unfit(f"is {_kind(value)}, and no datetime")
-    if value.tzinfo is not None:
+    time = _time(value)
+    if time.tzinfo is not None:
         raise Unfit("is a datetime with a time zone, for a column of TIMESTAMP_NTZ")
+    return time
+
+
+def _time(value: Any) -> datetime:
+    # pandas' NaT is a datetime, and equal to nothing; Arrow would take it for null
+    if not isinstance(value, datetime) or value != value:
+        raise Unfit(f"is {_kind(value)}, and no datetime")
+    # and its Timestamp is one that has more than Python's
+    if getattr(value, "nanosecond", 0):
+        raise Unfit(f"is {value}: a timestamp column has no nanoseconds")
+    return value
+
+
+def _interval(value: Any) -> timedelta:
+    if not isinstance(value, timedelta):
+        raise Unfit(f"is {_kind(value)}, and no timedelta")
+    if getattr(value, "nanoseconds", 0):
+        raise Unfit(f"is {value}: an interval column has no nanoseconds")
     return value
 
 
@@ -251,13 +313,13 @@ def _excerpt(value: Any, limit: int = 40) -> str:
 _INTEGERS: dict[type, int] = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
 _PLAIN: dict[type, Check] = {
     t.BooleanType: _is_instance(bool, "bool"),
-    t.FloatType: _float,
-    t.DoubleType: _float,
+    t.FloatType: _floating(32, 24),
+    t.DoubleType: _floating(64, 53),
     t.StringType: _is_instance(str, "str"),
     t.BinaryType: _bytes,
     t.DateType: _date,
     t.TimestampType: _timestamp,
     t.TimestampNTZType: _timestamp_ntz,
-    t.DayTimeIntervalType: _is_instance(timedelta, "timedelta"),
+    t.DayTimeIntervalType: _interval,
     t.NullType: _null,
 }
