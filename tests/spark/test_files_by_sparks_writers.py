@@ -136,6 +136,18 @@ def test_a_path_is_taken_as_it_stands(spark: SparkSession, tmp_path: Path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
+@pytest.mark.parametrize("layout", ["batches", "manifest"])
+def test_a_path_is_no_pattern_where_it_is_read(spark: SparkSession, tmp_path: Path, layout: str):
+    """Spark's readers take it for one, and read the rows of another path."""
+    for number, name in enumerate(("a1bc", "a[1]{b,x}?", "a*\\d", "a}", "ab")):
+        frame = spark.createDataFrame([(number, "{x}[y]*?}\\")], "number int, part string")
+        path = f"{tmp_path}/{name}"
+        write(sink(tmp_path, path=path, layout=layout, partition_by="part"), frame)
+    for number, name in enumerate(("a1bc", "a[1]{b,x}?", "a*\\d", "a}", "ab")):
+        (row,) = ow.read_files(spark, f"{tmp_path}/{name}").collect()
+        assert (row["number"], row["part"]) == (number, "{x}[y]*?}\\")
+
+
 def test_a_new_file_after_so_many_rows(spark: SparkSession, tmp_path: Path):
     write(sink(tmp_path, max_records_per_file=30), rows(spark).coalesce(1))
     assert len(visible(tmp_path)) == 10

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,9 @@ from onceward.files.manifest import ATTEMPT, DATA, MANIFESTS
 from onceward.files.settings import checked_path
 from onceward.files.shape import SHAPE
 from onceward.spark.files.file_system import Files, files_at, refuse_other_schemes
+
+# Spark takes a path with one of these for a pattern (SparkHadoopUtil.isGlobPath)
+_OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
 
 
 def read_files(
@@ -67,7 +71,7 @@ def read_files(
     if published:
         if shape["layout"] == "manifest":
             reader = reader.option("basePath", files.uri(DATA))
-        return reader.load(published).drop(ATTEMPT)
+        return reader.load([_literal(path) for path in published]).drop(ATTEMPT)
     if schema is None:
         raise ConfigurationError(
             f"nothing is published below {files.root} yet, so that nothing is known of its "
@@ -98,4 +102,10 @@ def _listed(spark: SparkSession, files: Files) -> list[str]:
     """Read the lists by Spark's own tasks: there is one for each batch."""
     if not files.names(MANIFESTS):
         return []
-    return [row.value for row in spark.read.text(files.uri(MANIFESTS)).collect() if row.value]
+    lists = spark.read.text(_literal(files.uri(MANIFESTS)))
+    return [row.value for row in lists.collect() if row.value]
+
+
+def _literal(path: str) -> str:
+    """Return the pattern that ``path`` alone fits (Hadoop's ``GlobPattern``)."""
+    return _OF_PATTERNS.sub(r"\\\g<0>", path)
