@@ -96,6 +96,22 @@ def pause(seconds: float) -> None:
     ask()
 
 
+def in_a_thread(call: Callable[[], _T], name: str) -> Future[_T]:
+    """Have ``call`` made by a thread of its own, which ends with this process if it never
+    returns.
+    """
+    answer: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 — for whoever takes the result
+            answer.set_exception(error)
+
+    surroundings.Thread(target=run, name=name, daemon=True).start()
+    return answer
+
+
 def result(answer: Future[_T], timeout_s: float) -> _T:
     """Return the result of ``answer``, and make the checks meanwhile.
 

@@ -198,6 +198,9 @@ class OpenSearchWriter(UpsertWriter):
         )
         return there, found.get(there, {}).get("settings", {}).get(setting)
 
+    def _abandon(self) -> None:
+        self._pool, self._found = None, None
+
     def close(self) -> None:
         """Close the pool; the next call opens another."""
         pool, self._pool, self._found = self._pool, None, None
@@ -358,9 +361,12 @@ class OpenSearchWriter(UpsertWriter):
         if body is not None and method == "PUT":
             headers["Content-Type"] = "application/json"
         pool = self._connected()
-        answer = pool.urlopen(
-            method, self._base + path, body=body, headers=headers, retries=False, redirect=False
-        )
+        answer = self._in_time(
+            lambda: pool.urlopen(
+                method, self._base + path, body=body, headers=headers, retries=False,
+                redirect=False,
+            )
+        )  # fmt: skip
         where = f"{method} {path.partition('?')[0]}"
         try:
             document = json.loads(answer.data)

@@ -109,7 +109,7 @@ class RedisWriter(UpsertWriter):
         upserts = list(upserts)
         if not upserts:
             return
-        pipe = self._connected().pipeline(transaction=False)
+        pipe = self._in_time(self._connected).pipeline(transaction=False)
         for upsert in upserts:
             key = self.prefix + upsert.key
             deleted = "" if upsert.row is not None else str(1000 * self.tombstone_s)
@@ -122,12 +122,15 @@ class RedisWriter(UpsertWriter):
             ]
             pipe.evalsha(self._script, 2, key, TOMBSTONES + key, *arguments)
         try:
-            answers = pipe.execute()
+            answers = self._in_time(pipe.execute)
         except client_library().exceptions.NoScriptError:
             # The server was restarted, or flushed
             self._script = ""
             raise
         self._must_be_written(upserts, answers)
+
+    def _abandon(self) -> None:
+        self._client, self._script = None, ""
 
     def close(self) -> None:
         """Close the client; the next call opens another."""

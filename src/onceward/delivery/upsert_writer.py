@@ -10,11 +10,14 @@ import datetime
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+from onceward import patience
 from onceward.delivery.upserts import Upsert
+
+T = TypeVar("T")
 
 
 def text(value: Any) -> str | bytes:
@@ -66,6 +69,8 @@ class UpsertWriter(ABC):
     """Names of columns that no row may have."""
     key_bytes: ClassVar[int | None] = None
     """What a key may have at most, in UTF-8."""
+    answer_s: ClassVar[float] = 120.0
+    """How long a server may take for a whole answer."""
 
     @abstractmethod
     def __call__(self, upserts: Iterable[Upsert]) -> None:
@@ -83,6 +88,27 @@ class UpsertWriter(ABC):
         :raises ConfigurationError: it is not.
         :raises Exception: it cannot be asked now.
         """
+
+    def _in_time(self, ask: Callable[[], T]) -> T:
+        """Return what a server answers. The time limit of its client is one for each piece, and a
+        proxy that sends a byte now and then keeps to that for hours.
+
+        :raises TimeoutError: there is no whole answer in time. The connection is left to it.
+        """
+        answer = patience.in_a_thread(ask, "onceward-upserts")
+        try:
+            return patience.result(answer, self.answer_s)
+        except TimeoutError:
+            if answer.done():
+                raise
+            raise TimeoutError(f"no whole answer within {self.answer_s:g} s") from None
+        finally:
+            if not answer.done():
+                self._abandon()
+
+    @abstractmethod
+    def _abandon(self) -> None:
+        """Forget connections without a word to them; the next call opens others."""
 
     @abstractmethod
     def close(self) -> None:

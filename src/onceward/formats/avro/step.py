@@ -6,7 +6,6 @@ by the engine (``engine.decoding``).
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -14,6 +13,7 @@ from concurrent.futures import TimeoutError as NotYet
 
 from pyspark.sql import DataFrame
 
+from onceward import patience
 from onceward.errors import NewSchemaId, OncewardError, RegistryReplaced
 from onceward.formats.avro.id_file import IdFile
 from onceward.formats.avro.memory import Registry, SchemaMemory
@@ -131,8 +131,9 @@ class RegistryMonitor:
             if not self._ids or time.monotonic() < self._due:
                 return
             # In a daemon of its own, so that a process can end while a registry does not answer.
-            self._answer = _in_a_thread(
-                lambda ids: self._registry.check_unchanged(ids), self._next_ids()
+            ids = self._next_ids()
+            self._answer = patience.in_a_thread(
+                lambda: self._registry.check_unchanged(ids), "onceward-registry"
             )
         try:
             self._answer.result(_PATIENCE_S)
@@ -156,21 +157,6 @@ class RegistryMonitor:
             return self._ids
         begin, self._next = self._next, (self._next + _ASKED_AT_ONCE) % len(self._ids)
         return (self._ids + self._ids)[begin : begin + _ASKED_AT_ONCE]
-
-
-def _in_a_thread(ask: Callable[[list[int]], None], ids: list[int]) -> Future[None]:
-    answer: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            ask(ids)
-        except BaseException as error:  # noqa: BLE001 — for whoever takes the result
-            answer.set_exception(error)
-        else:
-            answer.set_result(None)
-
-    threading.Thread(target=run, name="onceward-registry", daemon=True).start()
-    return answer
 
 
 def _unseen_error(
