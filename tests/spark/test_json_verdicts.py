@@ -425,3 +425,28 @@ def test_a_number_in_a_variant_is_never_infinite(spark: Any):
         assert {row.error_message for row in bad} == {"a number in it is too large"}
     _, step = step_of(kafka_like(spark, [b'{"n":1e309,"v":1}']), "v VARIANT")
     assert step.plan.good(kafka_like(spark, [b'{"n":1e309,"v":1}'])).count() == 1
+
+
+def test_a_text_may_be_as_long_as_a_record(spark: Any):
+    """Jackson's limit is 20,000,000 characters, and beyond it a text was called no JSON."""
+    long = b"x" * 20_000_001
+    texts = [b'{"id":1,"s":"%s"}', b'{"id":1,"tags":["%s"]}', b'{"id":1,"other":"%s"}']
+    wrong = b'{"id":"1","s":"%s"}'
+    frame = kafka_like(spark, [text % long for text in (*texts, wrong)])
+    _, step = step_of(frame, SMALL)
+    found = step.plan.good(frame).selectExpr("offset", "length(value.s)", "length(value.tags[0])")
+    assert sorted(map(tuple, found.collect())) == [
+        (0, len(long), None), (1, None, len(long)), (2, None, None),
+    ]  # fmt: skip
+    (bad,) = step.plan.bad(frame).select("offset", "error_message").collect()
+    assert tuple(bad) == (3, "a value is not of the schema's type")
+
+
+def test_why_a_record_is_no_json(spark: Any):
+    texts = [b'{"id":1', b'{"id":1} x', b'{"id":1}{"id":2}', b'{"%s":1}' % (b"n" * 60_000)]
+    frame = kafka_like(spark, list(texts))
+    _, step = step_of(frame, SMALL)
+    bad = step.plan.bad(frame).collect()
+    assert [row.error_message for row in bad] == [
+        "it is no JSON, goes on behind the object, or is beyond the parser's limits"
+    ] * len(texts)

@@ -38,6 +38,8 @@ STRICTLY = {
     "allowNonNumericNumbers": "false",
     "allowUnquotedControlChars": "false",
     "allowBackslashEscapingAnyCharacter": "false",
+    # As long as a text of Java's can be: Jackson's own limit is 20,000,000 characters
+    "maxStringLen": str(2**31 - 1),
 }
 _WHOLE_CHARACTERS = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 # A number that may be too large for a double: with an exponent of three digits, or of more digits
@@ -192,9 +194,9 @@ class JsonPlan:
 
     def _message(self) -> Column:
         """Return why a record cannot be read, as far as can be told."""
-        listed = F.from_json(
-            F.concat(F.lit("["), self._text, F.lit("]")), "array<variant>", STRICTLY
-        )
+        # Of objects with nothing that is looked at: no value in them is too large for its type
+        nothing = ArrayType(StructType([StructField(self._mark, BooleanType())]))
+        listed = F.from_json(F.concat(F.lit("["), self._text, F.lit("]")), nothing, STRICTLY)
         reason = (
             F.when(~F.is_valid_utf8(self._text), F.lit("it is not UTF-8"))
             .when(
@@ -208,7 +210,9 @@ class JsonPlan:
             )
             .when(
                 F.coalesce(F.size(listed), F.lit(-1)) != 1,
-                F.lit("it is no JSON, or goes on behind the object"),
+                F.lit(
+                    "it is no JSON, goes on behind the object, or is beyond the parser's limits"
+                ),
             )
             .when(
                 ~F.coalesce(self._is_one_object(), F.lit(False)),
