@@ -47,6 +47,11 @@ FIELDS = {
     "placed": "timestamp_millis(1700000000123)",
 }  # fmt: skip
 REGISTERED = 33
+LOGICAL = {"timestamp": "timestamp-micros", "timestamp_ntz": "local-timestamp-micros"}
+
+
+def record(field: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": "t", "type": field}]}
 
 
 @pytest.fixture
@@ -124,6 +129,27 @@ def test_a_column_of_another_type_is_refused_at_once(
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
+@pytest.mark.parametrize("around", ["{}", "array({})", "map('k', {})"])
+def test_a_timestamp_is_no_number(spark: Any, registry: MemoryRegistry, kind: str, around: str):
+    """Spark would write milliseconds into it, and cut the rest off."""
+    moment = around.format(f"CAST('2026-01-02 03:04:05.123456' AS {kind})")
+    frame = spark.sql(f"SELECT struct({moment} AS t) AS value")
+    plain: Any = {
+        "{}": ["null", "long"],
+        "array({})": {"type": "array", "items": "long"},
+        "map('k', {})": {"type": "map", "values": ["null", "long"]},
+    }[around]
+    told = json.dumps(plain).replace(
+        '"long"', json.dumps({"type": "long", "logicalType": LOGICAL[kind]})
+    )
+    for number, field in enumerate((plain, json.loads(told)), 1):
+        registry.add(f"t{number}", record(field), number)
+    with pytest.raises(InvalidColumn, match="is a timestamp, and in the schema a long"):
+        ow.avro.encode(frame, registry=registry, subject="t1")
+    assert ow.avro.encode(frame, registry=registry, subject="t2").first().value is not None
+
+
 def test_schemas_are_registered_by_those_who_ask_for_it(spark: Any, registry: MemoryRegistry):
     schema = json.dumps(ORDER | {"name": "Other"})
     with pytest.raises(SchemaUnknown, match="not registered"):
@@ -179,6 +205,10 @@ REFUSED: dict[str, tuple[Callable[[DataFrame, Any], Any], type[OncewardError], s
     "a negative time": (
         lambda f, r: ow.avro.decode(f, registry=r, subject="orders", refresh_s=-1),
         ConfigurationError, "refresh_s",
+    ),
+    "a checkpoint without a name": (
+        lambda f, r: ow.avro.decode(f, registry=r, subject="orders", checkpoint=""),
+        ConfigurationError, "checkpoint=",
     ),
     "dead letters without a stream": (
         lambda f, r: ow.avro.decode(f, registry=r, subject="s", on_error="dead_letter"),

@@ -11,7 +11,14 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.avro.functions import to_avro
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from onceward.engine.decoding import TAG, DecodingStep, register
 from onceward.errors import ConfigurationError, InvalidColumn, SchemaUnknown, UnsupportedSchema
@@ -183,8 +190,8 @@ def _check(frame: DataFrame, column: str, kind: DataType, text: str, name: str) 
 
 
 def _differences(kind: DataType, schema: Type, where: str) -> list[str]:
-    """List the fields that only one of the two has. Spark would write nulls for those that may be
-    null."""
+    """List what Spark would write as something else: of fields that only one of the two has nulls,
+    and of a timestamp whose schema says nothing of time milliseconds, cut off."""
     if schema.kind == "union":
         others = [member for member in schema.inside if member.kind != "null"]
         return _differences(kind, others[0], where) if len(others) == 1 else []
@@ -198,6 +205,9 @@ def _differences(kind: DataType, schema: Type, where: str) -> list[str]:
         for name in ours.keys() & theirs.keys():
             found += _differences(ours[name], theirs[name], f"{where}.{name}")
         return found
+    if isinstance(kind, TimestampType | TimestampNTZType) and schema.kind == "long":
+        why = f"{where} is a timestamp, and in the schema a long that stands for no time"
+        return [] if schema.logical else [why]
     inner: Any = None
     if isinstance(kind, ArrayType) and schema.kind == "array":
         inner = kind.elementType
