@@ -91,6 +91,8 @@ class AvroPlan:
         self._beside = (
             adjacent_fields(self._reader, schemas.texts.values()) if self._texts else None
         )
+        # Once: a batch that has dead letters is planned anew
+        self._pairs = {number: self._pair(text) for number, text in schemas.texts.items()}
         self._unfit = unfit
         self._mark, self._end = _new_mark()
 
@@ -153,8 +155,8 @@ class AvroPlan:
         nothing = F.lit(None) if self._schemas.texts else F.lit(None).cast(self._nothing())
         # Known ids first: what comes behind them costs them nothing.
         branches = [
-            (self._begins_with(number), self._read_by(text))
-            for number, text in self._schemas.texts.items()
+            (self._begins_with(number), self._read_by(*pair))
+            for number, pair in self._pairs.items()
         ]
         if unreadable := self._unreadable_ids():
             branches.append((self._begins_with_any(unreadable), nothing))
@@ -172,15 +174,16 @@ class AvroPlan:
         """List the ids whose records cannot be read, whatever is in them."""
         return sorted({*self._schemas.missing, *self._schemas.unreadable})
 
-    def _read_by(self, writer: str) -> Column:
-        framed = F.concat(self._value, F.lit(self._mark))
+    def _pair(self, writer: str) -> tuple[str, str]:
+        """Return the schemas that framed records of ``writer`` are written and read by."""
         writer = same_with_bytes(writer, self._texts)
         if self._beside is None:
-            whole, reader = around_writer(writer), around_reader(self._reader, writer)
-        else:
-            whole, reader = self._beside.writer(writer), self._beside.reader(self._reader)
-        whole, reader = with_one_name(whole, reader)
-        return from_avro(framed, whole, {**_MODE, "avroSchema": reader})
+            return with_one_name(around_writer(writer), around_reader(self._reader, writer))
+        return with_one_name(self._beside.writer(writer), self._beside.reader(self._reader))
+
+    def _read_by(self, writer: str, reader: str) -> Column:
+        framed = F.concat(self._value, F.lit(self._mark))
+        return from_avro(framed, writer, {**_MODE, "avroSchema": reader})
 
     def _is_framed(self) -> Column:
         begins = F.substring(self._value, 1, len(MAGIC)) == F.lit(MAGIC)

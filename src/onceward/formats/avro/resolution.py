@@ -118,20 +118,19 @@ class _OneName:
             name = f"{self._stem}{place}.{name.rpartition('.')[2]}"
         if not self._is_new("writer", name):
             return name
-        fields = [self._writer_field(one, n, match, together) for n in range(len(one.fields))]
+        sources = [] if match is None else self._theirs(one, match)
+        places = {id(field): n for n, field in enumerate(sources) if field is not None}
+        fields = []
+        for number, field in enumerate(one.fields):
+            n = places.get(id(field))
+            if match is None or n is None:
+                alone = self._writer(field.type, None, ())
+                fields.append({"name": f"{self._stem}{number}", "type": alone})
+                continue
+            ours = match.fields[n]
+            kind = self._writer(field.type, ours.type, self._of_field(match, n, together))
+            fields.append({"name": ours.names[0], "type": kind})
         return _with_name(one, name, fields)
-
-    def _writer_field(
-        self, writer: Type, number: int, match: Type | None, together: tuple[Type, ...]
-    ) -> dict[str, Any]:
-        field = writer.fields[number]
-        for n, theirs in enumerate([] if match is None else self._theirs(writer, match)):
-            if theirs is field:
-                assert match is not None  # noqa: S101 — whose fields these are
-                ours = match.fields[n]
-                kind = self._writer(field.type, ours.type, self._of_field(match, n, together))
-                return {"name": ours.names[0], "type": kind}
-        return {"name": f"{self._stem}{number}", "type": self._writer(field.type, None, ())}
 
     def _of_field(self, reader: Type, number: int, writers: tuple[Type, ...]) -> tuple[Type, ...]:
         """Return what is read as field ``number`` of ``reader``."""
