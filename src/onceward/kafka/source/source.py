@@ -141,7 +141,8 @@ def kafka_source(
         client_id=f"onceward-source-{pipeline_id or reads.short_name}",
         oauth_token_provider=oauth_token_provider,
     )
-    is_login_known = not _has_a_login_of_its_own(spark_options or {})
+    own = _own(spark_options or {})
+    is_login_known = not _has_a_login_of_its_own(own)
     if is_login_known:
         remember(client_settings)
     use_the_drivers_python(spark.sparkContext)
@@ -150,7 +151,7 @@ def kafka_source(
         "kafka.bootstrap.servers": ",".join(client_settings.bootstrap_servers),
         reads.option[0]: reads.option[1],
         "includeHeaders": "true",
-        **_with_defaults(_own(spark_options or {})),
+        **_with_defaults(own),
         "kafka.isolation.level": "read_committed",
     }
     if max_offsets_per_trigger is not None:
@@ -203,7 +204,7 @@ def _must_answer(client: KafkaClient) -> None:
         ) from unreachable
 
 
-def _has_a_login_of_its_own(spark_options: Mapping[str, Any]) -> bool:
+def _has_a_login_of_its_own(spark_options: Mapping[str, str]) -> bool:
     """Return whether Spark's reader is told how to log in, or where, in a way that our client is
     not."""
     return any(name.lower().startswith(_LOGINS) for name in spark_options)
