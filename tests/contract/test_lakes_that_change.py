@@ -687,6 +687,19 @@ def test_tables_that_forget_their_writers_are_refused(delta: DeltaKit):
     Process(delta).open()
 
 
+def test_a_table_that_forgets_while_a_query_runs_has_lost_no_batches(delta: DeltaKit):
+    """It says that it forgets, and once it does not, knows what it has not dropped for good."""
+    name, process = "delta.setTransactionRetentionDuration", Process(delta).open()
+    process.commit(FIRST)
+    alter = f"ALTER TABLE delta.`{delta.path}`"
+    delta.lake.sql(f"{alter} SET TBLPROPERTIES ('{name}'='interval 0 days')")
+    with pytest.raises(ConfigurationError, match="forgotten which batches"):
+        process.begin()
+    delta.lake.sql(f"{alter} UNSET TBLPROPERTIES ('{name}')")
+    process.commit(SECOND)
+    assert delta.visible() == Counter(FIRST + SECOND)
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
