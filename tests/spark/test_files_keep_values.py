@@ -79,12 +79,15 @@ def every_kind(spark: SparkSession) -> DataFrame:
     )
 
 
-@pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
+@pytest.mark.parametrize("file_format", ["csv", "json", "parquet", "orc", "avro"])
 def test_what_is_read_back_is_what_was_written(
     spark: SparkSession, tmp_path: Path, file_format: str
 ):
+    zones: Any = spark._jvm.java.util.TimeZone
+    of_jvm = zones.getDefault()
     spark.conf.set("spark.sql.session.timeZone", "Europe/Amsterdam")
     try:
+        zones.setDefault(zones.getTimeZone("UTC" if file_format == "orc" else "Asia/Tokyo"))
         frame = every_kind(spark)
         if file_format != "csv":
             frame = frame.selectExpr(
@@ -101,6 +104,7 @@ def test_what_is_read_back_is_what_was_written(
         )
         assert told(reader.load(str(tmp_path / "out")).drop("batch")) == told(frame)
     finally:
+        zones.setDefault(of_jvm)
         spark.conf.unset("spark.sql.session.timeZone")
 
 
@@ -205,6 +209,31 @@ def test_files_are_read_by_the_calendar_that_they_are_written_by(
             assert told(rows) == told(frame)
         finally:
             spark.conf.unset(name)
+
+
+def test_orc_takes_no_times_by_a_clock_that_its_readers_may_not_have(
+    spark: SparkSession, tmp_path: Path
+):
+    """Of that zone, the second is the first one hour later."""
+    zones: Any = spark._jvm.java.util.TimeZone
+    before = zones.getDefault()
+    twice = spark.sql(
+        "SELECT array(struct(timestamp'2025-10-26 00:30:00Z' AS a), struct(timestamp'2025-10-26 "
+        "01:30:00Z' AS a)) AS list, timestamp_ntz'2025-10-26 02:30:00' AS local"
+    )
+    try:
+        zones.setDefault(zones.getTimeZone("Europe/Berlin"))
+        with pytest.raises(ConfigurationError, match=r"\(Europe/Berlin\).*user.timezone=UTC"):
+            write(sink(tmp_path, format="orc"), twice)
+        write(sink(tmp_path / "local", format="orc"), twice.select("local"))
+        zones.setDefault(zones.getTimeZone("Etc/UTC"))
+        write(sink(tmp_path, format="orc"), twice)
+        read = spark.read.schema(twice.schema).orc(str(tmp_path / "out"))
+        assert told(read.selectExpr("inline(list)")) == told(twice.selectExpr("inline(list)"))
+        local = spark.read.orc(str(tmp_path / "local" / "out")).select("local")
+        assert local.collect() == twice.select("local").collect()
+    finally:
+        zones.setDefault(before)
 
 
 def test_rows_whose_line_would_be_blank_are_refused(spark: SparkSession, tmp_path: Path):

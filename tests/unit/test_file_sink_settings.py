@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
+    ByteType,
     DateType,
     IntegerType,
+    MapType,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -35,8 +39,9 @@ KAFKA = ow.KafkaLedger("localhost:9092")
 def fields(text: str) -> StructType:
     kinds = {
         kind.simpleString(): kind
-        for kind in (StringType(), IntegerType(), DateType(), BinaryType())
+        for kind in (StringType(), IntegerType(), ShortType(), DateType(), BinaryType())
     }
+    kinds["nested"] = StructType().add("a", ArrayType(MapType(StringType(), ByteType())))
     kinds |= {kind.simpleString(): kind for kind in (TimestampType(), TimestampNTZType())}
     return StructType(
         [
@@ -159,6 +164,8 @@ def test_the_ledger_is_beside_the_files_and_hidden(path: Any):
         ("value string, Bytes binary", {"partition_by": "bytes"}, "'bytes'"),
         ("value string, at timestamp", {"partition_by": "at"}, "timestamp"),
         ("value string, bytes binary", {"format": "csv"}, "base64"),
+        ("value string, small smallint", {"format": "avro"}, "column small is of type smallint"),
+        ("value nested", {"format": "avro"}, "cast it to int"),
     ],
 )
 def test_a_frame_that_does_not_fit_is_named(schema: str, settings: dict[str, Any], named: str):
@@ -176,6 +183,8 @@ def test_a_frame_that_does_not_fit_is_named(schema: str, settings: dict[str, Any
         ("value string, day date", {"format": "text", "partition_by": "day"}),
         ("value string, at timestamp_ntz", {"partition_by": "at"}),
         ("value string, bytes binary, at timestamp", {}),
+        ("value int, small smallint", {"format": "avro", "partition_by": "small"}),
+        ("value int, small smallint", {"format": "orc"}),
     ],
 )
 def test_a_frame_that_fits(schema: str, settings: dict[str, Any]):

@@ -6,7 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from onceward.errors import InvalidColumn
 from onceward.files.manifest import ATTEMPT
@@ -101,6 +111,27 @@ def _is_no_csv(schema: StructType, settings: FileSinkSettings) -> InvalidColumn 
     return None
 
 
+def _is_no_avro(schema: StructType, settings: FileSinkSettings) -> InvalidColumn | None:
+    for name in columns_in_files(schema.names, settings.partition_by):
+        if settings.format == "avro" and _has_small_integers(schema[name].dataType):
+            return InvalidColumn(
+                f"column {name} is of type {schema[name].dataType.simpleString()}, and Avro has "
+                "no tinyint and no smallint: readers refuse the file with this schema",
+                next_step="cast it to int in the query",
+            )
+    return None
+
+
+def _has_small_integers(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_small_integers(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _has_small_integers(kind.elementType)
+    if isinstance(kind, MapType):
+        return _has_small_integers(kind.valueType)
+    return isinstance(kind, (ByteType, ShortType))
+
+
 _RULES = (
     _partition_is_missing,
     _folder_loses_values,
@@ -109,6 +140,7 @@ _RULES = (
     _files_are_empty,
     _is_no_text,
     _is_no_csv,
+    _is_no_avro,
 )
 
 

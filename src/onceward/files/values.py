@@ -17,6 +17,7 @@ from pyspark.sql.types import StringType
 
 from onceward.errors import ConfigurationError
 from onceward.spark.batch.carried import unless
+from onceward.spark.files.orc_times import must_keep_instants
 from onceward.spark.files.parquet_times import must_keep_dates, must_keep_microseconds
 
 # read back without an option; offsets have seconds where a zone's had them (XXXXX)
@@ -51,12 +52,14 @@ def must_keep_times(frame: DataFrame, format_name: str, given: Mapping[str, str]
     """Check how the session writes timestamps.
 
     :raises ConfigurationError: it writes them without microseconds (by Java's old rules, or to
-        Parquet), or by another calendar.
+        Parquet), by another calendar, or to ORC by a clock that is not UTC's.
     """
     session = frame.sparkSession
     must_keep_dates(session, frame.schema, format_name)
     if format_name == "parquet":
         must_keep_microseconds(session, frame.schema)
+    if format_name == "orc":
+        must_keep_instants(session, frame.schema)
     if format_name not in _KEEPING or "timestampformat" in {name.lower() for name in given}:
         return
     if str(session.conf.get(_PARSER)).upper() == "LEGACY":

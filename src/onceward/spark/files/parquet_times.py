@@ -33,7 +33,7 @@ def must_keep_microseconds(session: SparkSession, schema: StructType) -> None:
 
     :raises ConfigurationError: they do not, and columns of ``schema`` may have them.
     """
-    if str(session.conf.get(_SETTING)).upper() == "TIMESTAMP_MILLIS" and _has(
+    if str(session.conf.get(_SETTING)).upper() == "TIMESTAMP_MILLIS" and has_any(
         schema, TimestampType
     ):
         raise ConfigurationError(
@@ -53,7 +53,7 @@ def must_keep_dates(session: SparkSession, kind: DataType, format_name: str) -> 
     :raises ConfigurationError: it does not, and ``kind`` has dates or timestamps.
     """
     for setting, kinds in _CALENDARS.get(format_name, {}).items():
-        if str(session.conf.get(setting)).upper() == "LEGACY" and _has(kind, *kinds):
+        if str(session.conf.get(setting)).upper() == "LEGACY" and has_any(kind, *kinds):
             raise ConfigurationError(
                 f"{setting}=LEGACY writes dates before 1582 (and timestamps before 1900) by the "
                 "Julian calendar, and readers take them for other ones",
@@ -61,14 +61,14 @@ def must_keep_dates(session: SparkSession, kind: DataType, format_name: str) -> 
             )
 
 
-def _has(kind: DataType, *kinds: type[DataType]) -> bool:
+def has_any(kind: DataType, *kinds: type[DataType]) -> bool:
     """Return whether a type contains one of ``kinds``; timestamps without a time zone are none:
     they are always kept.
     """
     if isinstance(kind, StructType):
-        return any(_has(field.dataType, *kinds) for field in kind.fields)
+        return any(has_any(field.dataType, *kinds) for field in kind.fields)
     if isinstance(kind, ArrayType):
-        return _has(kind.elementType, *kinds)
+        return has_any(kind.elementType, *kinds)
     if isinstance(kind, MapType):
-        return _has(kind.keyType, *kinds) or _has(kind.valueType, *kinds)
+        return has_any(kind.keyType, *kinds) or has_any(kind.valueType, *kinds)
     return isinstance(kind, kinds)
