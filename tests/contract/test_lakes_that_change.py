@@ -31,6 +31,7 @@ from onceward.errors import (
     TargetUnreachable,
 )
 from onceward.ids import pipeline_id
+from onceward.spark.tables.delta_table import DeltaTable
 from onceward.spark.tables.iceberg_table import IcebergTable
 from onceward_testing.free_ports import free_ports
 from onceward_testing.sink_contract import FIRST, SECOND, Process, assert_holds
@@ -911,6 +912,15 @@ def test_tables_that_are_not_there(lake: Any, tmp_path: Path):
     ):
         with pytest.raises(TableMissing, match="CREATE TABLE"):
             sink.new_target().list_prepared()
+
+
+def test_a_path_that_the_jvm_cannot_write_is_the_settings_fault(
+    lake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Delta would write to another one, and find no table at this one."""
+    monkeypatch.setattr("onceward.spark.batch.file_names._encoding", lambda _: "ANSI_X3.4-1968")
+    with pytest.raises(ConfigurationError, match="this JVM cannot write"):
+        DeltaTable(lake, f"{tmp_path}/\xe9t\xe9")
 
 
 def test_a_catalog_that_does_not_answer_is_waited_for(lake: Any):

@@ -23,7 +23,14 @@ from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
-from onceward.errors import ComputationsMixed, InvalidColumn, RowRefused, SendFailed
+from onceward.errors import (
+    ComputationsMixed,
+    ConfigurationError,
+    InvalidColumn,
+    RowRefused,
+    SendFailed,
+)
+from onceward.spark.batch import file_names
 from onceward.spark.session.environment import block_manager
 from onceward_testing.sink_contract import batch
 from onceward_verify.files import FilesQuestion, check_files
@@ -134,6 +141,21 @@ def test_a_path_is_taken_as_it_stands(spark: SparkSession, tmp_path: Path):
         assert check_files(FilesQuestion(root=folder, pipeline_id="files")).not_covered == []
     assert spark.read.parquet(str(folder)).count() == ROWS
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_path_that_the_jvm_cannot_write_is_the_settings_fault(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As in a JVM without a locale. HDFS has its names in UTF-8 whatever that is."""
+    monkeypatch.setattr(file_names, "_encoding", lambda _: "ANSI_X3.4-1968")
+    frame = rows(spark)
+    for path in (tmp_path / "\xe9t\xe9", f"{tmp_path}/\xe9t\xe9"):
+        with pytest.raises(ConfigurationError, match=r"this JVM cannot write .*ANSI_X3.4-1968"):
+            sink(tmp_path, path=path)._checked(frame, None)
+    sink(tmp_path)._checked(frame, None)
+    hdfs = sink(tmp_path, path="hdfs://localhost:1/\xe9t\xe9", ledger=ow.FolderLedger(tmp_path))
+    hdfs._checked(frame, None)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("layout", ["batches", "manifest"])

@@ -22,6 +22,9 @@ RULE = Thrown(
     "org.apache.spark.sql.delta.schema.DeltaInvariantViolationException",
     "CHECK constraint short violated by row with values:\n - value : secret",
 )
+MINE = Thrown(
+    "org.apache.hadoop.fs.FileAlreadyExistsException", "File already exists: /data/v=a/part-00000"
+)
 FULL = Thrown("java.io.IOException", "No space left on device")
 
 
@@ -34,6 +37,7 @@ FULL = Thrown("java.io.IOException", "No space left on device")
             False,
             RowRefused,
         ),  # the second try of a task, under the name that the first one has mangled
+        ([MINE], False, SendFailed),
         ([UNMAPPABLE], True, SendFailed),
         ([THERE], True, SendFailed),
         ([FULL], False, SendFailed),
@@ -46,10 +50,14 @@ def test_a_name_that_the_jvm_cannot_write_is_the_datas_fault_where_its_locale_is
     error: type[OncewardError],
 ):
     monkeypatch.setattr(write_errors, "thrown_by", lambda _: tuple(thrown))
-    monkeypatch.setattr(write_errors, "_names_are_utf8", lambda: utf8)
-    with pytest.raises(error) as told, write_errors.failures_told("as parquet", "/data"):
-        raise RuntimeError("the job failed")
-    assert ("LC_ALL" in told.value.next_step) == (error is RowRefused)
+    monkeypatch.setattr(write_errors, "names_are_utf8", lambda: utf8)
+    for has_partitions, kind in ((True, error), (False, SendFailed)):
+        with (
+            pytest.raises(kind) as told,
+            write_errors.failures_told("to it", "/data", rows_name_folders=has_partitions),
+        ):
+            raise RuntimeError("the job failed")
+        assert ("LC_ALL" in told.value.next_step) == (kind is RowRefused)
 
 
 def test_a_rule_of_the_table_that_a_row_breaks_is_the_rows_fault(monkeypatch: pytest.MonkeyPatch):

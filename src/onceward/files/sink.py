@@ -31,6 +31,7 @@ from onceward.files.settings import (
 from onceward.files.target import FileTarget
 from onceward.files.values import guarded, must_keep_times
 from onceward.ids import pipeline_id as checked_pipeline_id
+from onceward.spark.batch.file_names import must_write_name
 from onceward.spark.files.file_writer import must_know
 
 
@@ -141,6 +142,7 @@ class FileSink(ForeachBatchSink):
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         must_be_a_frame(frame)
+        must_write_name(frame.sparkSession, self.settings.path)
         must_know(frame.sparkSession, self.settings.format)
         must_keep_times(frame, self.settings.format, self.settings.options)
         columns.check(frame.schema, self.settings)

@@ -4,16 +4,15 @@ files and tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
 
 from onceward.errors import InvalidColumn, OncewardError, RowRefused, SendFailed
 from onceward.spark.batch.carried import carried_in
-from onceward.spark.batch.causes import has_condition, has_kind, thrown_by
+from onceward.spark.batch.causes import Thrown, has_condition, has_kind, thrown_by
+from onceward.spark.batch.file_names import names_are_utf8
 
 _OUTSIDE = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
 _WORKER_DIED = "java.io.EOFException"
@@ -23,10 +22,11 @@ _BROKEN_RULE = ("InvariantViolationException", "DeltaInvariantViolationException
 
 
 @contextmanager
-def failures_told(how: str, place: str) -> Iterator[None]:
+def failures_told(how: str, place: str, *, rows_name_folders: bool = False) -> Iterator[None]:
     """Raise failures of the one job inside the block, which writes, as typed errors.
 
     :param how: "as parquet", say.
+    :param rows_name_folders: values of partition columns are in the names of folders.
     :raises InvalidColumn: the frame does not fit.
     :raises RowRefused: the frame's own plan (:mod:`onceward.spark.batch.carried`) or the table
         refuses a row.
@@ -62,10 +62,8 @@ def failures_told(how: str, place: str) -> Iterator[None]:
                 next_step="let the query leave such rows out or mend them, or change the table's "
                 "rule",
             ) from None
-        # A task that is tried again under the name that the first try has mangled says that the
-        # file is there.
-        unwritable = has_kind(causes, "InvalidPathException", "FileAlreadyExistsException")
-        if unwritable is not None and not _names_are_utf8():
+        unwritable = _unwritable(causes)
+        if rows_name_folders and unwritable is not None and not names_are_utf8():
             raise RowRefused(
                 f"a value of a partition column cannot be written in a file's name below {place}: "
                 f"{unwritable.message}",
@@ -83,13 +81,14 @@ def failures_told(how: str, place: str) -> Iterator[None]:
         raise
 
 
-def _names_are_utf8() -> bool:
-    """Return whether this JVM can write any text in a file's name. Where it cannot, neither can
-    those of executors started alike.
+def _unwritable(causes: Sequence[Thrown]) -> Thrown | None:
+    """Return what says of a name that it cannot be written, if the JVM's locale has not all
+    letters.
+
+    A task that is tried again under the name that the first try has mangled says that the file is
+    there.
     """
-    session = SparkSession.getActiveSession()
-    jvm: Any = None if session is None else session._jvm
-    return jvm is None or str(jvm.System.getProperty("sun.jnu.encoding")).upper() in (
-        "UTF-8",
-        "UTF8",
-    )
+    there = has_kind(causes, "FileAlreadyExistsException")
+    if there is not None and there.message.isascii() and "?" not in there.message:
+        there = None
+    return has_kind(causes, "InvalidPathException") or there

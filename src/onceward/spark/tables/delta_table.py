@@ -27,6 +27,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 from onceward.errors import ConfigurationError, InvalidColumn, TableMissing, TargetUnreachable
 from onceward.spark.batch.carried import unless
 from onceward.spark.batch.causes import thrown_by
+from onceward.spark.batch.file_names import must_write_name
 from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told
 from onceward.spark.files.parquet_times import must_keep_dates, must_keep_microseconds
@@ -160,7 +161,7 @@ def table_location(session: SparkSession, name: str) -> str:
 class DeltaTable:
     """The table at ``path``.
 
-    :raises ConfigurationError: the session has no Delta.
+    :raises ConfigurationError: the session has no Delta, or its JVM cannot write that path.
     """
 
     def __init__(self, session: SparkSession, path: str) -> None:
@@ -177,6 +178,7 @@ class DeltaTable:
             'spark.sql.extensions="io.delta.sql.DeltaSparkSessionExtension" and '
             'spark.sql.catalog.spark_catalog="org.apache.spark.sql.delta.catalog.DeltaCatalog"',
         )
+        must_write_name(session, path)
         self._delta = self._jvm.org.apache.spark.sql.delta
         self._log = self._delta.DeltaLog.forTable(self._session._jsparkSession, path)
 
@@ -270,7 +272,8 @@ class DeltaTable:
         transaction = self.begin()
         # The table may have changed since the frame was made to fit
         self._must_fit(frame, transaction.shape)
-        with failures_told("into a Delta table", self.path):
+        partitions = bool(transaction.shape.partition_by)
+        with failures_told("into a Delta table", self.path, rows_name_folders=partitions):
             return transaction.write(frame, options), transaction.shape
 
     def missing(self, actions: Sequence[str]) -> list[str]:
