@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -188,6 +189,24 @@ class TestFolder(ChainContract):
         (tmp_path / "file").write_text("no folder")
         with raises(LedgerUnreachable):
             ow.FolderLedger(tmp_path / "file").chain(P).take()
+
+    def test_a_disk_that_is_full_is_left_as_it_was(
+        self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chain = store.chain()
+        first = append(chain, chain.take())
+        before = sorted(os.listdir(tmp_path / P))
+
+        def full(_: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            for _ in range(3):
+                with pytest.raises(LedgerUnreachable, match="No space left"):
+                    chain.append(record(1, chain.begin(first)))
+            assert sorted(os.listdir(tmp_path / P)) == before
+        append(chain, first)
 
     def test_an_entry_that_cannot_be_read_is_named(self, store: Store, tmp_path: Path) -> None:
         chain = store.chain()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,12 +17,17 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 import onceward as ow
-from onceward.delivery import row_files
+from onceward.delivery import row_files, target
 from onceward.delivery.chunks import Delivery, output_data
 from onceward.delivery.row_files import RowFile, RowFileWriter
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.two_phase import Task
-from onceward.errors import ConfigurationError, LedgerUnreadable, PreparedDataLost
+from onceward.errors import (
+    ConfigurationError,
+    LedgerUnreadable,
+    PreparedDataLost,
+    StoreUnreachable,
+)
 from onceward.ids import AttemptId, BatchId, PipelineId
 from support.errors import raises
 
@@ -74,6 +82,23 @@ def test_two_that_are_built_alike_are_one_and_others_are_not(tmp_path: Path):
         {"resume": "skip_missing"},
     ):
         assert first._built_with != sink(tmp_path, **other)._built_with
+
+
+def test_a_note_that_a_full_disk_cuts_off_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    note = partial(target.must_belong, tmp_path / "store", PipelineId("p"), "chain", "here")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        for _ in range(3):
+            with pytest.raises(StoreUnreachable, match="No space left"):
+                note()
+    assert list(tmp_path.iterdir()) == []
+    note()
+    assert [found.name for found in tmp_path.iterdir()] == ["store@ledger"]
 
 
 def test_a_file_of_the_longest_pipeline_id_can_be_written(tmp_path: Path):

@@ -31,6 +31,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,11 +124,16 @@ def _other(noted: str, identity: str) -> str | None:
 
 def _write(note: Path, text: str) -> None:
     written = note.with_name(f"{note.name}.{surroundings.random_bytes(16).hex()}")
-    with written.open("x") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    written.replace(note)
+    try:
+        with written.open("x") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        written.replace(note)
+    finally:
+        # what a full disk has cut off
+        with suppress(OSError):
+            written.unlink()
     sync(note.parent)
 
 

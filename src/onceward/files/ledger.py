@@ -240,8 +240,16 @@ class FolderChain(Chain):
         """
         target = self._path(self._next)
         written = self._folder / f".{surroundings.random_bytes(16).hex()}"
-        with self._reached():
-            _write(written, entry)
+        try:
+            with self._reached():
+                _write(written, entry)
+            return self._linked(written, target)
+        finally:
+            # also what a full disk has cut off
+            with suppress(OSError):
+                written.unlink()
+
+    def _linked(self, written: Path, target: Path) -> bool:
         try:
             # link(2), not rename(2):
             # 1. an owner that is about to write slot n stands still;
@@ -257,9 +265,6 @@ class FolderChain(Chain):
                 f"whether {target} was written is not known: {error}",
                 next_step="look at the disk; the next start of the query looks what is there",
             ) from error
-        finally:
-            with suppress(OSError):
-                written.unlink()
         return True
 
     def _still_ours(self) -> list[int]:
