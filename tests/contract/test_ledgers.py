@@ -150,6 +150,31 @@ class TestFolder(ChainContract):
                 heir.progress(finished)
         assert heir.settle() == finished
 
+    @pytest.mark.parametrize("somebody_came", [False, True])
+    def test_a_doubt_about_settling_is_settled_for_good(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch, somebody_came: bool
+    ) -> None:
+        """Nobody is there but the takeover of who settles; or somebody behind it is."""
+        chain = store.chain()
+        first = append(chain, chain.take())
+
+        def fails(path: object, *_: object) -> None:
+            raise OSError("the disk does not answer")
+
+        for name, place in (("sync", folder), ("link", os), ("sync", folder)):
+            with monkeypatch.context() as patch:
+                patch.setattr(place, name, fails)
+                with pytest.raises(CommitInDoubt):
+                    chain.settle()
+        if somebody_came:
+            newest = store.chain().take()
+            with pytest.raises(Fenced):
+                chain.settle()
+            assert newest == first
+        else:
+            assert chain.settle() == first
+            append(chain, first)
+
     def test_a_folder_that_is_gone_or_restored_is_noticed_by_who_works_with_it(
         self, store: Store, tmp_path: Path
     ) -> None:

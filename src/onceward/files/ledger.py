@@ -118,6 +118,8 @@ class FolderChain(Chain):
         self._attempts = 0
         # the last record that was to be
         self._appended = b""
+        # Takeovers of ours of which it is not known whether they were carried out
+        self._takeovers: set[bytes] = set()
 
     def peek(self) -> LedgerRecord | None:
         return next(self.history(1), None)
@@ -149,15 +151,21 @@ class FolderChain(Chain):
 
     def _take_next(self) -> bool:
         """Win the next slot with a takeover; return False if it is taken."""
-        entry = {
+        owner = new_owner()
+        takeover = {
             "takeover": self._next,
+            "owner": owner,
             "host": socket.gethostname(),
             "pid": surroundings.process_id(),
             "at_ms": _now_ms(),
         }
-        if not self._won(json.dumps(entry).encode()):
+        entry = json.dumps(takeover).encode()
+        self._takeovers.add(entry)
+        if not self._won(entry):
+            self._takeovers.discard(entry)
             return False
-        self._owner, self._attempts = new_owner(), 0
+        self._takeovers.clear()
+        self._owner, self._attempts = owner, 0
         self._next += 1
         return True
 
@@ -209,24 +217,29 @@ class FolderChain(Chain):
             self._remove_old()
 
     def settle(self) -> LedgerRecord | None:
-        """Take the slot that the append in doubt was for, or the one behind it; from nobody
-        else.
+        """Take the slot that the append in doubt was for, or the one behind it and behind settling
+        that was in doubt itself; from nobody else.
         """
         while not self._take_next():
-            record = self._record_at(self._next)
-            if record is None or not self._is_our_own(record):
+            entry = self._entry_at(self._next)
+            if entry is None or not self._is_our_own(entry):
                 raise self._overtaken()
             # it was carried out
             self._next += 1
         return self.newest()
 
-    def _is_our_own(self, record: LedgerRecord) -> bool:
-        """Return whether the record is ours.
+    def _is_our_own(self, entry: bytes) -> bool:
+        """Return whether the entry is ours.
 
         What a new owner has published of its predecessor's batch still names the attempt that
         decided it.
         """
-        return record.attempt.owner == self._owner or encode(record) == self._appended
+        if _is_takeover(entry):
+            return entry in self._takeovers
+        if entry == self._appended:
+            return True
+        record = decode(entry, where=str(self._path(self._next)))
+        return record.attempt.owner == self._owner
 
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
         return islice(self._records(self._listed()[0]), limit)
@@ -310,15 +323,15 @@ class FolderChain(Chain):
     def _record_at(self, slot: int) -> LedgerRecord | None:
         """Return a slot's record; None where the entry is a takeover, or has been removed
         meanwhile."""
-        path = self._path(slot)
-        with self._reached():
-            try:
-                data = path.read_bytes()
-            except FileNotFoundError:
-                return None
-        if _is_takeover(data):
+        entry = self._entry_at(slot)
+        if entry is None or _is_takeover(entry):
             return None
-        return decode(data, where=str(path))
+        return decode(entry, where=str(self._path(slot)))
+
+    def _entry_at(self, slot: int) -> bytes | None:
+        with self._reached(), suppress(FileNotFoundError):
+            return self._path(slot).read_bytes()
+        return None
 
     def _remove_old(self) -> None:
         """Remove what lies far behind. Never raises: it can be done later."""
