@@ -304,11 +304,8 @@ class TwoPhaseTarget(Target):
     def _must_not_be_lost(self, lost: Sequence[Any], record: LedgerRecord) -> None:
         if not lost:
             return
-        newest = self.chain.newest()
-        if newest is not None and (newest.sequence, newest.state) != (
-            record.sequence,
-            RecordState.DECIDED,
-        ):
+        newest, here = self.chain.newest(), (record.sequence, RecordState.DECIDED)
+        if newest is not None and (newest.sequence, newest.state) != here:
             # It has published it, and readers have taken it away since
             raise takeover_error(record.pipeline, f"the ledger, which has {newest.batch}")
         # Only what was decided before this start: of what is lost later, nobody has said that it

@@ -25,9 +25,10 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import BatchChanged, ComputationsMixed, SourceDataLost
 from onceward.ids import BatchId
+from onceward.spark.batch.below import is_repeatable
 from onceward.spark.batch.job import naming_failures
 from onceward.spark.batch.persisted import count_rows
-from onceward.spark.batch.query import RunningBatch, is_repeatable
+from onceward.spark.batch.query import RunningBatch
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
-"""The rows of the running batch at a named place of the query's plan, once more. Driver only.
+"""The rows of the running batch at a named place of the query's plan, once more; and whether they
+are the same each time. Driver only.
 
-Called by ``engine.decoding``, inside ``foreachBatch``. A place is named with
+Called by ``engine.decoding``, and by the replay of a batch, inside ``foreachBatch``. A place is named with
 ``frame.alias(name)``, which stays in Spark's plans until they are optimized (``SubqueryAlias``).
 The plan of a batch has the sources' part of that batch in the place of the sources
 (``MicroBatchExecution.runBatch``: ``StreamingDataSourceV2ScanRelation`` with start and end offset,
@@ -38,6 +39,8 @@ _PLAIN = (
     "SerializeFromObject",
     *_WATERMARKS,
 )
+_TABLES = {"LogicalRelation", "HiveTableRelation", "DataSourceV2Relation"}
+"""Leaves of plans whose rows somebody else may change."""
 _UNSUPPORTED_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 
 
@@ -129,3 +132,31 @@ def _without_watermarks(plan: Any, jvm: Any) -> Any:
     for child in children:
         new_children.add(_without_watermarks(child, jvm))
     return plan.withNewChildren(jvm.org.apache.spark.api.python.PythonUtils.toSeq(new_children))
+
+
+def is_repeatable(frame: DataFrame) -> bool:
+    """Return whether a run of the batch at another time makes the same rows of ``frame``, as far
+    as can be told: nothing in the query or in the user's function is random, asks for the time,
+    reads a table, or calls a function of the user's, which may look something up.
+    """
+    execution = query_by_id(frame)
+    plans = [frame._jdf.queryExecution().analyzed()]
+    # The function's frame begins behind the query's own plan: its leaf is the batch
+    plans += [] if execution is None else [execution.logicalPlan()]
+    jvm: Any = frame.sparkSession._jvm
+    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    others = [patterns.PYTHON_UDF(), patterns.SCALA_UDF(), patterns.CURRENT_LIKE()]
+    return all(
+        plan.deterministic()
+        and not any(plan.containsPattern(pattern) for pattern in others)
+        and not _reads_tables(plan)
+        for plan in plans
+    )
+
+
+def _reads_tables(plan: Any) -> bool:
+    leaves = plan.collectLeaves()
+    return any(
+        not leaf.isStreaming() and leaf.getClass().getSimpleName() in _TABLES
+        for leaf in (leaves.apply(index) for index in range(leaves.size()))
+    )

@@ -37,8 +37,6 @@ from onceward.spark.batch.refused_modes import (
 from onceward.spark.session.settings import use_the_drivers_python
 
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-_TABLES = {"LogicalRelation", "HiveTableRelation", "DataSourceV2Relation"}
-"""Leaves of plans whose rows somebody else may change."""
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 # How every stateful physical operator prints its StatefulOperatorStateInfo
 _STATEFUL, _SHOWN_FIELDS = "state info [", 1
@@ -157,34 +155,6 @@ class SparkHistory:
         (``MicroBatchExecution``).
         """
         return bool(self._execution.lastExecution().isFirstBatch())
-
-
-def is_repeatable(frame: DataFrame) -> bool:
-    """Return whether a run of the batch at another time makes the same rows of ``frame``, as far
-    as can be told: nothing in the query or in the user's function is random, reads a table, or
-    calls a function of the user's, which may look something up.
-    """
-    execution = query_by_id(frame)
-    plans = [frame._jdf.queryExecution().analyzed()]
-    # The function's frame begins behind the query's own plan: its leaf is the batch
-    plans += [] if execution is None else [execution.logicalPlan()]
-    jvm: Any = frame.sparkSession._jvm
-    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-    called = [patterns.PYTHON_UDF(), patterns.SCALA_UDF()]
-    return all(
-        plan.deterministic()
-        and not any(plan.containsPattern(pattern) for pattern in called)
-        and not _reads_tables(plan)
-        for plan in plans
-    )
-
-
-def _reads_tables(plan: Any) -> bool:
-    leaves = plan.collectLeaves()
-    return any(
-        not leaf.isStreaming() and leaf.getClass().getSimpleName() in _TABLES
-        for leaf in (leaves.apply(index) for index in range(leaves.size()))
-    )
 
 
 def fingerprint(frame: DataFrame) -> int:
