@@ -105,7 +105,17 @@ def test_a_plan_that_is_the_same_each_time_is_told_from_one_that_is_not(pipeline
     def look(frame: DataFrame, batch_id: int) -> None:
         found.append(is_repeatable(frame))
 
-    plans = {"key": True, "rand() AS key": False, "now() AS key": False, "upper('k') AS key": True}
+    spark, table = pipeline.spark, f"{pipeline.checkpoint}-numbers"
+    spark.range(3).write.mode("overwrite").parquet(table)
+    spark.read.parquet(table).createOrReplaceTempView("numbers")
+    plans = {
+        "key": True,
+        "rand() AS key": False,
+        "now() AS key": False,
+        "upper('k') AS key": True,
+        "offset IN (SELECT id FROM numbers) AS key": False,
+        "offset > (SELECT max(id) FROM numbers) AS key": False,
+    }
     pipeline.feed(5)
     for number, (plan, expected) in enumerate(plans.items()):
         rows = pipeline.frame().selectExpr(plan)
@@ -113,7 +123,8 @@ def test_a_plan_that_is_the_same_each_time_is_told_from_one_that_is_not(pipeline
         folder = f"{pipeline.checkpoint}-{number}"
         query = writer.option("checkpointLocation", folder).start()
         assert query.awaitTermination(120)
-        assert found.pop() is expected
+        assert found.pop() is expected, plan
+    spark.catalog.dropTempView("numbers")
 
 
 def count_per_key(rows: DataFrame) -> DataFrame:

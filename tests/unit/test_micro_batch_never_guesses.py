@@ -8,6 +8,7 @@ if the ledger does.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -668,6 +669,33 @@ def test_rows_that_differ_by_chance_are_left():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay_module, "is_repeatable", lambda frame: False)
         batches(target).process(write(Frame(6)), running(0))
+    assert_once(target, 0)
+
+
+def test_a_dead_letter_that_can_be_read_now_is_never_chance(monkeypatch: pytest.MonkeyPatch):
+    """The state would have its record as well, and whoever feeds it back once more."""
+    monkeypatch.setattr(replay_module, "is_repeatable", lambda frame: False)
+    target = MemoryTarget()
+
+    def letters(good: int, aside: int) -> list[Write]:
+        dead = Write(Frame(aside), "dead", set_aside=True)  # type: ignore[arg-type]
+        return [*write(Frame(good)), dead]
+
+    batches(target).process(letters(5, 2), running(0, stateful=True))
+    with pytest.raises(BatchChanged):
+        batches(target).process(letters(5, 1), running(0, stateful=True))
+
+
+@pytest.mark.parametrize(("again", "stops"), [(("out", "b"), False), (("out", "c"), True)])
+def test_a_frame_that_was_empty_by_chance_is_no_new_frame(
+    monkeypatch: pytest.MonkeyPatch, again: tuple[str, str], stops: bool
+):
+    monkeypatch.setattr(replay_module, "is_repeatable", lambda frame: False)
+    target = MemoryTarget()
+    batches(target).process(write(Frame(5)) + write(Frame(0), where="b"), running(0))
+    now = [*write(Frame(5), where=again[0]), *write(Frame(3), where=again[1])]
+    with pytest.raises(BatchChanged) if stops else contextlib.nullcontext():
+        batches(target).process(now, running(0))
     assert_once(target, 0)
 
 

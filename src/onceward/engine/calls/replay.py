@@ -117,16 +117,24 @@ def _missing_writes(
     if outcome is ReplayOutcome.MORE_FRAMES and policy.resume == "write_missing":
         log.warning("%s: writing what is missing: %s", policy.pipeline, changed.message)
         return [writes[index] for index in lacking]
-    same_frames = [write.where for write in writes] == [frame.where for frame in committed]
-    by_chance = (
-        (outcome is ReplayOutcome.OTHER_ROWS or same_frames)
-        and not refused
-        and not all(is_repeatable(write.frame) for write in writes)
-    )
+    by_chance = not refused and _may_be_chance(outcome, writes, committed)
     if policy.resume == "skip_missing" or by_chance:
         log.warning("%s: left as it is: %s", policy.pipeline, changed.message)
         return ()
     raise changed
+
+
+def _may_be_chance(
+    outcome: ReplayOutcome, writes: Sequence[Write], committed: Sequence[FrameWritten]
+) -> bool:
+    """Return whether the program may be the same, and its plan have other rows each time. A dead
+    letter that can be read now is none of that: the state would have it as well.
+    """
+    same_frames = [write.where for write in writes] == [frame.where for frame in committed]
+    may_be = outcome is ReplayOutcome.OTHER_ROWS or (
+        outcome is ReplayOutcome.MORE_FRAMES and same_frames
+    )
+    return may_be and not all(is_repeatable(write.frame) for write in writes)
 
 
 def _count(

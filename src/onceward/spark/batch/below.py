@@ -62,8 +62,12 @@ def _names(plan: Any, prefix: str) -> Iterator[str]:
 
 
 def _children(plan: Any) -> list[Any]:
-    children = plan.children()
-    return [children.apply(index) for index in range(children.size())]
+    return _items(plan.children())
+
+
+def _items(found: Any) -> list[Any]:
+    """Return the items of a ``Seq``."""
+    return [found.apply(index) for index in range(found.size())]
 
 
 def rows_below(frame: DataFrame, tag: str) -> DataFrame:
@@ -150,13 +154,13 @@ def is_repeatable(frame: DataFrame) -> bool:
         plan.deterministic()
         and not any(plan.containsPattern(pattern) for pattern in others)
         and not _reads_tables(plan)
-        for plan in plans
+        for each in plans
+        for plan in [each, *_items(each.subqueriesAll())]
     )
 
 
 def _reads_tables(plan: Any) -> bool:
-    leaves = plan.collectLeaves()
     return any(
         not leaf.isStreaming() and leaf.getClass().getSimpleName() in _TABLES
-        for leaf in (leaves.apply(index) for index in range(leaves.size()))
+        for leaf in _items(plan.collectLeaves())
     )
