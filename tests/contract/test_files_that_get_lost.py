@@ -10,7 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from file_kits import FileKit, HereKit, dying_before_the_note_goes, write_here
@@ -429,6 +429,29 @@ def test_a_file_that_was_moved_before_the_death_and_taken_since(
     first = archive(kit)
     assert 0 < first.total() < len(FIRST)
     run_batch(kit, 0, FIRST)
+    assert first + kit.visible() == Counter(FIRST)
+    assert prepared(kit) == []
+
+
+@pytest.mark.fault("files-taken-by-readers")
+@pytest.mark.parametrize("resume", ["checkpoint", "skip_missing"])
+def test_a_folder_that_was_published_in_part_and_taken_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: Any
+):
+    """Somebody had made it, so that its files went into it one by one."""
+    kit = HereKit(tmp_path, "batches", monkeypatch)
+    dies_before_it_publishes(kit, monkeypatch)
+    (kit.folder / "out" / "batch=contract@0000000000").mkdir()
+    with monkeypatch.context() as patch:
+        breaking_moves(patch, 1, die)
+        with pytest.raises(Died):
+            run_batch(kit, 0, FIRST)
+    first = archive(kit)
+    assert 0 < first.total() < len(FIRST)
+    target = kit.new_target()
+    target._policy = SinkPolicy(kit.pipeline, resume=resume)
+    target.open(batch(0))
+    assert target.finish(target.peek()).state.value == "finished"
     assert first + kit.visible() == Counter(FIRST)
     assert prepared(kit) == []
 

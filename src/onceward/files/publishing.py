@@ -263,13 +263,15 @@ class Publisher:
             shape.must_be_there(files, self._settings)
         return result
 
-    def commit_what_is_left(self, committable: Mapping[str, Any]) -> None:
-        """Publish a batch of which a part is lost, on the user's word."""
+    def commit_what_is_left(self, committable: Mapping[str, Any]) -> CommitResult:
+        """Publish a batch of which a part is lost, on the user's word; again, if that has lost
+        more meanwhile.
+        """
         batch = _read(committable)
         files = self._committed_files(batch)
         if batch.layout == "manifest":
             manifest.publish_what_is_left(files, batch)
-            return
+            return CommitResult.DONE
         there = files.listed(_ready(batch)) or {}
         whole = {
             name: size
@@ -279,7 +281,7 @@ class Publisher:
         # cut short: no reader could read on
         for name in there.keys() - whole.keys() - {name + _PUBLISHED for name in whole}:
             files.remove(f"{_ready(batch)}/{name}")
-        self.commit(batch._replace(files=whole).as_told())
+        return self.commit(batch._replace(files=whole).as_told())
 
     def _committed_files(self, batch: Committable) -> Files:
         if batch.root == self.files.root:
@@ -387,14 +389,15 @@ def _publish_renaming(files: Files, batch: Committable) -> CommitResult:
 
 def _publish_folder(files: Files, batch: Committable) -> CommitResult:
     prepared, published = files.listed(_ready(batch)) or {}, files.listed(batch.to)
-    waiting = lost_files(batch.files, published or {})
+    marked = [name for name in batch.files if name + _PUBLISHED in prepared]
+    waiting = [name for name in lost_files(batch.files, published or {}) if name not in marked]
     if lost := [name for name in waiting if prepared.get(name) != batch.files[name]]:
         return report_lost(lost, batch)
-    if published is None:
+    if published is None and not marked:
         if not files.move(_ready(batch), batch.to):
             # another copy is about it: look again
             return CommitResult.RETRY_LATER
-    elif waiting:
+    elif waiting or marked:
         # somebody has made that folder, or has taken files out of it and put them back: nobody's
         # is removed
         return _publish_files(files, batch)

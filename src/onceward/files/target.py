@@ -20,8 +20,8 @@ from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.spark_jobs import SparkJobsAttempt, attempt_name
 from onceward.engine.target import Write, event_ids
-from onceward.engine.two_phase import TwoPhaseTarget
-from onceward.errors import ConfigurationError, ReportMismatch
+from onceward.engine.two_phase import CommitResult, GrowingPauses, TwoPhaseTarget
+from onceward.errors import ConfigurationError, PublishIncomplete, ReportMismatch
 from onceward.files.columns import columns_in_files
 from onceward.files.publishing import Publisher
 from onceward.files.settings import FileSinkSettings
@@ -212,4 +212,14 @@ class FileTarget(TwoPhaseTarget):
         super()._must_not_be_lost(lost, record)
         # it may be left out: what is still there need not be
         for committable in lost:
-            self._publisher.commit_what_is_left(committable)
+            pauses = GrowingPauses(self.commit_timeout_s)
+            done = (CommitResult.DONE, CommitResult.ALREADY_DONE)
+            while self._publisher.commit_what_is_left(committable) not in done:
+                if not pauses.wait():
+                    raise PublishIncomplete(
+                        f"{record.batch} is decided, and what is left of it could not be "
+                        f"published below {committable['root']}",
+                        next_step="see that nobody else writes below the path; start the query "
+                        'again with resume="skip_missing"',
+                        details={"pipeline": record.pipeline},
+                    )
