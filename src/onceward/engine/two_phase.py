@@ -259,7 +259,7 @@ class TwoPhaseTarget(Target):
         backoff = GrowingPauses(self.commit_timeout_s)
         while waiting:
             results = [(committable, self._commit(committable, record)) for committable in waiting]
-            self._must_not_be_lost(
+            record = self._must_not_be_lost(
                 [one for one, result in results if result is CommitResult.LOST], record
             )
             if any(result is not CommitResult.RETRY_LATER for _, result in results):
@@ -301,9 +301,10 @@ class TwoPhaseTarget(Target):
             )
         return CommitResult.DONE if result is None else result
 
-    def _must_not_be_lost(self, lost: Sequence[Any], record: LedgerRecord) -> None:
+    def _must_not_be_lost(self, lost: Sequence[Any], record: LedgerRecord) -> LedgerRecord:
+        """Return ``record``, as it is to be finished if the user goes on without what is lost."""
         if not lost:
-            return
+            return record
         newest, here = self.chain.newest(), (record.sequence, RecordState.DECIDED)
         if newest is not None and (newest.sequence, newest.state) != here:
             # It has published it, and readers have taken it away since
@@ -311,10 +312,9 @@ class TwoPhaseTarget(Target):
         # Only what was decided before this start: of what is lost later, nobody has said that it
         # may be.
         if self._policy.resume == "skip_missing" and record.sequence == self._inherited:
-            log.warning(
-                "%s: left out, as it is lost: of %s: %s", record.pipeline, record.batch, lost
-            )
-            return
+            text = "%s: left out, as it is lost: of %s: %s"
+            log.warning(text, record.pipeline, record.batch, lost)
+            return record
         raise PreparedDataLost(
             f"a part of {record.batch} was prepared and decided, and is gone from the target: "
             f"{str(lost[0])[:_LONGEST_TEXT]}"

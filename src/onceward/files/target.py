@@ -208,8 +208,8 @@ class FileTarget(TwoPhaseTarget):
         """
         return [{"folder": committable["folder"]} for committable in self._committables(record)]
 
-    def _must_not_be_lost(self, lost: Sequence[Any], record: LedgerRecord) -> None:
-        super()._must_not_be_lost(lost, record)
+    def _must_not_be_lost(self, lost: Sequence[Any], record: LedgerRecord) -> LedgerRecord:
+        record = super()._must_not_be_lost(lost, record)
         # it may be left out: what is still there need not be
         for committable in lost:
             pauses = GrowingPauses(self.commit_timeout_s)
@@ -223,3 +223,4 @@ class FileTarget(TwoPhaseTarget):
                         'again with resume="skip_missing"',
                         details={"pipeline": record.pipeline},
                     )
+        return record

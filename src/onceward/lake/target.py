@@ -8,8 +8,8 @@ batch is a :class:`LakeAttempt`: a Spark job for each frame, none of which reade
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from onceward import events
@@ -194,6 +194,17 @@ class LakeTarget(TwoPhaseTarget):
             found = int(lost.details["first_missing"]) - 1
             return Latest(self._table.place, self._table.id, found)
         return latest
+
+    def _must_not_be_lost(self, lost: Sequence[Any], record: LedgerRecord) -> LedgerRecord:
+        record = super()._must_not_be_lost(lost, record)
+        if not lost:
+            return record
+        # It is left out: the next start is not to look for it
+        output = record.outputs[self.kind]
+        found = self._table.newest_of(self._identity, self.branch)
+        latest = Latest(self._table.place, self._table.id, found)._asdict()
+        data = {**output.data, _LATEST: latest}
+        return replace(record, outputs={self.kind: replace(output, data=data)})
 
     def is_of_this_chain(self, recovered: Any) -> bool:
         """Return whether the attempt's name begins with this chain's mark."""

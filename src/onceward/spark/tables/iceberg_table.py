@@ -126,11 +126,15 @@ time.
 
 _GONE = (
     "NoSuchTableException", "NoSuchIcebergTableException", "NotFoundException",
-    "ValidationException", "IllegalStateException",
+    "ValidationException",
 )  # fmt: skip
-"""What Iceberg throws where a table was dropped, or another one, or an older copy, is in its place
-(``BaseMetastoreTableOperations.refreshFromMetadataLocation``,
-``HadoopTableOperations.refresh``). All else may pass.
+"""What Iceberg throws where a table was dropped, or an older copy is in its place
+(``HadoopTableOperations.refresh``). All else may pass, but for :data:`_ANOTHER`.
+"""
+_ANOTHER = "Table UUID does not match"
+"""How the message begins of the ``IllegalStateException`` where another table has its name
+(``BaseMetastoreTableOperations.refreshFromMetadataLocation``). One of another kind comes from
+whatever was closed: a client, Spark's context.
 """
 
 _TRIES = 5
@@ -228,7 +232,11 @@ class IcebergTable:
             causes = thrown_by(error)
             if not causes:
                 raise
-            if has_kind(causes, *_GONE) is not None:
+            is_another = any(
+                each.is_a("IllegalStateException") and each.message.startswith(_ANOTHER)
+                for each in causes
+            )
+            if is_another or has_kind(causes, *_GONE) is not None:
                 raise TableMissing(
                     f"the Iceberg table {self.name} is not there any more, or another one has its "
                     f"name, or it was put back from an older copy: {causes[0]}",
