@@ -96,6 +96,13 @@ while True:
     except Exception as error:
         print(error)
 """
+PASSES_OVER_ONE = """
+import time
+try:
+    time.sleep(3600)
+except BaseException:
+    time.sleep(3600)
+"""
 
 
 def counts(frame: DataFrame) -> DataFrame:
@@ -237,10 +244,15 @@ def test_each_query_of_a_job_has_a_plan_of_its_own(
     assert "no sink of Onceward" in both.output[places[1] : places[2]]
     assert "the first batch reads 0 offsets" in both.output[places[2] :]
     assert not list(pipeline.checkpoint.parent.glob(f"{pipeline.checkpoint.name}*"))
-    sleeps = plan(other, source=SEVERAL, loop=SLEEPS, timeout=2)
-    assert sleeps.exit_code == 0, sleeps.output
-    assert [part in sleeps.output for part in parts] == [True] * 3
-    assert "ran on for 2 s without defining a query" in caplog.text
+    for loop in (SLEEPS, PASSES_OVER_ONE):
+        sleeps = plan(other, source=SEVERAL, loop=loop, timeout=2)
+        assert sleeps.exit_code == 0, sleeps.output
+        assert [part in sleeps.output for part in parts] == [True] * 3
+        assert "ran on for 2 s without defining a query" in caplog.text
+        caplog.clear()
+    late = plan(other, source=f"{SLEEPS}{SEVERAL}", timeout=1)
+    assert late.exit_code == 64, late.output
+    assert "no query within 1 s" in late.output
     gone = plan("gone", source=SEVERAL)
     assert gone.exit_code == 78, gone.output
     assert gone.output.count("refused") == 1, gone.output

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from onceward.engine.calls.foreach_batch import ForeachBatchSink, error_of
 from onceward.engine.calls.journal import Journal, call_history
-from onceward.errors import OncewardError, UnsupportedQuery
+from onceward.errors import ConfigurationError, OncewardError, UnsupportedQuery
 from onceward.ids import partition_offsets
 from onceward.kafka.source.identity import known_settings
 from onceward.kafka.wire.client import KafkaClient
@@ -115,6 +115,7 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[Query
     :param job: a Python file, which is run as ``__main__`` in this process.
     :param timeout_s: how long the job may run until it defines its first query, and after each;
         then it is left, with a warning. In the main thread only, where signals come.
+    :raises ConfigurationError: it was left before it had defined a query.
     """
     plans: list[QueryPlan] = []
     path = [str(Path(job).resolve().parent), *sys.path[1:]]
@@ -127,10 +128,19 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[Query
 
         try:
             with _queries_intercepted(found), _replaced(sys, argv=[job, *arguments], path=path):
-                runpy.run_path(job, run_name="__main__")
+                try:
+                    runpy.run_path(job, run_name="__main__")
+                finally:
+                    alarm(0)
         except _JobWaits:
             pass
         except _JobGoesOn:
+            if not plans:
+                raise ConfigurationError(
+                    f"{job} has defined no query within {timeout_s:g} s, so that nothing is known "
+                    "of what its start would do",
+                    next_step="give it more with --timeout",
+                ) from None
             log.warning(
                 "%s ran on for %g s without defining a query, and was left; what it would define "
                 "later is not looked at. Next: a larger --timeout, if it does",
@@ -142,7 +152,8 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[Query
 @contextmanager
 def _alarm(seconds: float) -> Iterator[Callable[[float], object]]:
     """Give a function that has :class:`_JobGoesOn` raised so many seconds later (0: never), which
-    ends a ``time.sleep`` as well. It was called once, with ``seconds``.
+    ends a ``time.sleep`` as well, and each second from then on: a job may pass over one. It was
+    called once, with ``seconds``.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda _: None
@@ -153,8 +164,8 @@ def _alarm(seconds: float) -> Iterator[Callable[[float], object]]:
 
     before = signal.signal(signal.SIGALRM, ring)
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        yield lambda later: signal.setitimer(signal.ITIMER_REAL, later)
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1)
+        yield lambda later: signal.setitimer(signal.ITIMER_REAL, later, 1)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
