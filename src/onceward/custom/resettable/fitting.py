@@ -184,10 +184,15 @@ def _without_nanoseconds(source: pa.DataType, target: pa.DataType) -> pa.DataTyp
             _inner(field, wants[field.name], f".{field.name}") if field.name in wants else field
             for field in source
         )
-    if not kinds.is_nested(source) and not kinds.is_nested(target):
-        _must_keep_values(source.value_type if kinds.is_dictionary(source) else source, target)
-        return target if kinds.is_timestamp(source) or kinds.is_duration(source) else source
-    # its values are no lists, or have other names: that is said of the first one
+    plain = source.value_type if kinds.is_dictionary(source) else source
+    if kinds.is_timestamp(plain) or kinds.is_duration(plain):
+        _must_keep_values(plain, target)
+        return target
+    if kinds.is_date(plain) and kinds.is_date(target):
+        return target
+    if kinds.is_floating(plain) and kinds.is_floating(target):
+        _must_keep_values(plain, target)
+    # Whatever else does not fit is said of the first value that does not
     return source
 
 

@@ -197,8 +197,8 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and value is not True and value is not False
 
 
-def _floating(bits: int, digits: int) -> Check:
-    """Return the check for floating-point numbers of ``bits`` bits, ``digits`` of them for digits.
+def _floating(bits: int) -> Check:
+    """Return the check for floating-point numbers of ``bits`` bits.
 
     A float is rounded to them, as it is where it is written in a program; a whole number is exact,
     or refused.
@@ -207,14 +207,17 @@ def _floating(bits: int, digits: int) -> Check:
     def checked(value: Any) -> float:
         if isinstance(value, float):
             return value if bits == 64 else _single(value)
-        if _is_whole(value):
-            if abs(int(value)) > 1 << digits:
-                raise Unfit(
-                    f"is {_excerpt(value)}, which a floating-point number of {bits} bits cannot "
-                    "hold exactly"
-                )
-            return float(int(value))
-        raise Unfit(f"is {_kind(value)}, and no number")
+        if not _is_whole(value):
+            raise Unfit(f"is {_kind(value)}, and no number")
+        found = math.inf
+        with suppress(OverflowError):
+            found = float(int(value)) if bits == 64 else _single(float(int(value)))
+        if found != int(value):
+            raise Unfit(
+                f"is {_excerpt(value)}, which a floating-point number of {bits} bits cannot hold "
+                "exactly"
+            )
+        return found
 
     return checked
 
@@ -313,8 +316,8 @@ def _excerpt(value: Any, limit: int = 40) -> str:
 _INTEGERS: dict[type, int] = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
 _PLAIN: dict[type, Check] = {
     t.BooleanType: _is_instance(bool, "bool"),
-    t.FloatType: _floating(32, 24),
-    t.DoubleType: _floating(64, 53),
+    t.FloatType: _floating(32),
+    t.DoubleType: _floating(64),
     t.StringType: _is_instance(str, "str"),
     t.BinaryType: _bytes,
     t.DateType: _date,
