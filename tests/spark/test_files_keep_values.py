@@ -196,6 +196,21 @@ def test_a_session_that_writes_dates_by_another_calendar_is_refused_by_name(
     assert spark.read.format(format_name).load(str(tmp_path / "out")).collect()[0].a == 1
 
 
+def test_a_calendar_for_a_type_that_the_session_does_not_write_is_not_refused(
+    spark: SparkSession, tmp_path: Path
+):
+    settings = {"outputTimestampType": "TIMESTAMP_MICROS", "int96RebaseModeInWrite": "LEGACY"}
+    frame = spark.sql("SELECT timestamp'1422-06-03 00:00:00' AS a")
+    for name, value in settings.items():
+        spark.conf.set(f"spark.sql.parquet.{name}", value)
+    try:
+        write(sink(tmp_path), frame)
+    finally:
+        for name in settings:
+            spark.conf.unset(f"spark.sql.parquet.{name}")
+    assert told(read_files(spark, tmp_path / "out").select("a")) == told(frame)
+
+
 def test_files_are_read_by_the_calendar_that_they_are_written_by(
     spark: SparkSession, tmp_path: Path
 ):

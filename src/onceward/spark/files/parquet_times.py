@@ -52,8 +52,11 @@ def must_keep_dates(session: SparkSession, kind: DataType, format_name: str) -> 
 
     :raises ConfigurationError: it does not, and ``kind`` has dates or timestamps.
     """
+    writes_int96 = str(session.conf.get(_SETTING)).upper() == "INT96"
     for setting, kinds in _CALENDARS.get(format_name, {}).items():
-        if str(session.conf.get(setting)).upper() == "LEGACY" and has_any(kind, *kinds):
+        counts = writes_int96 or "int96" not in setting
+        is_legacy = counts and str(session.conf.get(setting)).upper() == "LEGACY"
+        if is_legacy and has_any(kind, *kinds):
             raise ConfigurationError(
                 f"{setting}=LEGACY writes dates before 1582 (and timestamps before 1900) by the "
                 "Julian calendar, and readers take them for other ones",
