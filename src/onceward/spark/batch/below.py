@@ -1,12 +1,12 @@
 """The rows of the running batch at a named place of the query's plan, once more; and whether they
 are the same each time. Driver only.
 
-Called by ``engine.decoding``, and by the replay of a batch, inside ``foreachBatch``. A place is named with
-``frame.alias(name)``, which stays in Spark's plans until they are optimized (``SubqueryAlias``).
-The plan of a batch has the sources' part of that batch in the place of the sources
-(``MicroBatchExecution.runBatch``: ``StreamingDataSourceV2ScanRelation`` with start and end offset,
-or what ``Source.getBatch`` gave), so what stands below the name can be run by itself, as often as
-wanted.
+Called by ``engine.decoding``, and by the replay of a batch, inside ``foreachBatch``. A place is
+named with ``frame.alias(name)``, which stays in Spark's plans until they are optimized
+(``SubqueryAlias``). The plan of a batch has the sources' part of that batch in the place of the
+sources (``MicroBatchExecution.runBatch``: ``StreamingDataSourceV2ScanRelation`` with start and end
+offset, or what ``Source.getBatch`` gave), so what stands below the name can be run by itself, as
+often as wanted.
 
 That holds for what gives the same rows each time and keeps no state: a filter, a projection, a
 watermark (which is a note for what stands above it, and left out here). Anything else below the
