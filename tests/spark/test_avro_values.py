@@ -239,6 +239,22 @@ NAMES = [
      Row(x=Row(member0=None, member1=Row(a=7)))),
     ("two of a union that are one now", ["null", old("com.a.P"), old("com.b.P")], (2, {"a": 7}),
      ["string", new("com.c.P"), "null"], Row(member0=None, member1=Row(b=7))),
+    ("two of a union that are one of two now", ["null", old("v1.P"), old("v2.P"), old("Q")],
+     (1, {"a": 7}), ["null", old("v2.P"), old("Q")], Row(member0=Row(a=7), member1=None)),
+    ("the other one", ["null", old("v1.P"), old("v2.P"), old("Q")],
+     (2, {"a": 7}), ["null", old("v2.P"), old("Q")], Row(member0=Row(a=7), member1=None)),
+    ("what is beside them", ["null", old("v1.P"), old("v2.P"), old("Q")],
+     (3, {"a": 7}), ["null", old("v2.P"), old("Q")], Row(member0=None, member1=Row(a=7))),
+    ("the enum of its full name", ["null", enum("v1.E"), enum("v2.E")], (2, 1),
+     ["null", enum("v2.E")], "B"),
+    ("enums of two records' unions",
+     [record(("e", ["null", enum("v1.E")]), name="v1.P"),
+      record(("e", ["null", enum("v2.E")]), name="v2.P")], (1, {"e": (1, 1)}),
+     record(("e", ["null", enum("E")]), name="P"), Row(e="B")),
+    ("a full alias before a short name", ["null", enum("v1.E"), enum("v2.E")], (2, 1),
+     [enum("E"), enum("v3.F", "v2.E"), "null"], Row(member0=None, member1="B")),
+    ("the fixed of a full alias", ["null", fixed("v1.E"), fixed("v2.E")], (2, b"xy"),
+     ["null", fixed("v3.E", "v2.E")], bytearray(b"xy")),
     ("one that is two now", record(("x", old("a.P")), ("y", "a.P")), {"x": {"a": 7}, "y": {"a": 8}},
      record(("x", new("b.P")), ("y", new("b.Q", "P"))), Row(x=Row(b=7), y=Row(b=8))),
     ("one that is used again", record(("x", old("a.P")), ("y", "a.P"), ("z", old("c.Z"))),
@@ -267,6 +283,19 @@ def test_names_match_as_the_specification_says(spark: Any):
     union for a record of the same fields before one of an alias."""
     for what, writer, value, reader, wanted in NAMES:
         assert read(spark, writer, value, reader) == wanted, what
+
+
+def test_what_a_union_loses_is_named(spark: Any):
+    """Of the enums of one union Java's library reads one as the reader's; and a record that is
+    not what it is named is none of the same fields."""
+    writer, reader = ["null", enum("v1.E"), enum("v2.E")], ["null", enum("v2.E")]
+    with pytest.raises(Exception, match=r"v1\.E is not read as v2\.E"):
+        read(spark, writer, (1, 1), reader)
+    assert read(spark, writer, (0, None), reader) is None
+    writer = [old("v1.P"), record(("c", "int"), name="v2.P")]
+    reader = [old("P"), record(fields=[one_field("b")], name="Q")]
+    with pytest.raises(Exception, match=r"v2\.P is not read as P"):
+        read(spark, writer, (1, {"c": 7}), reader)
 
 
 @pytest.mark.parametrize("around", [False, True], ids=["ours beside its fields", "ours around it"])

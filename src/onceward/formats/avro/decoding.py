@@ -16,7 +16,7 @@ from onceward.errors import ConfigurationError, SchemaUnknown, UnsupportedSchema
 from onceward.formats.avro.id_file import IdFile
 from onceward.formats.avro.memory import Registry, Schemas, as_registry, in_context, memory_for
 from onceward.formats.avro.plan import AvroPlan
-from onceward.formats.avro.resolution import why_values_would_change
+from onceward.formats.avro.resolution import why_some_are_lost, why_values_would_change
 from onceward.formats.avro.schemas import without_times
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
 from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read
@@ -215,7 +215,9 @@ def _plan(session: SparkSession, tag: str, column: str, schemas: Schemas, reader
             log.warning("records of schema id %d cannot be read: %s", number, why)
             continue
         texts[number] = text
-        if (doubt := why_not_readable_as(session, text, reader)) is not None:
+        if (lost := why_some_are_lost(text, reader)) is not None:
+            log.warning("some records of schema id %d cannot be read: %s", number, lost)
+        if (doubt := lost or why_not_readable_as(session, text, reader)) is not None:
             unfit[number] = doubt
     reader = without_times(reader)
     return AvroPlan(

@@ -39,8 +39,14 @@ def why_values_would_change(writer: str, reader: str) -> str | None:
     that a decimal could be read from.
     """
     theirs, ours = parse_types(writer), parse_types(reader)
-    why = _difference(theirs, ours, "the value", set())
-    return why or _OneName(theirs, ours, writer + reader).why
+    return _difference(theirs, ours, "the value", set())
+
+
+def why_some_are_lost(writer: str, reader: str) -> str | None:
+    """Return which types of a writer's unions have a match in the reader's that the library cannot
+    be told of; None: none. What else is in these unions is read.
+    """
+    return _OneName(parse_types(writer), parse_types(reader), writer + reader).lost
 
 
 def with_one_name(writer: str, reader: str) -> tuple[str, str]:
@@ -56,18 +62,21 @@ class _OneName:
     """Names for the types of two schemas, and for their fields.
 
     A type that is read as others in other places is another type in each. Where several of a
-    writer's union are read as one, the last part of their names is the same, by which the library
-    goes next.
+    writer's are read as one, the first of them has its name, and the last part of the others'
+    names is the same. In a union the library goes by that next, of records that have what the
+    reader's needs. What else there is in a union is lost: as another record it would be read
+    wrong.
 
     :param text: what no name of ours is in.
     """
 
     def __init__(self, writer: Type, reader: Type, text: str) -> None:
-        self.why: str | None = None
+        self.lost: str | None = None
         self._stem = "onceward_type"
         while self._stem in text:
             self._stem += "_"
         self._names: dict[tuple[Type, tuple[Type, ...]], str] = {}
+        self._count = 0
         self._definitions: set[tuple[str, str]] = set()
         self._pairs: dict[tuple[Type, Type], list[AvroField | None]] = {}
         together = _distinct(_members(writer))
@@ -86,8 +95,6 @@ class _OneName:
             return one.source | {_INSIDE[one.kind]: items}
         if one.kind not in NAMED:
             return one.source
-        if reader.kind == "union" and len(together) > 1:
-            self._refuse_several(one, reader, together)
         name = self._name(one, together)
         if not self._is_new("reader", name):
             return name
@@ -101,7 +108,13 @@ class _OneName:
     def _writer(self, writer: Type, reader: Type | None, writers: tuple[Type, ...]) -> Any:
         """Return ``writer``, of which and of others (``writers``) it is that ``reader`` is read,
         as JSON; None: nothing is."""
-        each = [self._writer_member(one, reader, writers) for one in _members(writer)]
+        by_place = reader is not None and _same_places(writer, reader)
+        each = [
+            self._nothing(one, reader)
+            if reader and not by_place and self._is_lost(one, reader, writers)
+            else self._writer_member(one, reader, writers)
+            for one in _members(writer)
+        ]
         return each if writer.kind == "union" else each[0]
 
     def _writer_member(self, one: Type, reader: Type | None, writers: tuple[Type, ...]) -> Any:
@@ -142,12 +155,52 @@ class _OneName:
             self._pairs[writer, reader] = _field_sources(writer, reader)
         return self._pairs[writer, reader]
 
-    def _refuse_several(self, one: Type, reader: Type, together: tuple[Type, ...]) -> None:
-        """Refuse what the library could take for another record of ``reader``: those beyond the
-        first have no name that settles it."""
-        if sum(other.kind == one.kind for other in reader.inside) > 1 and self.why is None:
-            names = " and ".join(writer.name for writer in together)
-            self.why = f"{names} would be read as {one.name}, which is not alone in its union"
+    # what the library cannot be told
+
+    def _nothing(self, one: Type, reader: Type) -> dict[str, Any]:
+        """Return what ``reader`` has no match for, as JSON."""
+        if self.lost is None and (match := _match(one, reader)) is not None:
+            because = (
+                "its fields do not fit"
+                if one.kind == "record"
+                else f"of several {one.kind} types for one of a union, Java's library reads one"
+            )
+            self.lost = f"{one.name} is not read as {match.name}: {because}"
+        self._count += 1
+        name = f"{self._stem}.none{self._count}"
+        return {"type": "enum", "name": name, "symbols": ["none"]}
+
+    def _is_lost(self, one: Type, reader: Type, writers: tuple[Type, ...]) -> bool:
+        """Return whether ``one`` has a match in a union that its name does not settle."""
+        match = _match(one, reader) if reader.kind == "union" and one.kind in NAMED else None
+        together = () if match is None else _sources(match, reader, writers)
+        if match is None or together.index(one) == 0:
+            return False
+        return one.kind != "record" or any(
+            (not ours.has_default)
+            if theirs is None
+            else self._fails(theirs.type, ours.type, self._of_field(match, n, together))
+            for n, (theirs, ours) in enumerate(
+                zip(self._theirs(one, match), match.fields, strict=True)
+            )
+        )
+
+    def _fails(self, writer: Type, reader: Type, writers: tuple[Type, ...]) -> bool:
+        """Return whether the library sees, without a look inside, that ``writer`` is not read as
+        ``reader``."""
+        if writer.kind == "union" or reader.kind == "union":
+            matches = _matches(writer, reader)
+            if writer.kind in NAMED:
+                matches = [one for one in matches if _same_name(writer, one)]
+            lost = writer.kind != "union" and self._is_lost(writer, reader, writers)
+            return lost or not (matches or writer.kind == "union")
+        if writer.kind != reader.kind:
+            return reader.kind not in _PROMOTIONS.get(writer.kind, ())
+        if writer.kind == "record":
+            both = zip(self._theirs(writer, reader), reader.fields, strict=True)
+            return any(theirs is None and not ours.has_default for theirs, ours in both)
+        named = writer.kind in NAMED and not _same_name(writer, reader)
+        return named or writer.size != reader.size
 
     def _name(self, found: Type, writers: tuple[Type, ...]) -> str:
         return self._names.setdefault((found, writers), f"{self._stem}.t{len(self._names)}")
@@ -200,14 +253,44 @@ def _match(writer: Type, reader: Type) -> Type | None:
 
 
 def _by_name(writer: Type, readers: list[Type]) -> list[Type]:
-    return [one for one in readers if one.name == writer.name] or [
-        one for one in readers if _same_name(writer, one)
-    ]
+    """Return those that match: of its full name, or else of an alias that is it, or else of a name
+    or alias with the same last part. Of an alias that several have Java takes the last's."""
+    return (
+        [one for one in readers if one.name == writer.name]
+        or [one for one in reversed(readers) if writer.name in _full_names(one)]
+        or [one for one in readers if _same_name(writer, one)]
+    )
+
+
+def _full_names(reader: Type) -> list[str]:
+    """Return its name and its aliases, each in the namespace that it means."""
+    space = reader.name.rpartition(".")[0]
+    aliases = [name if "." in name or not space else f"{space}.{name}" for name in reader.aliases]
+    return [reader.name, *aliases]
 
 
 def _sources(one: Type, reader: Type, writers: tuple[Type, ...]) -> tuple[Type, ...]:
-    """Return those of ``writers`` that are read as ``one``, a type of ``reader``."""
-    return tuple(writer for writer in writers if _match(writer, reader) is one)
+    """Return those of ``writers`` that are read as ``one``, a type of ``reader``: the one of its
+    full name, and of its full aliases, first."""
+    found = [writer for writer in writers if _match(writer, reader) is one]
+    full = _full_names(one)
+    return tuple(
+        sorted(found, key=lambda it: full.index(it.name) if it.name in full else len(full))
+    )
+
+
+def _same_places(writer: Type, reader: Type) -> bool:
+    """Return whether two unions are the same, type by type, so that the library looks for none
+    (unions of more than values are taken for others)."""
+    theirs, ours = writer.inside, reader.inside
+    if writer.kind != "union" or reader.kind != "union" or len(theirs) != len(ours):
+        return False
+    return all(
+        one.kind == other.kind
+        and one.kind not in ("record", *_INSIDE)
+        and (one.kind not in NAMED or _match(one, reader) is other)
+        for one, other in zip(theirs, ours, strict=True)
+    )
 
 
 def _same_name(writer: Type, reader: Type) -> bool:
