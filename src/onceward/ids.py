@@ -25,6 +25,11 @@ MAX_EPOCH = 32_767
 rollover.
 """
 
+RUN_FOLDER = "ONCEWARD_RUN_FOLDER"
+"""Environment variable of a job under ``onceward run``: a folder that all its processes share, for
+what one of them learns and the next one needs.
+"""
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic."""

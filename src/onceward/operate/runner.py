@@ -17,11 +17,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from onceward import surroundings
+from onceward.ids import RUN_FOLDER
 from onceward.operate.exit_status import FINAL, FINISHED, describe, shell_status
 from onceward.operate.restart import Failure, RestartStrategy, least_pause, without_progress
 from onceward.operate.run_job import SOCKET, WORKED
@@ -123,6 +125,14 @@ class JobRunner:
 
     def run(self) -> int:
         """Run the job; return the exit status for this process."""
+        with tempfile.TemporaryDirectory(prefix="onceward-run-") as folder:
+            os.environ[RUN_FOLDER] = folder
+            try:
+                return self._run()
+            finally:
+                del os.environ[RUN_FOLDER]
+
+    def _run(self) -> int:
         before: dict[signal.Signals, Any] = {
             number: signal.signal(number, lambda number, _: self._signals.put(number))
             for number in (signal.SIGTERM, signal.SIGINT)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnknown, UnsupportedSchema
-from onceward.formats.avro.id_file import IdFile
+from onceward.formats.avro.id_file import id_file
 from onceward.formats.avro.memory import Registry, Schemas, as_registry, in_context, memory_for
 from onceward.formats.avro.plan import AvroPlan
 from onceward.formats.avro.resolution import why_some_are_lost, why_values_would_change
@@ -87,7 +87,8 @@ def decode(
         it counts as unknown.
     :param checkpoint: the query's ``checkpointLocation``. Ids that its batches meet are kept there
         for the next process; without it each process has to meet them itself, and one that is
-        ended by :class:`~onceward.errors.NewSchemaId` meets them for ever.
+        ended by :class:`~onceward.errors.NewSchemaId` meets them for ever. Under ``onceward run``
+        its next process knows them in any case.
 
     Of a frame that is no stream, the ids are looked for first, by a job of its own.
 
@@ -106,10 +107,10 @@ def decode(
     subject = _subject(frame, column, subject, required=not isinstance(reader_schema, str))
     registry = in_context(registry, subject)
     memory = memory_for(registry)
-    id_file = None if checkpoint is None else IdFile(session, checkpoint, registry)
+    file = id_file(session, checkpoint, registry)
     ids = _subject_ids(registry, subject, reader_schema)
-    if id_file is not None:
-        ids = sorted({*ids, *id_file.recall(memory)})
+    if file is not None:
+        ids = sorted({*ids, *file.recall(memory)})
     schemas = memory.schemas(registry, ids)
     reader, name = _reader(registry, subject, reader_schema)
     _refuse_reader(session, reader, name)
@@ -121,7 +122,7 @@ def decode(
     step = AvroDecoding(
         tag, plan, registry, memory, plan.ids,
         sets_aside=on_error == "dead_letter", refresh_s=refresh_s, wait_s=unknown_id_wait_s,
-        id_file=id_file,
+        id_file=file,
     )  # fmt: skip
     return step.apply(frame)
 

@@ -1,5 +1,5 @@
-"""The schema ids that a query has met, in a file beside its checkpoint: for the next process,
-which has another memory. Driver only.
+"""The schema ids that a query has met, in a file beside its checkpoint, or in the folder of
+``onceward run``: for the next process, which has another memory. Driver only.
 
 Called by :func:`onceward.formats.avro.decode`, which reads it, and by its step
 (:mod:`onceward.formats.avro.step`), which writes it when a batch has met new ids. A plan is fixed
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from onceward.errors import ConfigurationError
 from onceward.formats.avro.memory import Registry, SchemaMemory, place_of
-from onceward.ids import PipelineId
+from onceward.ids import RUN_FOLDER, PipelineId
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
 
 log = logging.getLogger(__name__)
@@ -26,15 +26,49 @@ _FOLDER = PipelineId("@schema-ids")
 """Beside those of pipelines, whose ids have no @."""
 
 
+_BESIDE = "in this process or in another one: what was found out is beside the checkpoint"
+_IN_RUN = (
+    "in this process or in the next one of this `onceward run`; for others to know what was found "
+    "out, pass the query's checkpointLocation as checkpoint= of avro.decode(…)"
+)
+_NOWHERE = (
+    "in this process, which alone knows what was found out; for another process to know it, pass "
+    "the query's checkpointLocation as checkpoint= of avro.decode(…)"
+)
+
+
+def id_file(
+    session: SparkSession, checkpoint: str | os.PathLike[str] | None, registry: Registry
+) -> IdFile | None:
+    """Return the file beside ``checkpoint``; without one, that of this ``onceward run``; or None.
+
+    :raises ConfigurationError: ``checkpoint`` names no folder.
+    """
+    if checkpoint is not None:
+        return IdFile(session, checkpoint, registry, _BESIDE)
+    folder = os.environ.get(RUN_FOLDER, "")
+    return IdFile(session, f"file://{folder}", registry, _IN_RUN) if folder else None
+
+
+def who_knows(file: IdFile | None) -> str:
+    """Return where a query may be started again, to know what was found out."""
+    return _NOWHERE if file is None else file.who_knows
+
+
 class IdFile:
     """The file of one registry.
 
-    :param checkpoint: the query's ``checkpointLocation``.
+    :param checkpoint: the query's ``checkpointLocation``, or another folder.
     """
 
     def __init__(
-        self, session: SparkSession, checkpoint: str | os.PathLike[str], registry: Registry
+        self,
+        session: SparkSession,
+        checkpoint: str | os.PathLike[str],
+        registry: Registry,
+        who_knows: str,
     ) -> None:
+        self.who_knows = who_knows
         path = os.fspath(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else ""
         if not isinstance(path, str) or not path.strip():
             raise ConfigurationError(

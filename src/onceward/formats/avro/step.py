@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from onceward import patience
 from onceward.errors import NewSchemaId, OncewardError, RegistryReplaced
-from onceward.formats.avro.id_file import IdFile
+from onceward.formats.avro.id_file import IdFile, who_knows
 from onceward.formats.avro.memory import Registry, SchemaMemory
 from onceward.formats.avro.plan import UNKNOWN_SCHEMA_ID, AvroPlan
 from onceward.formats.validation import ValidatingStep
@@ -89,7 +89,7 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
         if not self.sets_aside and missing.issuperset(ids):
             # A new plan would say no more than that.
             return self._unknown(ids, rows)
-        return _unseen_error(self._registry, ids, missing, self._id_file is not None)
+        return _unseen_error(self._registry, ids, missing, who_knows(self._id_file))
 
     def _unknown(self, ids: list[int], rows: Callable[[], DataFrame] | None) -> OncewardError:
         """Return the error for records of ids that the registry does not have."""
@@ -160,18 +160,11 @@ class RegistryMonitor:
 
 
 def _unseen_error(
-    registry: Registry, ids: list[int], missing: frozenset[int], in_file: bool
+    registry: Registry, ids: list[int], missing: frozenset[int], where: str
 ) -> NewSchemaId:
     there, not_there = [n for n in ids if n not in missing], [n for n in ids if n in missing]
     parts = [f"has {_listed(there)}"] if there else []
     parts += [f"does not have {_listed(not_there)}"] if not_there else []
-    if in_file:
-        where = "in this process or in another one: what was found out is beside the checkpoint"
-    else:
-        where = (
-            "in this process, which alone knows what was found out; for another process to know "
-            "it, pass the query's checkpointLocation as checkpoint= of avro.decode(…)"
-        )
     return NewSchemaId(
         "records of the batch name schema ids that were not known when the query was defined; "
         f"{registry!r} " + " and ".join(parts),
