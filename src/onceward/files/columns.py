@@ -7,11 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     ByteType,
-    DataType,
-    MapType,
     ShortType,
     StringType,
     StructType,
@@ -21,6 +18,7 @@ from pyspark.sql.types import (
 from onceward.errors import InvalidColumn
 from onceward.files.manifest import ATTEMPT
 from onceward.files.settings import FileSinkSettings
+from onceward.spark.types import contains_type
 
 
 def check(schema: StructType, settings: FileSinkSettings) -> None:
@@ -113,23 +111,13 @@ def _is_no_csv(schema: StructType, settings: FileSinkSettings) -> InvalidColumn 
 
 def _is_no_avro(schema: StructType, settings: FileSinkSettings) -> InvalidColumn | None:
     for name in columns_in_files(schema.names, settings.partition_by):
-        if settings.format == "avro" and _has_small_integers(schema[name].dataType):
+        if settings.format == "avro" and contains_type(schema[name].dataType, ByteType, ShortType):
             return InvalidColumn(
                 f"column {name} is of type {schema[name].dataType.simpleString()}, and Avro has "
                 "no tinyint and no smallint: readers refuse the file with this schema",
                 next_step="cast it to int in the query",
             )
     return None
-
-
-def _has_small_integers(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return any(_has_small_integers(field.dataType) for field in kind.fields)
-    if isinstance(kind, ArrayType):
-        return _has_small_integers(kind.elementType)
-    if isinstance(kind, MapType):
-        return _has_small_integers(kind.valueType)
-    return isinstance(kind, (ByteType, ShortType))
 
 
 _RULES = (

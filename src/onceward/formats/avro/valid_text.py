@@ -13,6 +13,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
+from onceward.spark.types import contains_type
+
 # One byte of ASCII: halves of a character on its two sides never become a whole one
 _SEPARATOR = ","
 
@@ -46,18 +48,10 @@ def _elements_are_valid(array: Column, kind: DataType) -> Column | None:
     if isinstance(kind, StringType):
         # One look at all of them; forall() would be interpreted, element by element.
         return F.is_valid_utf8(F.array_join(array, _SEPARATOR))
-    if not _has_texts(kind):
+    # a map's keys are texts
+    if not contains_type(kind, StringType, MapType):
         return None
     return F.forall(array, lambda element: _or_null(texts_are_valid(element, kind)))
-
-
-def _has_texts(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return any(_has_texts(field.dataType) for field in kind.fields)
-    if isinstance(kind, ArrayType):
-        return _has_texts(kind.elementType)
-    # a map's keys are texts
-    return isinstance(kind, StringType | MapType)
 
 
 def _or_null(condition: Column | None) -> Column:

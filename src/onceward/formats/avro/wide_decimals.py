@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
 
 from onceward.formats.avro.valid_text import conjunction
+from onceward.spark.types import contains_type
 
 _DIGITS_OF_64_BITS = 18
 _BYTES = 8
@@ -75,7 +76,7 @@ def narrow_enough(value: Column, read: DataType, target: DataType) -> Column | N
     None: the types are the same. Fields of ``read`` behind those of ``target`` may be anything.
     """
     conditions = list(_conditions(value, read, target))
-    if len(conditions) > _FEW and not _has_maps(read):
+    if len(conditions) > _FEW and not contains_type(read, MapType):
         # What does not fit is null then, and so it stays. Spark compiles casts and comparisons of
         # structs to methods of their own; with a condition for each of many fields one method
         # would be interpreted: see narrowed().
@@ -127,15 +128,6 @@ def _most(kind: DecimalType) -> Column:
 
 def _or_true(condition: Column) -> Column:
     return F.coalesce(condition, F.lit(True))
-
-
-def _has_maps(kind: DataType) -> bool:
-    """Return whether there are maps in it, which Spark does not compare."""
-    if isinstance(kind, StructType):
-        return any(_has_maps(field.dataType) for field in kind.fields)
-    return isinstance(kind, MapType) or (
-        isinstance(kind, ArrayType) and _has_maps(kind.elementType)
-    )
 
 
 def _narrow(read: DataType, target: DataType) -> DataType:

@@ -19,10 +19,18 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
-from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
-from onceward.formats.json.types import JSON, Types, has_variants, only_variants
+from onceward.formats.json.types import JSON, Types, only_variants
 from onceward.formats.validation import DOES_NOT_FIT, poison, quoted, with_one
+from onceward.spark.types import contains_type
 
 DECODED = "onceward_decoded"
 _CHECKED = "onceward_checked"
@@ -150,7 +158,7 @@ class JsonPlan:
         Written as JSON, it is a word: without quotes, and since Spark 4.1 within. So the text is
         read once more with no strings in it but keys.
         """
-        if not has_variants(self._schema):
+        if not contains_type(self._schema, VariantType):
             return []
         text = self._text
         for pattern, instead in (

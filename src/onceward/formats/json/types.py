@@ -39,6 +39,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from onceward.spark.types import contains_type
+
 # In Java's way of writing them: \A and \z, because $ is also before a line's end.
 _DAY = r"\d{4}-\d\d-\d\d"
 TIME = _DAY + r"[T ]\d\d:\d\d:\d\d(\.\d{1,6})?"
@@ -200,19 +202,6 @@ def _all(conditions: object) -> Column | None:
     return reduce(lambda left, right: left & right, found) if found else None
 
 
-def has_variants(kind: DataType) -> bool:
-    """Return whether there is a VARIANT in the schema ``kind``."""
-    if isinstance(kind, StructType):
-        return any(has_variants(field.dataType) for field in kind.fields)
-    if isinstance(kind, ArrayType):
-        return has_variants(kind.elementType)
-    return (
-        has_variants(kind.valueType)
-        if isinstance(kind, MapType)
-        else isinstance(kind, VariantType)
-    )
-
-
 def only_variants(kind: StructType) -> StructType:
     """Return ``kind`` without the fields that have no VARIANT."""
     found = _only_variants(kind)
@@ -222,7 +211,7 @@ def only_variants(kind: StructType) -> StructType:
 
 def _only_variants(kind: DataType) -> DataType:
     if isinstance(kind, StructType):
-        fields = [field for field in kind.fields if has_variants(field.dataType)]
+        fields = [field for field in kind.fields if contains_type(field.dataType, VariantType)]
         return StructType(
             [StructField(field.name, _only_variants(field.dataType)) for field in fields]
         )
