@@ -112,6 +112,33 @@ def in_a_thread(call: Callable[[], _T], name: str) -> Future[_T]:
     return answer
 
 
+def in_time(
+    call: Callable[[], _T],
+    timeout_s: float,
+    name: str,
+    *,
+    late: Exception,
+    abandon: Callable[[], None],
+) -> _T:
+    """Return what ``call`` returns, made by a thread of that ``name``: for a client whose own time
+    limit is none for the whole.
+
+    :param late: raised where it has not returned within ``timeout_s``.
+    :param abandon: called where it is left behind, as late, or as a check has ended the wait. What
+        it uses is of no use to anybody else from then on.
+    """
+    answer = in_a_thread(call, name)
+    try:
+        return result(answer, timeout_s)
+    except FutureTimeoutError:
+        if answer.done():
+            return answer.result()
+        raise late from None
+    finally:
+        if not answer.done():
+            abandon()
+
+
 def result(answer: Future[_T], timeout_s: float) -> _T:
     """Return the result of ``answer``, and make the checks meanwhile.
 

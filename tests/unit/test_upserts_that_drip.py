@@ -76,6 +76,26 @@ def test_an_answer_of_redis_ends_in_time(monkeypatch: pytest.MonkeyPatch, drippi
     assert writer._client is None
 
 
+def test_a_line_that_is_slow_has_as_much_longer_as_there_is_to_send(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A chunk is as large as the user wants; one that is late each time would never be through."""
+    waited: list[float] = []
+
+    def in_time(call: Any, timeout_s: float, *_: object, **__: object) -> Any:
+        waited.append(timeout_s)
+        return call()
+
+    monkeypatch.setattr(patience, "in_time", in_time)
+    index = {"people": {"settings": {"index.uuid": "u"}}}
+    with HostileServer([answer(200, json.dumps(index).encode())]) as server:
+        writer = OpenSearchWriter(server.url, "people", False, None)
+        writer._asked("GET", "/people/_settings")
+        writer._asked("POST", "/people/_bulk", b"x" * 5_000_000)
+        writer.close()
+    assert waited == [120, 220]
+
+
 def test_a_query_that_is_to_end_does_not_wait_for_it(dripping: int):
     writer = RedisWriter(f"redis://127.0.0.1:{dripping}/0", "people:", 60)
     asked: list[int] = []

@@ -365,7 +365,8 @@ class OpenSearchWriter(UpsertWriter):
             lambda: pool.urlopen(
                 method, self._base + path, body=body, headers=headers, retries=False,
                 redirect=False,
-            )
+            ),
+            len(body or b""),
         )  # fmt: skip
         where = f"{method} {path.partition('?')[0]}"
         try:

@@ -109,7 +109,7 @@ class RedisWriter(UpsertWriter):
         upserts = list(upserts)
         if not upserts:
             return
-        pipe = self._in_time(self._connected).pipeline(transaction=False)
+        pipe, sent_bytes = self._in_time(self._connected).pipeline(transaction=False), 0
         for upsert in upserts:
             key = self.prefix + upsert.key
             deleted = "" if upsert.row is not None else str(1000 * self.tombstone_s)
@@ -121,8 +121,9 @@ class RedisWriter(UpsertWriter):
                 *fields(upsert.row),
             ]
             pipe.evalsha(self._script, 2, key, TOMBSTONES + key, *arguments)
+            sent_bytes += sum(map(len, arguments))
         try:
-            answers = self._in_time(pipe.execute)
+            answers = self._in_time(pipe.execute, sent_bytes)
         except client_library().exceptions.NoScriptError:
             # The server was restarted, or flushed
             self._script = ""

@@ -70,7 +70,9 @@ class UpsertWriter(ABC):
     key_bytes: ClassVar[int | None] = None
     """What a key may have at most, in UTF-8."""
     answer_s: ClassVar[float] = 120.0
-    """How long a server may take for a whole answer."""
+    """How long a server may take for a whole answer, beside what is sent to it."""
+    slowest_bytes_s: ClassVar[int] = 50_000
+    """What a line carries in a second at least."""
 
     @abstractmethod
     def __call__(self, upserts: Iterable[Upsert]) -> None:
@@ -89,22 +91,15 @@ class UpsertWriter(ABC):
         :raises Exception: it cannot be asked now.
         """
 
-    def _in_time(self, ask: Callable[[], T]) -> T:
+    def _in_time(self, ask: Callable[[], T], sent_bytes: int = 0) -> T:
         """Return what a server answers. The time limit of its client is one for each piece, and a
         proxy that sends a byte now and then keeps to that for hours.
 
         :raises TimeoutError: there is no whole answer in time. The connection is left to it.
         """
-        answer = patience.in_a_thread(ask, "onceward-upserts")
-        try:
-            return patience.result(answer, self.answer_s)
-        except TimeoutError:
-            if answer.done():
-                raise
-            raise TimeoutError(f"no whole answer within {self.answer_s:g} s") from None
-        finally:
-            if not answer.done():
-                self._abandon()
+        seconds = self.answer_s + sent_bytes // self.slowest_bytes_s
+        late = TimeoutError(f"no whole answer within {seconds:g} s")
+        return patience.in_time(ask, seconds, "onceward-upserts", late=late, abandon=self._abandon)
 
     @abstractmethod
     def _abandon(self) -> None:

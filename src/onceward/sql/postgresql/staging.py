@@ -29,12 +29,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceward import patience, surroundings
+from onceward import patience
 from onceward.engine.task_writer import TaskWriter
 from onceward.errors import ConfigurationError, RowRefused
 from onceward.ids import TaskAttempt
 from onceward.sql.ledger.overdue import (
-    LOOKS_EVERY_SECONDS,
     STATEMENT_SECONDS,
     Overdue,
     seconds_for,
@@ -231,33 +230,13 @@ def in_time(connection: Any, call: Callable[[], Any], seconds: float, what: str)
     :raises Exception: what those raise who are asked meanwhile (:mod:`onceward.patience`). The
         same.
     """
-    answer: list[Any] = []
-    failure: list[BaseException] = []
 
-    def wait() -> None:
-        try:
-            answer.append(call())
-        except BaseException as error:  # noqa: BLE001 — raised again, by who waits
-            failure.append(error)
-
-    waiting = surroundings.Thread(target=wait, name="onceward-adbc", daemon=True)
-    waiting.start()
-    until = surroundings.monotonic() + seconds
-    try:
-        while waiting.is_alive():
-            waiting.join(min(LOOKS_EVERY_SECONDS, max(0.0, until - surroundings.monotonic())))
-            if not waiting.is_alive():
-                break
-            patience.ask()
-            if surroundings.monotonic() >= until:
-                raise Overdue(f"the database has not answered {what} for {seconds:g} s")
-    except BaseException:
+    def abandon() -> None:
         if connection is not None:
             _stuck.append(connection)
-        raise
-    if failure:
-        raise failure[0]
-    return answer[0]
+
+    late = Overdue(f"the database has not answered {what} for {seconds:g} s")
+    return patience.in_time(call, seconds, "onceward-adbc", late=late, abandon=abandon)
 
 
 _stuck: list[Any] = []
