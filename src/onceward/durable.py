@@ -6,6 +6,7 @@ A file's bytes are synced with it, its name with the folder that has it (``fsync
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -15,6 +16,22 @@ def make(folder: Path) -> None:
         make(folder.parent)
         folder.mkdir(exist_ok=True)
         sync(folder.parent)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Create a file with ``data``, whose name is yet to be synced. A disk that is full leaves
+    nothing of it.
+    """
+    file = path.open("xb")
+    try:
+        with file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        with suppress(OSError):
+            path.unlink()
+        raise
 
 
 def sync(path: str | os.PathLike[str]) -> None:

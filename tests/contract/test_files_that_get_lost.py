@@ -417,17 +417,23 @@ def write_partitioned(
     return write_here(frame, f"{folder}/initial=a", how, computation, lost)
 
 
-@pytest.mark.fault("files-taken-by-readers")
-def test_a_file_that_was_moved_before_the_death_and_taken_since(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    kit = HereKit(tmp_path, "flat", monkeypatch)
+def taken_before_the_death(kit: HereKit, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Batch 0 dies between two of its files, and readers take away the first."""
     with monkeypatch.context() as patch:
         breaking_moves(patch, 1, die)
         with pytest.raises(Died):
             run_batch(kit, 0, FIRST)
     first = archive(kit)
     assert 0 < first.total() < len(FIRST)
+    return first
+
+
+@pytest.mark.fault("files-taken-by-readers")
+def test_a_file_that_was_moved_before_the_death_and_taken_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    kit = HereKit(tmp_path, "flat", monkeypatch)
+    first = taken_before_the_death(kit, monkeypatch)
     run_batch(kit, 0, FIRST)
     assert first + kit.visible() == Counter(FIRST)
     assert prepared(kit) == []
@@ -442,12 +448,7 @@ def test_a_folder_that_was_published_in_part_and_taken_since(
     kit = HereKit(tmp_path, "batches", monkeypatch)
     dies_before_it_publishes(kit, monkeypatch)
     (kit.folder / "out" / "batch=contract@0000000000").mkdir()
-    with monkeypatch.context() as patch:
-        breaking_moves(patch, 1, die)
-        with pytest.raises(Died):
-            run_batch(kit, 0, FIRST)
-    first = archive(kit)
-    assert 0 < first.total() < len(FIRST)
+    first = taken_before_the_death(kit, monkeypatch)
     target = kit.new_target()
     target._policy = SinkPolicy(kit.pipeline, resume=resume)
     target.open(batch(0))

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -39,7 +38,7 @@ from typing import Any
 from onceward import events, surroundings
 from onceward.delivery.chunks import Chunk, Delivery, output_data
 from onceward.delivery.row_files import Looked, RowFile, not_shared, reached
-from onceward.durable import make, sync
+from onceward.durable import make, sync, write_new
 from onceward.engine.ledger.chain import Chain, takeover_error
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import SinkPolicy
@@ -124,16 +123,13 @@ def _other(noted: str, identity: str) -> str | None:
 
 def _write(note: Path, text: str) -> None:
     written = note.with_name(f"{note.name}.{surroundings.random_bytes(16).hex()}")
+    write_new(written, text.encode())
     try:
-        with written.open("x") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
         written.replace(note)
-    finally:
-        # what a full disk has cut off
+    except OSError:
         with suppress(OSError):
             written.unlink()
+        raise
     sync(note.parent)
 
 

@@ -38,7 +38,7 @@ from itertools import islice
 from pathlib import Path
 
 from onceward import surroundings
-from onceward.durable import make, sync
+from onceward.durable import make, sync, write_new
 from onceward.engine.ledger.chain import Chain, Ledger, cut_off_error, new_owner, takeover_error
 from onceward.engine.ledger.record import LedgerRecord, decode, encode
 from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerUnreachable
@@ -180,7 +180,7 @@ class FolderChain(Chain):
             if not path.exists():
                 written = self._folder / f".{surroundings.random_bytes(16).hex()}"
                 try:
-                    _write(written, surroundings.random_bytes(16).hex().encode())
+                    write_new(written, surroundings.random_bytes(16).hex().encode())
                     with suppress(FileExistsError):
                         os.link(written, path)
                 finally:
@@ -253,16 +253,8 @@ class FolderChain(Chain):
         """
         target = self._path(self._next)
         written = self._folder / f".{surroundings.random_bytes(16).hex()}"
-        try:
-            with self._reached():
-                _write(written, entry)
-            return self._linked(written, target)
-        finally:
-            # also what a full disk has cut off
-            with suppress(OSError):
-                written.unlink()
-
-    def _linked(self, written: Path, target: Path) -> bool:
+        with self._reached():
+            write_new(written, entry)
         try:
             # link(2), not rename(2):
             # 1. an owner that is about to write slot n stands still;
@@ -278,6 +270,9 @@ class FolderChain(Chain):
                 f"whether {target} was written is not known: {error}",
                 next_step="look at the disk; the next start of the query looks what is there",
             ) from error
+        finally:
+            with suppress(OSError):
+                written.unlink()
         return True
 
     def _still_ours(self) -> list[int]:
@@ -376,13 +371,6 @@ def _numbered(name: str, prefix: str, suffix: str) -> bool:
         and name.endswith(suffix)
         and name[len(prefix) : -len(suffix) or None].isdecimal()
     )
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _is_takeover(data: bytes) -> bool:

@@ -15,13 +15,12 @@ _ON_THE_DISK = (
     "onceward.files.ledger",
     "onceward.delivery.row_files",
     "onceward.delivery.sink",
-    "onceward.delivery.target",
     "onceward.spark.files.file_system",
 )
 
 STAND_INS: list[tuple[str, str, Any]] = [
     *((module, "os", posix.OS) for module in _ON_THE_DISK),
-    *((module, "Path", posix.Path) for module in _ON_THE_DISK),
+    *((module, "Path", posix.Path) for module in (*_ON_THE_DISK, "onceward.delivery.target")),
     ("onceward.files.ledger", "_refuse_other_file_systems", lambda folder: None),
     ("onceward.spark.files.file_system", "shutil", posix.SHUTIL),
     ("onceward.spark.files.file_system", "ThreadPoolExecutor", posix.POOL),
