@@ -411,6 +411,9 @@ def _publish_files(files: Files, batch: Committable) -> CommitResult:
     """
     prepared = files.listed(_ready(batch)) or {}
     places = {name: f"{batch.to}/{name}".lstrip("/") for name in batch.files}
+    folders = {name: place.rpartition("/")[0] for name, place in places.items()}
+    for folder in sorted({folders[name] for name in places if name in prepared}):
+        files.make(folder)
     results = {
         name: _publish_file(
             files, f"{_ready(batch)}/{name}", places[name], size, prepared.get(name)
@@ -418,7 +421,7 @@ def _publish_files(files: Files, batch: Committable) -> CommitResult:
         for name, size in batch.files.items()
         if name + _PUBLISHED not in prepared
     }
-    files.sync_names({place.rpartition("/")[0] for place in places.values()})
+    files.sync_names(set(folders.values()))
     if lost := [name for name, result in results.items() if result is CommitResult.LOST]:
         return report_lost(lost, batch)
     if CommitResult.RETRY_LATER in results.values():
@@ -432,11 +435,9 @@ def _publish_files(files: Files, batch: Committable) -> CommitResult:
 def _publish_file(
     files: Files, source: str, place: str, size: int, prepared: int | None
 ) -> CommitResult:
-    if prepared == size:
-        files.make(place.rpartition("/")[0])
-        if files.move(source, place):
-            files.mark(source + _PUBLISHED)
-            return CommitResult.DONE
+    if prepared == size and files.move(source, place):
+        files.mark(source + _PUBLISHED)
+        return CommitResult.DONE
     # another copy has moved it; or it was moved, and this process died before it left the mark
     if files.size(place) == size or files.size(source + _PUBLISHED) is not None:
         return CommitResult.ALREADY_DONE
