@@ -34,10 +34,10 @@ def log_batch(
     seconds: float,
 ) -> None:
     """Log the line of a batch that is through. :param values: those of its FINISH event."""
-    shown_values = {**values, "seconds": round(seconds, 3), "lag": known_lags.get(pipeline)}
-    text = batch_text(batch.batch_id, shown_values, under_way.seconds)
+    line_values = {**values, "seconds": round(seconds, 3), "lag": known_lags.get(pipeline)}
+    text = batch_text(batch.batch_id, line_values, under_way.seconds)
     fields = {
-        **{name: shown_values[name] for name in _FIELDS if shown_values.get(name) is not None},
+        **{name: line_values[name] for name in _FIELDS if line_values.get(name) is not None},
         "steps": {name: round(took, 3) for name, took in under_way.seconds.items()},
     }
     log.info("%s: %s", pipeline, text, extra={"onceward": {**under_way.ids, **fields}})
@@ -53,8 +53,8 @@ def batch_text(number: int, values: Mapping[str, Any], steps: Mapping[str, float
     'batch 7 committed: 5 records in 1.50 s (send 1.20, commit 0.25), epoch 3'
     """
     longest = sorted(steps.items(), key=lambda step: step[1], reverse=True)[:_LONGEST]
-    seconds_text = ", ".join(f"{name} {took:.2f}" for name, took in longest)
-    took = f"{values['seconds']:.2f} s" + (f" ({seconds_text})" if seconds_text else "")
+    steps_text = ", ".join(f"{name} {took:.2f}" for name, took in longest)
+    took = f"{values['seconds']:.2f} s" + (f" ({steps_text})" if steps_text else "")
     more = [f"{name} {values[name]}" for name in ("epoch", "lag") if values.get(name) is not None]
     if (attempts := values.get("attempts", 1)) > 1:
         more.append(f"{attempts} attempts")

@@ -57,9 +57,9 @@ class Bound:
         All tasks together give no more than 64 times ``driver_bytes``, or ``driver_records``
         kilobytes a task where that is more.
         """
-        most = min(_ROOM * source_records, driver_records)
+        room = min(_ROOM * source_records, driver_records)
         rows = next(
-            (level for level in _LEVELS if most <= level <= driver_records), driver_records
+            (level for level in _LEVELS if room <= level <= driver_records), driver_records
         )
         return Bound(
             rows, max(_LEAST_RECORD_BYTES, _SPREAD * driver_bytes // (rows * max(1, tasks)))

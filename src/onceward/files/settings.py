@@ -153,7 +153,7 @@ def text_options(
     :raises ConfigurationError: one of them is the sink's own.
     """
     own = {"path", "maxrecordsperfile", "__partition_columns", *COMMITTER_OPTIONS}
-    by_lower_name: dict[str, str] = {}
+    texts: dict[str, str] = {}
     if not isinstance(options or {}, Mapping):
         raise ConfigurationError(
             f"options={options!r} is no dict",
@@ -171,11 +171,11 @@ def text_options(
             raise ConfigurationError(
                 f"options[{name!r}]={value!r} is no text", next_step="pass text or a number"
             )
-        by_lower_name[str(name)] = str(value).lower() if isinstance(value, bool) else str(value)
+        texts[str(name)] = str(value).lower() if isinstance(value, bool) else str(value)
     if max_records_per_file is not None:
         whole_number("max_records_per_file", max_records_per_file, 1)
-        by_lower_name[MAX_RECORDS] = str(max_records_per_file)
-    return by_lower_name
+        texts[MAX_RECORDS] = str(max_records_per_file)
+    return texts
 
 
 def _must_name_a_folder(column: object) -> None:

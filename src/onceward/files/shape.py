@@ -39,12 +39,12 @@ def reader_shape(settings: FileSinkSettings) -> dict[str, Any]:
     shape["partition_by"] = list(settings.partition_by)
     if settings.format in _READ_BY_OPTIONS:
         options = {name.lower(): value for name, value in settings.how.options.items()}
-        kinds = {
+        by_name = {
             _SAME.get(name, name): _as_said(value)
             for name, value in options.items()
             if name not in _FOR_WRITERS_ONLY
         }
-        shape["options"] = dict(sorted(kinds.items()))
+        shape["options"] = dict(sorted(by_name.items()))
     return shape
 
 

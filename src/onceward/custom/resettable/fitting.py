@@ -65,11 +65,11 @@ class Fitting:
                 f"read() returned {type(rows).__name__} for rows",
                 next_step="return a pyarrow Table or RecordBatch, or a list of tuples or dicts",
             )
-        conflicts = [
+        fitting = [
             self._row(row, number)
             for number, row in enumerate(itertools.islice(rows, at_most + 1))
         ]
-        columns = [self._column(name, [row[name] for row in conflicts]) for name in self._names]
+        columns = [self._column(name, [row[name] for row in fitting]) for name in self._names]
         return pa.Table.from_arrays(columns, schema=self.arrow)
 
     def _row(self, row: Any, number: int) -> Any:
@@ -161,10 +161,10 @@ _LISTS = (
 
 
 def _without_nanoseconds(source: pa.DataType, target: pa.DataType) -> pa.DataType:
-    """Return the nested type ``source`` with the times of ``target``: as Python values they might
-    be cut, or not be there at all.
+    """Return the nested type ``source`` with the times and dates of ``target``: as Python values
+    they might be cut, or not be there at all.
 
-    :raises Unfit: what is inside of it is of another type than that of ``target``.
+    :raises Unfit: times or floating-point numbers in it are of another type than ``target``'s.
     """
     kinds = pa.types
     for is_kind, list_of in _LISTS:

@@ -228,7 +228,7 @@ class Ranges:
     def same_source(self, before: Offset) -> str | None:
         """Return the source's identity.
 
-        :raises SourceReplaced: ``known`` was read of another one.
+        :raises SourceReplaced: ``before`` was read of another one.
         """
         now = self._identity()
         if None not in (now, before.identity) and now != before.identity:

@@ -178,8 +178,8 @@ def _records(
     topic = F.regexp_replace(
         F.concat_ws(".", F.lit(prefix), "db", "table"), r"[^A-Za-z0-9._-]", "_"
     )
-    is_tombstone = (F.col("op") == "d") & key.isNotNull() & F.lit(tombstones)
-    times = F.when(is_tombstone, F.array(F.lit(False), F.lit(True))).otherwise(
+    has_tombstone = (F.col("op") == "d") & key.isNotNull() & F.lit(tombstones)
+    times = F.when(has_tombstone, F.array(F.lit(False), F.lit(True))).otherwise(
         F.array(F.lit(False))
     )
     each = changes.select("*", F.explode(times).alias(_TOMBSTONE))

@@ -186,7 +186,7 @@ class SchemaRegistry:
         is_same = False
         for schema_id in known:
             _must_be_id(schema_id)
-            text = known[schema_id] if isinstance(known, Mapping) else None
+            fingerprint = known[schema_id] if isinstance(known, Mapping) else None
             # an id that a subject of another context has named was never one of the default
             # context
             with self._lock:
@@ -196,7 +196,7 @@ class SchemaRegistry:
                     if not self.context and schema_id in one._schemas
                 ]
             for registry in elsewhere or [self]:
-                error = registry._must_be_the_same(schema_id, text)
+                error = registry._must_be_the_same(schema_id, fingerprint)
                 if error is None:
                     is_same = True
                 else:
@@ -213,19 +213,21 @@ class SchemaRegistry:
             others = sorted(self._schemas.keys() - gone, reverse=True)[:_OTHERS_ASKED]
         return any(self._must_be_the_same(each, None) is None for each in others)
 
-    def _must_be_the_same(self, schema_id: int, text: str | None) -> RegistryReplaced | None:
+    def _must_be_the_same(
+        self, schema_id: int, fingerprint: str | None
+    ) -> RegistryReplaced | None:
         """Return the error if it is gone."""
         with self._lock:
             before = self._schemas.get(schema_id)
         try:
             now = self._fetch(schema_id)
         except SchemaUnknown:
-            had = text or (before.fingerprint if before is not None else None)
+            had = fingerprint or (before.fingerprint if before is not None else None)
             if had is None:
                 raise
             return self._replaced_error(schema_id, had, None)
-        if text is not None and text != now.fingerprint:
-            raise self._replaced_error(schema_id, text, now.fingerprint)
+        if fingerprint is not None and fingerprint != now.fingerprint:
+            raise self._replaced_error(schema_id, fingerprint, now.fingerprint)
         self._remember(now)
         return None
 

@@ -471,9 +471,9 @@ class KafkaClient:
 
 
 def _metadata_request(topics: Sequence[str]) -> Any:
-    topic_names = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
+    entries = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
     return MetadataRequest(
-        topics=topic_names,
+        topics=entries,
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,

@@ -32,8 +32,8 @@ def close(run_id: str) -> None:
     """Close the connection of a run that is over: its thread in the JVM has ended and calls no
     more.
     """
-    callback = _by_run.pop(run_id, None)
-    connection = None if callback is None else callback()
+    reference = _by_run.pop(run_id, None)
+    connection = None if reference is None else reference()
     if connection is not None:
         # it is closed already
         with suppress(OSError, AttributeError):

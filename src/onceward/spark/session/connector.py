@@ -181,18 +181,18 @@ class _Choice:
         return self.found()
 
     def _resolved(self) -> Connector:
-        modules = [_named(_CONNECTOR, self._connector)]
+        coordinates = [_named(_CONNECTOR, self._connector)]
         if self._avro is not None:
-            modules.append(_named(_AVRO, self._avro))
+            coordinates.append(_named(_AVRO, self._avro))
         if self._token_provider is None:
-            jars = resolve(*modules, *self._packages)
+            jars = resolve(*coordinates, *self._packages)
         else:
-            jars = resolve(*modules, *self._packages, without=[f"{_GROUP}:{_TOKEN_PROVIDER}"])
+            jars = resolve(*coordinates, *self._packages, without=[f"{_GROUP}:{_TOKEN_PROVIDER}"])
             # By itself: what it depends on comes with the connector, in the connector's versions.
             provider = _named(_TOKEN_PROVIDER, self._token_provider)
             jars += resolve(provider, transitive=False)
-            modules.append(provider)
-        return Connector(tuple(jars), (*modules, *self._packages), self._notes())
+            coordinates.append(provider)
+        return Connector(tuple(jars), (*coordinates, *self._packages), self._notes())
 
     def _replaced(self, missing: set[tuple[str, ...]]) -> bool:
         """Replace what is missing, if it is one of the parts that can be; False: nothing more can

@@ -30,7 +30,7 @@ from onceward.spark.batch.causes import thrown_by
 from onceward.spark.batch.file_names import must_write_name
 from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told
-from onceward.spark.files.parquet_times import must_keep_dates, must_keep_microseconds
+from onceward.spark.files.times import must_keep_dates, must_keep_microseconds
 from onceward.spark.session.connector import must_have
 
 _ZONE = "spark.sql.session.timeZone"

@@ -153,11 +153,11 @@ class Merging:
         self._connection.execute(f"SAVEPOINT {_SAVEPOINT}")
         try:
             some = [part._replace(rows=part.steps.select(first, last)) for part in parts]
-            count = [self._count(part) for part in some]
+            counts = [self._count(part) for part in some]
             some = [
-                part._replace(expected=each.total) for part, each in zip(some, count, strict=True)
+                part._replace(expected=each.total) for part, each in zip(some, counts, strict=True)
             ]
-            found = [_Found(each.last, each.deletes) for each in count]
+            found = [_Found(each.last, each.deletes) for each in counts]
             self._delete_all(some, found, writing)
             self._upsert_all(some, found, writing)
         except RowRefused:

@@ -227,37 +227,37 @@ class _Send:
                     waiting.setdefault(node, []).append(lane)
         for node, ready in waiting.items():
             while ready and self._in_flight[node] < self._settings.max_in_flight:
-                appends = self._fill(ready)
-                self._send_request(node, appends)
+                positions = self._fill(ready)
+                self._send_request(node, positions)
                 still = [lane for lane in ready if lane.queue.next_to_send() is not None]
-                served = {id(lane) for lane, _ in appends}
+                served = {id(lane) for lane, _ in positions}
                 # Those that found no room this time come first in the next request.
                 ready = sorted(still, key=lambda lane: id(lane) in served)
 
     def _fill(self, ready: Iterable[_Lane]) -> list[tuple[_Lane, int]]:
-        appends: list[tuple[_Lane, int]] = []
+        positions: list[tuple[_Lane, int]] = []
         size = 0
         for lane in ready:
             position = lane.queue.next_to_send()
             if position is None:
                 continue
             size += lane.appends[position].fragment.size
-            if appends and size > self._settings.max_request_bytes:
+            if positions and size > self._settings.max_request_bytes:
                 break
-            appends.append((lane, position))
-        return appends
+            positions.append((lane, position))
+        return positions
 
-    def _send_request(self, node: int, taken: list[tuple[_Lane, int]]) -> None:
+    def _send_request(self, node: int, positions: list[tuple[_Lane, int]]) -> None:
         timeout_ms = self._client.settings.request_timeout_ms
         frame = self._writer.request(
-            (lane.appends[position] for lane, position in taken), timeout_ms
+            (lane.appends[position] for lane, position in positions), timeout_ms
         )
-        for lane, position in taken:
+        for lane, position in positions:
             lane.queue.sent(position)
         answer = self._client.send(
             frame, node, max(SHORTEST_WAIT_MS, min(timeout_ms, self._deadline.remaining_ms))
         )
-        request = _InFlight(node, taken)
+        request = _InFlight(node, positions)
         self._in_flight[node] += 1
         answer.add_done_callback(lambda done: self._answered.put((request, done)))
 

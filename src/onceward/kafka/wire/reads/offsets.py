@@ -153,14 +153,14 @@ def committed_offsets(
     :raises AccessDenied: naming the group.
     :raises BrokerUnreachable: …
     """
-    numbers = None if partitions is None else sorted(partitions)
+    in_order = None if partitions is None else sorted(partitions)
 
     def send(left_ms: float) -> Any:
         kind = OffsetFetchRequest.OffsetFetchRequestGroup
         request = OffsetFetchRequest(
             group_id=group,
-            topics=_named(OffsetFetchRequest.OffsetFetchRequestTopic, numbers),
-            groups=[kind(group_id=group, topics=_named(kind.OffsetFetchRequestTopics, numbers))],
+            topics=_named(OffsetFetchRequest.OffsetFetchRequestTopic, in_order),
+            groups=[kind(group_id=group, topics=_named(kind.OffsetFetchRequestTopics, in_order))],
             require_stable=require_stable,
             min_version=7,
             max_version=8,

@@ -307,8 +307,9 @@ class Transaction:
         """
         with self._lock:
             # Timed out: another task's first partition has found it out; this task met the same.
-            has_ended = self.state not in (State.OPEN, State.TIMED_OUT)
-            return refusal if has_ended else self._fenced_or_timed_out(refusal)
+            if self.state in (State.OPEN, State.TIMED_OUT):
+                return self._fenced_or_timed_out(refusal)
+            return refusal
 
     @property
     def open_for_ms(self) -> float:
