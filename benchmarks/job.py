@@ -13,6 +13,7 @@ import os
 import runpy
 import threading
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -88,18 +89,17 @@ class Job:
             "package": str(Path(onceward.__file__).resolve().parent),
         }
 
-    def copy(self, *, name: str, pipelines: int = 1, **order: Any) -> dict[str, Any]:
+    def copy(self, *, name: str, others: Sequence[str] = (), **order: Any) -> dict[str, Any]:
         """Copy all of a topic; returns the seconds of each batch, from its trigger to Spark's
         commit log, and the medians of our sink's steps.
 
-        :param pipelines: so many queries at the same time, each to a topic of its own: ``name``,
-            and behind the first one with ``-1``, ``-2``, … .
+        :param others: topics for as many queries more, which run at the same time.
         """
         self._steps.forget()
-        names = [name, *(f"{name}-{number}" for number in range(1, pipelines))]
         with self._open:
             queries = [
-                self._started(name=each, **order, trigger={"availableNow": True}) for each in names
+                self._started(name=each, **order, trigger={"availableNow": True})
+                for each in (name, *others)
             ]
             for query in queries:
                 _awaited(query)

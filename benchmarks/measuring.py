@@ -99,7 +99,7 @@ class Measuring:
 
     @contextlib.contextmanager
     def outputs(self, partitions: int, pipelines: int) -> Iterator[list[str]]:
-        """New topics, one for each pipeline, as :meth:`job.Job.copy` has them."""
+        """New topics, for a turn, one for each pipeline."""
         self._turns += 1
         first = f"bench-{self._run_id}-{self._turns}"
         names = [first, *(f"{first}-{number}" for number in range(1, pipelines))]

@@ -130,9 +130,9 @@ def _turn(measuring: Measuring, cut: Cut, contender: str) -> ScaleTurn:
         answer, _, used = measuring.copy(
             contender,
             name=names[0],
+            others=names[1:],
             source=source,
             batch_records=cut.batch_records,
-            pipelines=cut.pipelines,
         )
         for name in names:
             measuring.topics.audit(name, cut.output_partitions, records).require(name)
