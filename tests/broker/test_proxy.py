@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from onceward.ids import TopicPartition
 from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.transactions.errors import brokers_limit
 from onceward_testing import KafkaProxy, LocalKafka, ProxyFault
 from onceward_testing.kafka_node import brokers_seen_by
 from support.wire_fixtures import Writer, settings
@@ -346,7 +348,11 @@ def test_clients_of_three_brokers_stay_behind_the_proxy_and_outlive_a_broker(
 
         send_to_each(b"before")
         assert all(kafka.proxy.count("Produce", node=node) for node in (1, 2, 3))
-        kafka.nodes[0].kill()
+        client = KafkaClient(settings(kafka.bootstrap_servers)[0])
+        with closing(client):
+            assert client.brokers() == [1, 2, 3]
+            kafka.nodes[0].kill()
+            assert brokers_limit(client)[0] == "900000", "asked of the one that is away only"
         send_to_each(b"while one is down")
         kafka.nodes[0].start()
         kafka.proxy.cut(2)

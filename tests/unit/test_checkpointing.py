@@ -124,7 +124,7 @@ def test_all_sinks_take_it(tmp_path: Any):
 
 def test_a_timeout_that_brokers_do_not_allow_names_both_settings():
     error = TransactionTimeoutTooLarge(
-        "transaction.timeout.ms=360000 is above the broker's transaction.max.timeout.ms=300000"
+        "transaction.timeout.ms=360000 is above the brokers' transaction.max.timeout.ms=300000"
     )
     name_checkpointing(error, None)
     assert "checkpointing" not in str(error)

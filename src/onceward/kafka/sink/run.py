@@ -180,16 +180,17 @@ class KafkaRun:
         )
         what = (
             f"{running.batch}{size} was not sent in time: its transaction has been open for "
-            f"{open_for_ms:.0f} ms, counted from its first record "
-            f"({both_limits(self.client, transaction.timeout_ms)})"
+            f"{open_for_ms:.0f} ms, counted from its first record"
         )
         if unacknowledged_s * 1000 > transaction.timeout_ms / 2:
+            # They are not asked for their limit: tasks wait for this.
             return TransactionTimedOut(
-                f"{what}; for the last {unacknowledged_s:.0f} s brokers have not acknowledged "
-                "records that were sent",
+                f"{what} (transaction.timeout.ms={transaction.timeout_ms}); for the last "
+                f"{unacknowledged_s:.0f} s brokers have not acknowledged records that were sent",
                 next_step="see that the brokers take records (leaders, min.insync.replicas, the "
                 "network); the batch runs again",
             )
+        what = f"{what} ({both_limits(self.client, transaction.timeout_ms)})"
         # Once is bad luck (an executor that died); twice it is the batch, and a third time would
         # be no better.
         again, self._overdue = self._overdue == running.batch, running.batch

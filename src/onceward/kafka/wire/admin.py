@@ -5,12 +5,13 @@ Called by ``kafka.wire.client`` on behalf of preflight checks (driver).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 
+from onceward.errors import AccessDenied, OncewardError
 from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.conversation import Answered, asked
 from onceward.kafka.wire.deadline import Deadline
@@ -141,3 +142,20 @@ def describe_config(
         resources={_KINDS[kind]: name} if kind in _KINDS else {},
     )
     return {config.name: config.value for config in answer.results[0].configs}
+
+
+def broker_config(
+    client: Caller, nodes: Sequence[int], *, timeout_ms: int | None = None
+) -> dict[str, str | None]:
+    """Return every setting of the first of ``nodes`` that answers: another may be away.
+
+    :param timeout_ms: for all of them together; None: ``request.timeout.ms``.
+    """
+    each_ms = (timeout_ms or client.settings.request_timeout_ms) // len(nodes)
+    for node in nodes[:-1]:
+        try:
+            return describe_config(client, "broker", str(node), timeout_ms=each_ms)
+        except OncewardError as error:  # noqa: PERF203
+            if isinstance(error, AccessDenied):
+                raise
+    return describe_config(client, "broker", str(nodes[-1]), timeout_ms=each_ms)

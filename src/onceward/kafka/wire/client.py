@@ -399,9 +399,9 @@ class KafkaClient:
     def broker_config(
         self, node_id: int | None = None, *, timeout_ms: int | None = None
     ) -> dict[str, str | None]:
-        """Return every setting of a broker, of any one if none is named."""
-        node = self.brokers()[0] if node_id is None else node_id
-        return admin.describe_config(self, "broker", str(node), timeout_ms=timeout_ms)
+        """Return every setting of a broker; if none is named, of the first one that answers."""
+        nodes = self.brokers() if node_id is None else [node_id]
+        return admin.broker_config(self, nodes, timeout_ms=timeout_ms)
 
     def close(self) -> None:
         """Close every connection. Outstanding requests fail with :class:`ConnectionLost`."""

@@ -4,7 +4,9 @@ and by the sink for a transaction whose time is over.
 
 from __future__ import annotations
 
+from onceward import patience
 from onceward.errors import (
+    AccessDenied,
     BatchFailed,
     Fenced,
     OncewardError,
@@ -96,10 +98,9 @@ def refused_early(
 
 def timeout_too_large(client: KafkaClient, timeout_ms: int) -> TransactionTimeoutTooLarge:
     """Return the error of a timeout that the brokers do not allow; asks a broker."""
-    limit = broker_limit(client)
+    limit, theirs = brokers_limit(client)
     return TransactionTimeoutTooLarge(
-        f"transaction.timeout.ms={timeout_ms} is above the broker's transaction.max.timeout.ms"
-        + (f"={limit}" if limit else ", which may not be read (DescribeConfigs on the cluster)"),
+        f"transaction.timeout.ms={timeout_ms} is above the brokers' {theirs}",
         next_step="lower transaction.timeout.ms (options= of the "
         f"sink){f' to at most {limit}' if limit else ''}, or raise transaction.max.timeout.ms on "
         "the brokers; no transaction was begun, so that nothing has to be undone",
@@ -110,19 +111,20 @@ def both_limits(client: KafkaClient, timeout_ms: int) -> str:
     """Return the sink's limit and the brokers', which is how far the first may be raised; asks a
     broker.
     """
-    limit = broker_limit(client, _MOMENT_MS)
-    theirs = f"={limit}" if limit else " may not be read (DescribeConfigs on the cluster)"
-    return f"transaction.timeout.ms={timeout_ms}; the brokers' transaction.max.timeout.ms{theirs}"
+    return f"transaction.timeout.ms={timeout_ms}; the brokers' {brokers_limit(client)[1]}"
 
 
-def broker_limit(client: KafkaClient, timeout_ms: int | None = None) -> str | None:
-    """Ask for ``transaction.max.timeout.ms``; None without the right to describe the brokers'
-    configuration.
-    """
+def brokers_limit(client: KafkaClient) -> tuple[str | None, str]:
+    """Ask a broker for ``transaction.max.timeout.ms``; return it, if known, and a text of it."""
+    name = "transaction.max.timeout.ms"
     try:
-        return client.broker_config(timeout_ms=timeout_ms).get("transaction.max.timeout.ms")
+        with patience.within(_MOMENT_MS):
+            limit = client.broker_config(timeout_ms=_MOMENT_MS).get(name)
+    except AccessDenied:
+        return None, f"{name}, which may not be read (DescribeConfigs on the cluster)"
     except OncewardError:
-        return None
+        return None, f"{name}, which no broker has told in time"
+    return limit, f"{name}={limit}"
 
 
 def _ids(transactional_id: str, identity: ProducerIdentity) -> dict[str, object]:

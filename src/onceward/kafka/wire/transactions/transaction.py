@@ -40,7 +40,7 @@ from onceward.kafka.wire.error_table import Meaning
 from onceward.kafka.wire.options.settings import LONGEST_TRANSACTION_MS
 from onceward.kafka.wire.transactions.coordinator import NOBODY, TransactionCoordinator
 from onceward.kafka.wire.transactions.errors import (
-    broker_limit,
+    brokers_limit,
     refused_early,
     taken_over,
     timed_out,
@@ -427,7 +427,7 @@ class Transaction:
         if refused.code != _INVALID_TRANSACTION_TIMEOUT:
             raise_as_error(refused)
         if self._may_be_shorter:
-            limit = broker_limit(self._client)
+            limit, _ = brokers_limit(self._client)
             allowed_ms = min(int(limit), LONGEST_TRANSACTION_MS) if limit else _SAFE_TIMEOUT_MS
             if allowed_ms < self.timeout_ms:
                 self.timeout_ms = allowed_ms
