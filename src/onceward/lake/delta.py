@@ -184,7 +184,7 @@ class Delta(LakeTable):
                 found[chain] = max(version, found.get(chain, -1))
         return found
 
-    def newest_of(self, chain: str, branch: str) -> int:
+    def newest_batch(self, chain: str, branch: str) -> int:
         return self._table.begin().newest(self._writer(chain, branch))
 
     def _writer(self, chain: str, branch: str) -> str:

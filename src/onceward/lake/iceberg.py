@@ -61,7 +61,7 @@ class Iceberg(LakeTable):
                 found[chain] = max(number, found.get(chain, -1))
         return found
 
-    def newest_of(self, chain: str, branch: str) -> int:
+    def newest_batch(self, chain: str, branch: str) -> int:
         return self._newest_in(self._table, chain, branch)
 
     def _newest_in(self, table: IcebergTable, chain: str, branch: str) -> int:

@@ -88,7 +88,7 @@ class LakeTable(ABC):
         """
 
     @abstractmethod
-    def newest_of(self, chain: str, branch: str) -> int:
+    def newest_batch(self, chain: str, branch: str) -> int:
         """Return the number of the newest batch that the table has of one sink; -1: of none."""
 
     def must_be_of(self, chain: str, ledger: str) -> None:
@@ -129,7 +129,7 @@ class LakeTable(ABC):
         :raises PreparedDataLost: the table was put back from an older copy, or made anew: batches
             are gone, and the next one would be appended over the hole.
         """
-        found = self.newest_of(chain, branch)
+        found = self.newest_batch(chain, branch)
         if found >= latest.sequence:
             return
         # one that forgets its writers says so

@@ -201,7 +201,7 @@ class LakeTarget(TwoPhaseTarget):
             return record
         # It is left out: the next start is not to look for it
         output = record.outputs[self.kind]
-        found = self._table.newest_of(self._identity, self.branch)
+        found = self._table.newest_batch(self._identity, self.branch)
         latest = Latest(self._table.place, self._table.id, found)._asdict()
         data = {**output.data, _LATEST: latest}
         return replace(record, outputs={self.kind: replace(output, data=data)})

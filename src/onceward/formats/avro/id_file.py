@@ -16,7 +16,7 @@ import os
 from pyspark.sql import SparkSession
 
 from onceward.errors import ConfigurationError
-from onceward.formats.avro.memory import Registry, SchemaMemory, place_of
+from onceward.formats.avro.memory import Registry, SchemaMemory, registry_place
 from onceward.ids import RUN_FOLDER, PipelineId
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
 
@@ -76,7 +76,7 @@ class IdFile:
                 next_step="pass the query's checkpointLocation as checkpoint= of decode(…)",
             )
         self._files = CheckpointFiles(session, path.rstrip("/"), _FOLDER)
-        where, context = place_of(registry)
+        where, context = registry_place(registry)
         # An object of the user's without an address is another one in each process.
         place = f"{where if isinstance(where, str) else type(where).__qualname__} {context}"
         self._name = f"ids-{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"

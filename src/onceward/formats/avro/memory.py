@@ -268,10 +268,10 @@ _memories: dict[Hashable, SchemaMemory] = {}
 def memory_for(registry: Registry) -> SchemaMemory:
     """Return the process's memory of ``registry``, by its ``url`` and context."""
     with _lock:
-        return _memories.setdefault(place_of(registry), SchemaMemory())
+        return _memories.setdefault(registry_place(registry), SchemaMemory())
 
 
-def place_of(registry: Registry) -> tuple[Hashable, str]:
+def registry_place(registry: Registry) -> tuple[Hashable, str]:
     """Return what tells one registry from another: its ``url``, or itself, and its context."""
     where: Any = getattr(registry, "url", None) or registry
     return where, getattr(registry, "context", "")

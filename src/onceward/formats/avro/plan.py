@@ -140,7 +140,7 @@ class AvroPlan:
         )
         return [int.from_bytes(row["first"][1:], "big") for row in found]
 
-    def first_of(self, rows: DataFrame, ids: list[int]) -> dict[str, object] | None:
+    def first_with_id(self, rows: DataFrame, ids: list[int]) -> dict[str, object] | None:
         """Run a Spark job for a record of one of ``ids``: return its id, and where it stands as
         far as ``rows`` says."""
         found = rows.where(self._is_framed() & self._begins_with_any(ids))

@@ -96,7 +96,7 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
         fields: dict[str, object] = {"id": ids[0]}
         if rows is not None:
             try:
-                fields = self.plan.first_of(rows(), ids) or fields
+                fields = self.plan.first_with_id(rows(), ids) or fields
             except Exception as also:  # noqa: BLE001 — where it is, the record does not say itself
                 log.warning("the batch could not be searched for where the record is: %s", also)
         message = f"the registry knows no schema id {fields['id']}"
