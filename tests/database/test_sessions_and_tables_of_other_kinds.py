@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -92,10 +93,13 @@ CHANGES = {"mode": "changes", "key": "id", "order_by": "n"}
 
 @pytest.mark.parametrize(
     "kind",
-    ["citext", "text COLLATE {s}.any_case", "varchar(9) COLLATE {s}.any_case"],
-)
+    [
+        "citext", "text COLLATE {s}.any_case", "varchar(9) COLLATE {s}.any_case", "interval",
+        "jsonb",
+    ],
+)  # fmt: skip
 def test_keys_with_an_equality_of_their_own_are_refused(place: Place, kind: str) -> None:
-    """A delete of 'B' would leave 'b'."""
+    """A delete of 'B' would leave 'b'; '30 days' would replace '1 month'."""
     place.sql(
         "CREATE COLLATION {s}.any_case (provider = icu, locale = 'und-u-ks-level2', deterministic "
         "= false)"
@@ -108,6 +112,41 @@ def test_keys_with_an_equality_of_their_own_are_refused(place: Place, kind: str)
     place.sql(f"CREATE TABLE {{s}}.t (id {kind} PRIMARY KEY, value text)")
     with pytest.raises(InvalidColumn, match=r"values that differ are the same|no unique index"):
         place.write("t", keyed(("b", "x", 1, "c")), **CHANGES)
+
+
+@pytest.mark.parametrize("small", [False, True], ids=["by tasks", "by the driver"])
+def test_texts_are_ordered_by_their_bytes_whatever_the_databases_language(
+    place: Place, small: bool
+) -> None:
+    """Ids that grow byte by byte: to en-US a small letter is before its capital, and before Z."""
+    name = f"shop_{place.schema}"
+    place.sql(f"CREATE DATABASE {name} LOCALE_PROVIDER icu ICU_LOCALE 'en-US' TEMPLATE template0")
+    shop = Place(SimpleNamespace(url=place.url.rpartition("/")[0] + f"/{name}"))  # type: ignore[arg-type]
+    place.small = small
+    rows: dict[str, Any] = {
+        "id": pa.array([1, 1], pa.int32()),
+        "op": ["c", "u"],
+        "mail": ["old", "new"],
+        "at": ["2QZZZ", "2Qaaa"],
+    }
+    try:
+        shop.sql("CREATE TABLE {s}.t (id int PRIMARY KEY, mail text UNIQUE)")
+        shop.write("t", pa.table(rows), mode="changes", key="id", order_by="at")
+        assert shop.sql("SELECT * FROM {s}.t") == [(1, "new")]
+        shop.write("t", pa.table({"id": pa.array([2], pa.int32()), "mail": ["two"]}))
+        # values change places, by way of a third one
+        moved = {
+            "id": pa.array([1, 2, 1], pa.int32()),
+            "op": ["u"] * 3,
+            "mail": ["between", "new", "two"],
+            "at": ["2QZZZ", "2Qaaa", "2Qaab"],
+        }
+        shop.write("t", pa.table(moved), mode="changes", key="id", order_by="at")
+        assert shop.sql("SELECT * FROM {s}.t ORDER BY id") == [(1, "two"), (2, "new")]
+    finally:
+        shop.close()
+        staging.sessions.forget_all()
+        place.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.mark.parametrize("name", ["ledger", " ledger", '"ledger"', "onceward_x", ' "onceward_x"'])

@@ -48,7 +48,7 @@ SELECT a.attname,
     a.atthasdef OR t.typdefault IS NOT NULL OR a.attidentity <> '',
     a.attgenerated <> '' OR a.attidentity = 'a',
     CASE WHEN t.typtype = 'd' THEN base.typtype ELSE t.typtype END = 'e',
-    coalesce(base.typname, t.typname) IN ('bpchar', 'citext')
+    coalesce(base.typname, t.typname) IN ('bpchar', 'citext', 'interval', 'jsonb')
         OR NOT coalesce((SELECT collisdeterministic FROM pg_collation k
             WHERE k.oid = a.attcollation), true)
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid

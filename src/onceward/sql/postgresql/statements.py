@@ -100,7 +100,7 @@ def number_steps(
     step in the order of ``order_by``.
     """
     columns = [f"{quoted(column)} {kind}" for column, kind in staged.items()]
-    order = ", ".join(f"{quoted(column)} NULLS FIRST" for column in order_by)
+    order = ", ".join(f"{_sorted(column, staged)} NULLS FIRST" for column in order_by)
     names = ", ".join(quoted(column) for column in staged)
     return [
         Rows(
@@ -229,8 +229,9 @@ def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
     values = ", ".join(f"{_value(column)} AS {quoted(column.name)}" for column in written)
     casts = {column.name: column for column in written}
     keys = ", ".join(_value(casts[name]) for name in merge.key)
-    order = f" ORDER BY {', '.join(f'{quoted(name)} DESC NULLS LAST' for name in merge.order_by)}"
-    first = ", ".join(f"{quoted(name)} NULLS FIRST" for name in merge.order_by)
+    sorted_by = [_sorted(name, merge.staged) for name in merge.order_by]
+    order = f" ORDER BY {', '.join(f'{value} DESC NULLS LAST' for value in sorted_by)}"
+    first = ", ".join(f"{value} NULLS FIRST" for value in sorted_by)
     place = f"rank() OVER ({'ORDER BY ' if first else ''}{first}) AS onceward_place"
     late = f"rank() OVER (PARTITION BY {keys}{order if merge.order_by else ''})"
     words = ", ".join(f"'{word}'" for word in DELETES)
@@ -246,6 +247,14 @@ def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
         f"WITH rows AS ({rows.sql}), ranked AS ({ranked}), last AS (SELECT * FROM ranked WHERE "
         "onceward_late = 1)"
     )
+
+
+def _sorted(name: str, staged: Mapping[str, str]) -> str:
+    """Return a column to sort by: texts by their bytes, as Spark sorts them, and not by the
+    language of the database.
+    """
+    is_text = staged[name].removesuffix("[]") == "text"
+    return f'{quoted(name)} COLLATE "C"' if is_text else quoted(name)
 
 
 def _values(written: Sequence[Written]) -> str:

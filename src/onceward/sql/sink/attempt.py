@@ -406,7 +406,8 @@ class DatabaseAttempt(Attempt):
             if limited:
                 self._must_not_be_cut(rows, limited, table, connection)
         changes = settings.mode == "changes"
-        merge = Merge(settings.key, settings.order_by, settings.op_column if changes else None)
+        op_column = settings.op_column if changes else None
+        merge = Merge(settings.key, settings.order_by, op_column, frame.staged)
         steps = partial(frame.steps, name)
         return Part(rows, table, written, merge, expected, Steps(id(frame), frame.number, steps))
 

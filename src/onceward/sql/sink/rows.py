@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -29,6 +30,8 @@ class Merge(NamedTuple):
     key: tuple[str, ...]
     order_by: tuple[str, ...]
     op_column: str | None
+    staged: Mapping[str, str]
+    """How the columns of the frame are staged."""
 
 
 def python_values(column: pa.ChunkedArray, name: str) -> list[Any]:

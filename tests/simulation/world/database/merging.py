@@ -25,7 +25,7 @@ _DELETES = re.compile(
     r"onceward_deletes"
 )
 _KNOWN = re.compile(r"NOT IN \(([^()]*)\)")
-_DIRECTION = re.compile(r" (?:DESC|ASC)(?: NULLS (?:FIRST|LAST))?")
+_DIRECTION = re.compile(r"(?: COLLATE \"C\")? (?:DESC|ASC)(?: NULLS (?:FIRST|LAST))?")
 _ROWS = (
     re.compile(r"WITH rows AS \((?P<rows>SELECT .+?)\), ranked AS \(", re.DOTALL),
     re.compile(
