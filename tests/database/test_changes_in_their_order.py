@@ -9,9 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from database_place import Place
+from database_place import MySQLPlace, Place
 
+from onceward.engine import driver_rows
 from onceward.errors import RowRefused
+from onceward.sql.ledger import overdue
+from onceward.sql.mysql.dialect import MySQLDialect
+from onceward_testing import LocalMySQL
 
 CHANGES = {"mode": "changes", "key": "id", "order_by": "n"}
 NAME = "v varchar(20) UNIQUE"
@@ -126,6 +130,38 @@ def test_changes_of_two_tables_are_made_in_one_order(either_anywhere: Place) -> 
         place.write(None, table.append_column("table", names), **CHANGES)
     assert sorted(place.sql("SELECT * FROM {s}.a")) == [(2, "x"), (3, "y")]
     assert sorted(place.sql("SELECT * FROM {s}.b")) == [(7, "x"), (8, "y")]
+
+
+@pytest.mark.parametrize("small", [False, True], ids=["by tasks", "by the driver"])
+def test_a_server_that_wants_a_key_of_every_table(
+    mariadb_place: Place, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    """As Galera and Group Replication do, and MySQL with sql_require_primary_key."""
+    monkeypatch.setattr(driver_rows.DriverTurn, "takes", lambda turn, running: small)
+    with LocalMySQL("mariadb", {"innodb_force_primary_key": "ON"}) as server:
+        place = MySQLPlace(server)
+        filled(place, NAME, [(1, "a"), (2, "b")])
+        place.write("t", changes(("u", 1, "-"), ("u", 2, "a"), ("u", 1, "b")), **CHANGES)
+        assert sorted(place.sql("SELECT * FROM {s}.t")) == [(1, "b"), (2, "a")]
+        place.close()
+
+
+def test_a_large_batch_has_longer_for_what_goes_ahead_of_it(
+    my_either: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten minutes and more for a statement over all of its rows."""
+    limits = []
+    for name in ("bring", "fill_table"):
+        method = getattr(MySQLDialect, name)
+
+        def timed(it: Any, connection: Any, *more: Any, method: Any = method) -> None:
+            limits.append(connection.patience._limit)
+            method(it, connection, *more)
+
+        monkeypatch.setattr(MySQLDialect, name, timed)
+    filled(my_either, NAME, [(1, "a"), (2, "b")])
+    my_either.write("t", changes(("u", 1, "-"), ("u", 2, "a"), ("u", 1, "b")), **CHANGES)
+    assert set(limits) == {overdue.seconds_for(3)}
 
 
 def test_what_the_source_could_not_do_is_refused_and_nothing_is_written(

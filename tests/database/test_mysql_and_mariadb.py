@@ -75,6 +75,7 @@ TYPES: list[tuple[str, pa.DataType, str, list[Any]]] = [
     ),
     ("local", pa.timestamp("us"), "datetime(6)", [MOMENT, dt.datetime(1, 1, 1), None]),
     ("mood", pa.string(), "enum('glad','so, ''so''','1')", ["glad", "so, 'so'", "1"]),
+    ("SIZE", pa.string(), "enum('Small','c:\\\\t','A\\nb')", ["Small", "c:\\t", "A\nb"]),
 ]
 
 
@@ -207,6 +208,7 @@ def test_columns_that_do_not_meet_are_named(
         ("x enum('a','b')", "1", "none of its labels"),  # would become 'a'
         ("x enum('a','b')", "A", "none of its labels"),  # would become 'a'
         ("x enum('a','b')", "", "none of its labels"),
+        ("x enum('a','Small')", "small", "none of its labels: 'a', 'Small'"),
         (
             "x varchar(9) CHARACTER SET latin1",
             "😀",
@@ -325,6 +327,41 @@ def test_a_table_without_transactions_is_refused(my_place: Place, engine: str) -
     assert my_place.sql(
         "SELECT count(*) FROM information_schema.tables WHERE table_schema = '{s}'"
     ) == [(1,)]
+
+
+def test_a_table_that_keeps_its_history_is_a_table(mariadb_place: Place) -> None:
+    mariadb_place.sql(
+        "CREATE TABLE {s}.t (id bigint PRIMARY KEY, n bigint) WITH SYSTEM VERSIONING"
+    )
+    for n in (1, 2):
+        mariadb_place.write("t", keyed((7, n), names="id n"), **UPSERT)
+    assert mariadb_place.sql("SELECT * FROM {s}.t") == [(7, 2)]
+    found = mariadb_place.sql("SELECT n FROM {s}.t FOR SYSTEM_TIME ALL ORDER BY n")
+    assert found == [(1,), (2,)]
+
+
+def test_numbers_that_a_table_has_no_more_of_are_named(my_place: Place) -> None:
+    my_place.sql(
+        "CREATE TABLE {s}.t (id tinyint AUTO_INCREMENT PRIMARY KEY, value int) "
+        "AUTO_INCREMENT = 126"
+    )
+    with pytest.raises((RowRefused, SendFailed)) as refused:
+        my_place.write("t", pa.table({"value": pa.array([1, 2, 3], pa.int32())}))
+    assert "column 'id'" in refused.value.message or "AUTO_INCREMENT" in refused.value.next_step
+    my_place.sql("ALTER TABLE {s}.t MODIFY id int AUTO_INCREMENT")
+    my_place.write("t", pa.table({"value": pa.array([1, 2, 3], pa.int32())}))
+    assert my_place.sql("SELECT count(*) FROM {s}.t") == [(3,)]
+
+
+@pytest.mark.parametrize("charset", ["latin1", "utf8mb4"])
+def test_a_text_is_as_long_as_its_column_takes_whatever_a_packet_holds(
+    mariadb_place: Place, charset: str
+) -> None:
+    """MariaDB's max_allowed_packet is 16 MiB, by which it cuts what it casts to bytes."""
+    ((most,),) = mariadb_place.sql("SELECT @@max_allowed_packet")
+    mariadb_place.sql(f"CREATE TABLE {{s}}.t (x longtext CHARACTER SET {charset})")
+    mariadb_place.write("t", pa.table({"x": ["x" * (most + 1)]}))
+    assert mariadb_place.sql("SELECT length(x) FROM {s}.t") == [(most + 1,)]
 
 
 def test_what_is_no_table_or_the_sinks_own_is_refused(my_place: Place) -> None:
@@ -740,6 +777,23 @@ def test_rows_that_could_not_be_brought_leave_the_session_in_transactions(
         my_place.write(None, rows, attempts=2)
     assert my_place.sql("SELECT * FROM {s}.first") == []
     assert my_place.sql("SELECT sequence FROM {s}.ledger") == [(-1,)]
+
+
+def test_a_session_that_is_gone_is_named_as_the_server_does(
+    my_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not as what was said to it afterwards."""
+    load = dialect.load
+
+    def load_without_a_session(connection: Any, *arguments: Any) -> None:
+        my_place.sql(f"KILL {connection.connection.thread_id()}")
+        load(connection, *arguments)
+
+    monkeypatch.setattr(dialect, "load", load_without_a_session)
+    my_place.small = True
+    my_place.sql("CREATE TABLE {s}.t (value int)")
+    with pytest.raises(SendFailed, match=r"\((2006|2013|4031|1927)\)"):
+        my_place.write("t", pa.table({"value": pa.array([1], pa.int32())}))
 
 
 # what is sorted by a part of its bytes

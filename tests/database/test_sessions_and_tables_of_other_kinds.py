@@ -77,6 +77,21 @@ def test_a_roles_settings_change_no_value(hostile: Place) -> None:
     ]
 
 
+def test_a_role_that_quotes_all_names_is_refused_by_name(place: Place) -> None:
+    place.sql("CREATE TABLE {s}.t (value text)")
+    place.sql("ALTER ROLE postgres SET quote_all_identifiers = on")
+    try:
+        with pytest.raises(ConfigurationError, match="quote_all_identifiers = on") as refused:
+            place.write("t", pa.table({"value": ["x"]}))
+    finally:
+        place.sql("ALTER ROLE postgres RESET ALL")
+    assert "ALTER ROLE … SET quote_all_identifiers = off" in refused.value.next_step
+    place.sql("ALTER ROLE postgres SET quote_all_identifiers = off")
+    place.write("t", pa.table({"value": ["x"]}))
+    place.sql("ALTER ROLE postgres RESET ALL")
+    assert place.sql("SELECT value FROM {s}.t") == [("x",)]
+
+
 def keyed(*rows: tuple[Any, ...], names: str = "id value n op") -> pa.Table:
     columns = names.split()
     kinds = {"n": pa.int64(), "value": pa.string()}

@@ -116,6 +116,13 @@ def test_rights_and_settings_are_told_by_their_names() -> None:
     )
 
 
+def test_a_limit_is_named_with_the_way_to_raise_it() -> None:
+    full = postgresql.refusal("53400", "temporary file size exceeds temp_file_limit", "moving")
+    assert "ALTER ROLE … SET …" in full.next_step
+    ended = mysql.refusal(1467, "Failed to read auto-increment value", "moving")
+    assert "AUTO_INCREMENT" in ended.next_step
+
+
 def test_a_word_of_a_row_is_no_word_of_the_server() -> None:
     """A value in an error's text does not choose what becomes of it."""
     forged = (

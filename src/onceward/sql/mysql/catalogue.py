@@ -34,6 +34,7 @@ _LEFT = (
     "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND "
     "LEFT(table_name, %s) = %s"
 )
+_TABLES = ("BASE TABLE", "SYSTEM VERSIONED")
 _ENGINE = "InnoDB"
 # An alias that will mean another one
 _SPELLED = {"utf8": "utf8mb3"}
@@ -89,7 +90,9 @@ def _column(
     charset: str | None,
     collation: str | None,
 ) -> Column:
-    kind, extra, not_null = kind.lower(), extra.lower(), nullable == "NO"
+    # Not the labels of an enum.
+    words, quote, labels = kind.partition("'")
+    kind, extra, not_null = words.lower() + quote + labels, extra.lower(), nullable == "NO"
     generated = "virtual" in extra or "stored" in extra or "persistent" in extra
     counts = "auto_increment" in extra
     return Column(
@@ -113,7 +116,7 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
         for row in connection.execute(_RELATION, (schema, own_name))
         if row[4] != 0 or row[1] == own_name
     ]
-    if not found or found[0][2] != "BASE TABLE":
+    if not found or found[0][2] not in _TABLES:
         what = "is no plain table, but a view or the like" if found else "does not exist"
         raise TableMissing(
             f"table {name} {what} in the database of the sink's url",

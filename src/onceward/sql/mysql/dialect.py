@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -163,8 +163,12 @@ def _outside_transactions(connection: Session) -> Iterator[None]:
     connection.execute("SET autocommit = 1")
     try:
         yield
-    finally:
-        connection.execute("SET autocommit = 0")
+    except BaseException:
+        # Not asked to go back: what a session that is gone answers would hide why it is gone.
+        with suppress(Exception):
+            connection.close()
+        raise
+    connection.execute("SET autocommit = 0")
 
 
 def _asked(

@@ -40,8 +40,8 @@ _ROWS = (
 _CONFLICTS = (1062, 1169, 1216, 1217, 1451, 1452, 1557, 1586, 1761, 1762)
 """Unique indexes and foreign keys: another row is in the way, or missing."""
 _TABLES = (
-    1064, 1136, 1305, 1336, 1362, 1363, 1415, 1418, 1419, 1422, 1424, 1442, 1443, 1449, 1785, 3098,
-    3750,
+    167, 1064, 1136, 1305, 1336, 1362, 1363, 1415, 1418, 1419, 1422, 1424, 1442, 1443, 1449, 1785,
+    3098, 3750,
 )  # fmt: skip
 """A trigger or the table's definition makes a statement that the server will never carry out."""
 _ROW_SIZE = 1118
@@ -62,6 +62,8 @@ _NEXT = {
     1045: "see that the login and the password of the sink's url are still right",
     1290: "see that the url leads to a server that takes writes (SELECT @@read_only)",
     1836: "see that the url leads to a server that takes writes (SELECT @@read_only)",
+    1467: "see whether the table's AUTO_INCREMENT column has come to the end of its type, and "
+    "widen it (ALTER TABLE … MODIFY …)",
     1021: "make room on the server's disk",
     1114: "make room on the server's disk",
 }

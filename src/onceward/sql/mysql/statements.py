@@ -21,7 +21,7 @@ from onceward.sql.sink.rows import TASK, Merge, Rows
 
 ROW = "onceward_row"
 """Column of a staging table: the row's number in its task attempt. With it every row has a key,
-which some servers require, and tasks do not wait for each other's.
+which some servers require of every table, and tasks do not wait for each other's.
 """
 
 _TYPES = {TEXT: "longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", MOMENT: "datetime(6)"}
@@ -77,15 +77,19 @@ def number_steps(
     columns = [
         f"{quoted(column)} {_TYPES.get(kind, kind)} NULL" for column, kind in staged.items()
     ]
-    columns += [f"{_STEP} bigint NOT NULL", f"KEY ({_STEP})"]
+    columns += [
+        f"{ROW} bigint NOT NULL AUTO_INCREMENT PRIMARY KEY",
+        f"{_STEP} bigint NOT NULL",
+        f"KEY ({_STEP})",
+    ]
     order = ", ".join(quoted(column) for column in order_by)  # nulls come first
     names = ", ".join(quoted(column) for column in staged)
     return [
         Rows(f"DROP TEMPORARY TABLE IF EXISTS {name}", ()),
         Rows(f"CREATE TEMPORARY TABLE {name} ({', '.join(columns)}) ENGINE = InnoDB", ()),
         Rows(
-            f"INSERT INTO {name} SELECT {names}, RANK() OVER (ORDER BY {order}) FROM ({rows.sql}) "
-            "AS staged",
+            f"INSERT INTO {name} ({names}, {_STEP}) SELECT {names}, "
+            f"RANK() OVER (ORDER BY {order}) FROM ({rows.sql}) AS staged",
             rows.parameters,
         ),
     ]
@@ -142,8 +146,9 @@ def no_place(rows: Rows, column: Written) -> Rows:
     """
     name = quoted(column.name)
     back = f"CONVERT(CONVERT({name} USING {column.charset}) USING utf8mb4)"
+    # Not cast to bytes: MariaDB cuts what is longer than max_allowed_packet then.
     return Rows(
-        f"SELECT COUNT(*) FROM ({rows.sql}) AS staged WHERE {_bytes(back)} <> {_bytes(name)}",
+        f"SELECT COUNT(*) FROM ({rows.sql}) AS staged WHERE {back} COLLATE utf8mb4_bin <> {name}",
         rows.parameters,
     )
 

@@ -108,6 +108,8 @@ _MOST_BYTES = {
 _MOST_SCALE = 30
 _TYPE = re.compile(r"(?P<name>[a-z]+)(?:\((?P<mods>.*)\))?(?P<rest>[^)]*)", re.DOTALL)
 _LABEL = re.compile(r"'((?:[^']|'')*)'")
+_ESCAPED = re.compile(r"''|\\.", re.DOTALL)
+_MEANT = {r"\n": "\n", r"\r": "\r", r"\0": "\0"}
 _NO_KEYS = ("float", "double", "enum", "json")
 
 
@@ -138,9 +140,7 @@ def fitting(name: str, staged: str, column: Column, table: Table) -> Written:
         )
     base, mods = parsed(column.type)
     if staged == TEXT and base == "enum":
-        return Written(
-            name, labels=tuple(label.replace("''", "'") for label in _LABEL.findall(mods))
-        )
+        return Written(name, labels=tuple(map(_unescaped, _LABEL.findall(mods))))
     if not _fits(staged, base, mods):
         raise InvalidColumn(
             f"column {name!r} does not fit: the frame's becomes {staged}, and table {table.name} "
@@ -153,6 +153,13 @@ def fitting(name: str, staged: str, column: Column, table: Table) -> Written:
     return Written(
         name, None, longest, most_bytes, (), column.replaces_null, column.collation, column.charset
     )
+
+
+def _unescaped(label: str) -> str:
+    r"""Return a label of an enum as it is: servers list it with ``''``, ``\\``, ``\n``, ``\r``
+    and ``\0`` (``append_unescaped`` in MySQL's sources).
+    """
+    return _ESCAPED.sub(lambda found: _MEANT.get(found[0], found[0][1:]), label)
 
 
 def _fits(staged: str, base: str, mods: str) -> bool:

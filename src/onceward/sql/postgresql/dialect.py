@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType
 
 from onceward.engine.task_writer import OpenWriter
 from onceward.engine.two_phase import Beginner
-from onceward.errors import OncewardError
+from onceward.errors import ConfigurationError, OncewardError
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.overdue import Overdue
 from onceward.sql.postgresql import catalogue, prepared, statements, types
@@ -33,6 +33,18 @@ class PostgreSQLDialect(Dialect):
     text = "text"
     wide = ("text", "bytea")
     can_defer = True
+
+    def must_serve(self, connection: Session) -> None:
+        ((quotes,),) = connection.execute(
+            "SELECT reset_val FROM pg_settings WHERE name = 'quote_all_identifiers'"
+        )
+        if quotes != "off":
+            raise ConfigurationError(
+                "the login of the sink's url has quote_all_identifiers = on, by which the driver "
+                "that copies rows does not know any type",
+                next_step="ALTER ROLE … SET quote_all_identifiers = off; then start the query "
+                "again",
+            )
 
     def staged(self, name: str, kind: DataType) -> str:
         return types.staged(name, kind)

@@ -38,6 +38,8 @@ _NEXT = {
     "(max_locks_per_transaction), memory, or with xa=True prepared transactions "
     "(max_prepared_transactions must be at least the tasks of a batch, for all pipelines "
     "together; see pg_prepared_xacts for who has them)",
+    "53400": "raise the limit that the server names, for the login of the sink's url (ALTER ROLE "
+    "… SET …)",
     "53300": "raise max_connections, or close what holds them (pg_stat_activity)",
 }
 """If it repeats; by the longest beginning of the code."""

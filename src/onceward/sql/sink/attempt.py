@@ -316,11 +316,12 @@ class DatabaseAttempt(Attempt):
 
     def _bring(self, connection: Session) -> None:
         """Send the driver's rows ahead of the transaction, in the same session."""
-        for frame in self._frames:
-            with self._dialect.translate_errors("bringing rows from the driver"):
-                frame.bring(connection)
-        if self._in_order and self._dialect.makes_tables_ahead:
-            self._number_steps(connection)
+        with connection.patience.of(self._seconds(), "what goes ahead of the batch's rows"):
+            for frame in self._frames:
+                with self._dialect.translate_errors("bringing rows from the driver"):
+                    frame.bring(connection)
+            if self._in_order and self._dialect.makes_tables_ahead:
+                self._number_steps(connection)
 
     def _number_steps(self, connection: Session) -> None:
         with self._dialect.translate_errors("numbering the rows of the batch"):

@@ -256,6 +256,10 @@ SHAPES: tuple[tuple[re.Pattern[str], Make], ...] = (
     (re.compile(r"SELECT 1$"), _says(1)),
     (re.compile(r"SELECT txid_current\(\)$"), _number),
     (re.compile(r"SELECT current_setting\('max_prepared_transactions'\)::int$"), _room),
+    (
+        re.compile(r"SELECT reset_val FROM pg_settings WHERE name = 'quote_all_identifiers'$"),
+        _says("off"),
+    ),
     (re.compile(r"PREPARE TRANSACTION '(?P<name>[^']+)'$"), _prepare),
     (re.compile(r"SELECT gid FROM pg_prepared_xacts WHERE .* starts_with\(gid, %s\)$"), _prepared),
     (re.compile(r"(?P<how>COMMIT|ROLLBACK) PREPARED '(?P<name>[^']+)'$"), _end_prepared),
