@@ -200,7 +200,84 @@ def test_one_whose_coordinator_knows_it_is_not_torn_in_a_single_partition(
     assert f"--transactional-id forgotten-{topic}" in done.stderr
 
 
-def leave_hanging(servers: str, topic: str) -> None:
+@contextmanager
+def just_before(
+    request: str, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Act when the first request of that name is about to be sent."""
+    acts, call = [act], KafkaClient.call
+
+    def called(client: KafkaClient, asked: Any, *rest: Any, **more: Any) -> Any:
+        if type(asked).__name__ == request and acts:
+            acts.pop()()
+        return call(client, asked, *rest, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KafkaClient, "call", called)
+        yield
+    assert not acts
+
+
+def test_one_that_commits_while_its_owner_is_looked_for_is_not_ended_by_a_marker(
+    held: tuple[str, str, Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker is by producer id and epoch: it would end what that producer has begun since."""
+    servers, topic, producer = held
+
+    def go_on() -> None:
+        producer.commit_transaction(30)
+        producer.begin_transaction()
+        producer.produce(topic, b"the next one", partition=0)
+        assert producer.flush(60) == 0
+
+    where = ("--topic", topic, "--partition", "0")
+    with just_before(
+        "ListTransactionsRequest", lambda: producer.commit_transaction(30), monkeypatch
+    ):
+        done = run("transactions", "abort", "--bootstrap-servers", servers, *where, "--yes")
+    assert done.exit_code == 1
+    assert f"{topic}-0 has 0 open transactions" in done.stderr
+    producer.begin_transaction()
+    producer.produce(topic, b"another", partition=0)
+    assert producer.flush(60) == 0
+    with just_before("ListTransactionsRequest", go_on, monkeypatch):
+        done = run("transactions", "abort", "--bootstrap-servers", servers, *where, "--yes")
+    assert done.exit_code == 1
+    producer.commit_transaction(30)
+    assert read_values(servers, topic, 4) == [
+        b"never committed", b"behind it", b"another", b"the next one"
+    ]  # fmt: skip
+
+
+def test_one_that_begins_between_two_questions_does_not_hang(
+    held: tuple[str, str, Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers, topic, producer = held
+    producer.commit_transaction(30)
+
+    def begin() -> None:
+        producer.begin_transaction()
+        producer.produce(topic, b"the next one", partition=0)
+        assert producer.flush(60) == 0
+
+    with just_before("DescribeProducersRequest", begin, monkeypatch):
+        listed = run("transactions", "list", "--bootstrap-servers", servers, "--topic", topic)
+    (line,) = [line for line in listed.stdout.splitlines() if f"{topic}-0" in line]
+    assert line.rstrip().endswith(f"forgotten-{topic}")
+
+
+def read_values(servers: str, topic: str, number: int) -> list[bytes | None]:
+    """Return the first values of partition 0 that a consumer of committed records is given."""
+    group = {"group.id": f"all-{topic}", "auto.offset.reset": "earliest"}
+    consumer = Consumer({"bootstrap.servers": servers, **group})
+    consumer.assign([Position(topic, 0, 0)])
+    try:
+        return [message.value() for message in consumer.consume(number, 30)]
+    finally:
+        consumer.close()
+
+
+def leave_hanging(servers: str, topic: str, ahead_s: int) -> None:
     """Append a record of a transaction that the coordinator knows nothing of, which brokers take
     while they do not ask it (KIP-890).
     """
@@ -211,7 +288,7 @@ def leave_hanging(servers: str, topic: str) -> None:
         writer.transaction.take_over()
         verify(servers, "false")
         writer.transaction.begin()
-        writer.producer().send(appends_to(where, fragments([b"hangs"])))
+        writer.producer().send(appends_to(where, fragments([b"hangs"], ahead_s=ahead_s)))
     finally:
         verify(servers, "true")
         client.close()
@@ -236,7 +313,7 @@ def test_a_transaction_that_hangs_is_ended_by_a_marker(
     """
     servers = kafka39.bootstrap_servers
     topic = new_topic(servers, prefix="hangs")
-    leave_hanging(servers, topic)
+    leave_hanging(servers, topic, ahead_s=-3600)
     plain = Producer({"bootstrap.servers": servers})
     plain.produce(topic, b"behind it", partition=0)
     assert plain.flush(60) == 0
@@ -251,3 +328,18 @@ def test_a_transaction_that_hangs_is_ended_by_a_marker(
     while (value := next_value(servers, topic, 5)) is None and time.monotonic() < deadline:
         pass
     assert value == b"behind it"
+
+
+def test_one_that_a_moving_coordinator_may_still_commit_is_not_called_hanging(
+    kafka39: LocalKafka, new_topic: Callable[..., str]
+) -> None:
+    servers = kafka39.bootstrap_servers
+    topic = new_topic(servers, prefix="young")
+    leave_hanging(servers, topic, ahead_s=0)
+    listed = run("transactions", "list", "--bootstrap-servers", servers, "--topic", topic)
+    (line,) = [line for line in listed.stdout.splitlines() if f"{topic}-0" in line]
+    assert line.rstrip().endswith("in 15 min")
+    where = ("--topic", topic, "--partition", "0")
+    done = run("transactions", "abort", "--bootstrap-servers", servers, *where, "--yes")
+    assert done.exit_code == 1
+    assert "ask again in 15 min" in done.stderr

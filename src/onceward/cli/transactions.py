@@ -22,7 +22,8 @@ from onceward.operate.status import span
 
 if TYPE_CHECKING:
     from onceward.kafka.wire.client import KafkaClient
-    from onceward.kafka.wire.transactions.listing import DescribedTransaction, OpenProducer
+    from onceward.kafka.wire.transactions.hanging import Holder
+    from onceward.kafka.wire.transactions.listing import DescribedTransaction
 
 transactions = typer.Typer(
     name="transactions",
@@ -53,8 +54,8 @@ def list_all(
     as_json: Json = False,
     command_config: Config = None,
 ) -> None:
-    """List what is open. With --topic also by partition: one that no coordinator knows of hangs,
-    and only `abort` ends it.
+    """List what is open. With --topic also by partition: one that no coordinator knows of, and
+    that is older than any may be, hangs, and only `abort` ends it.
     """
     from onceward.kafka.wire.transactions import listing
 
@@ -68,14 +69,13 @@ def list_all(
             for name in selected_ids
             if (found := listing.describe_transaction(client, name)) is not None
         ]
-        holders = _holders(client, topic) if topic else []
+        held = _held(client, topic) if topic else []
     if as_json:
         typer.echo(json.dumps([_as_json(each) for each in described], indent=2))
         return
     print_table(_described(described))
     if topic:
-        coordinated = {found.identity.producer_id for found in described if found.started_at_ms}
-        print_table(_held(holders, coordinated))
+        print_table(_held_table(held))
 
 
 @transactions.command("describe")
@@ -171,51 +171,56 @@ def _abort_in(
     client: KafkaClient, topic: str, partition: int, start_offset: int | None, yes: bool
 ) -> None:
     from onceward.ids import TopicPartition
-    from onceward.kafka.wire.transactions import listing
+    from onceward.kafka.wire.transactions.hanging import holders
+    from onceward.kafka.wire.transactions.listing import abort_in_partition
 
     where = TopicPartition(topic, partition)
-    found = [
+    held = [
         each
-        for each in listing.open_producers(client, [where])
-        if start_offset in (None, each.start_offset)
+        for each in holders(client, [where])
+        if start_offset in (None, each.producer.start_offset)
     ]
-    if len(found) != 1:
-        offsets = ", ".join(str(each.start_offset) for each in found)
+    if len(held) != 1:
+        offsets = ", ".join(str(each.producer.start_offset) for each in held)
         raise ResourceError(
-            f"{where} has {len(found)} open transactions"
-            + (f", from offsets {offsets}" if found else ""),
+            f"{where} has {len(held)} open transactions"
+            + (f", from offsets {offsets}" if held else ""),
             next_step="add --start-offset with one of them"
-            if found
+            if held
             else "`onceward transactions list --topic …` says which partitions have one",
         )
-    producer = found[0]
-    owner = _owner(client, producer)
-    print_table(_held(found, {producer.identity.producer_id} if owner else set()))
-    if owner:
-        raise ResourceError(
-            f"{owner} has it open, and its coordinator would still commit its other partitions",
-            next_step=f"abort it whole: --transactional-id {owner}",
-        )
+    print_table(_held_table(held))
+    producer = held[0].producer
+    _must_hang(held[0])
     typer.echo(f"  writes an abort marker for {producer.identity} into {where}")
     _must_agree(yes)
-    listing.abort_in_partition(client, producer)
+    # A marker would end what its producer has begun while somebody was reading the question
+    again = [each for each in holders(client, [where]) if each.producer == producer]
+    if not again:
+        raise ResourceError(
+            f"the transaction of {producer.identity} in {where} has changed meanwhile",
+            next_step="list the transactions again",
+        )
+    _must_hang(again[0])
+    abort_in_partition(client, producer)
     typer.echo(f"aborted; readers of {where} go on")
 
 
-def _owner(client: KafkaClient, producer: OpenProducer) -> str | None:
-    """Return the transactional id whose coordinator has ``producer``'s transaction open."""
-    from onceward.kafka.wire.transactions import listing
-
-    for name, producer_id, _ in listing.list_transactions(client):
-        if producer_id == producer.identity.producer_id:
-            found = listing.describe_transaction(client, name)
-            if (
-                found is not None
-                and found.started_at_ms is not None
-                and producer.partition in found.partitions
-            ):
-                return name
-    return None
+def _must_hang(held: Holder) -> None:
+    where = held.producer.partition
+    if held.owner:
+        raise ResourceError(
+            f"{held.owner} has {where} in its transaction, and its coordinator would still commit "
+            "the other partitions",
+            next_step=f"abort it whole: --transactional-id {held.owner}",
+        )
+    if not held.hangs:
+        raise ResourceError(
+            f"no coordinator has the transaction of {held.producer.identity} in {where}, but its "
+            "last record is younger than the brokers' transaction.max.timeout.ms: a coordinator "
+            "that is moving may still commit it",
+            next_step=f"ask again in {span(held.young_ms / 1000)}",
+        )
 
 
 def _must_agree(yes: bool) -> None:
@@ -223,12 +228,12 @@ def _must_agree(yes: bool) -> None:
         raise typer.Exit(1)
 
 
-def _holders(client: KafkaClient, topics: Sequence[str]) -> list[OpenProducer]:
+def _held(client: KafkaClient, topics: Sequence[str]) -> list[Holder]:
     from onceward.ids import TopicPartition
-    from onceward.kafka.wire.transactions.listing import open_producers
+    from onceward.kafka.wire.transactions.hanging import holders
 
     found = client.topic_partitions(topics)
-    return open_producers(
+    return holders(
         client, [TopicPartition(name, part) for name, parts in found.items() for part in parts]
     )
 
@@ -252,17 +257,21 @@ def _described(found: Sequence[DescribedTransaction]) -> object:
     return rows
 
 
-def _held(found: Sequence[OpenProducer], coordinated: set[int]) -> object:
-    rows = table("PARTITION", "FROM OFFSET>", "LAST WRITE>", "PRODUCER>", "EPOCH>", "HANGS")
+def _held_table(found: Sequence[Holder]) -> object:
+    rows = table(
+        "PARTITION", "FROM OFFSET>", "LAST WRITE>", "PRODUCER>", "EPOCH>", "OWNER", "HANGS"
+    )
     for each in found:
-        hangs = each.identity.producer_id not in coordinated
+        producer = each.producer
+        soon = "" if each.owner else f"in {span(each.young_ms / 1000)}"
         rows.add_row(
-            str(each.partition),
-            str(each.start_offset),
-            f"{_age(each.last_write_ms)} ago",
-            str(each.identity.producer_id),
-            str(each.identity.epoch),
-            "yes" if hangs else "",
+            str(producer.partition),
+            str(producer.start_offset),
+            f"{_age(producer.last_write_ms)} ago",
+            str(producer.identity.producer_id),
+            str(producer.identity.epoch),
+            each.owner or "",
+            "yes" if each.hangs else soon,
         )
     return rows
 
