@@ -4,6 +4,7 @@ loop like systemd's that obeys the unit of the page.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -91,6 +93,32 @@ def until(holds: Callable[[], object]) -> None:
 def test_each_end_has_its_status(start: Start, job: str, status: int, text: str):
     found, output = ended(start(job, "--restart", "none"))
     assert (found, text in output) == (status, True), output
+
+
+@pytest.mark.parametrize("lost", ["stdout", "stderr"])
+@pytest.mark.parametrize(
+    ("job", "status"),
+    [
+        ("raise ow.errors.Fenced('a newer copy')", 79),
+        ("ow.checkpointing(retain=0)", 78),
+        ("pass", 0),
+    ],
+)
+def test_a_status_is_not_lost_with_what_cannot_be_printed(
+    tmp_path: Path, job: str, status: int, lost: str
+):
+    """As on a full disk. Only unbuffered streams say so to the job, when it prints."""
+    code = f"import onceward as ow\nopen('starts', 'a').write('.')\nprint('begins')\n{job}\n"
+    (tmp_path / "job.py").write_text(code)
+    environment = {name: os.environ[name] for name in os.environ if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        streams[lost] = full
+        ran = subprocess.run(
+            [*RUN, "--restart", "fixed-delay", "--attempts", "2", "--delay", "10ms", "job.py"],
+            cwd=tmp_path, env=environment, timeout=PATIENCE_SECONDS, check=False, **streams,
+        )  # fmt: skip
+    assert (ran.returncode, (tmp_path / "starts").read_text()) == (status, ".")
 
 
 COUNTING = """

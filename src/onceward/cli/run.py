@@ -15,6 +15,7 @@ from typer import Argument, Exit, Option
 from onceward.engine.checkpointing import seconds
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.operate.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+from onceward.operate.run_job import keep_status
 from onceward.operate.runner import JobRunner
 
 
@@ -104,6 +105,7 @@ def run(
         raise ConfigurationError(f"{job} is no file", next_step="name the job's Python file")
     stop_timeout_s = seconds("--stop-timeout", stop_timeout)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    keep_status()
     command = [str(job), *(arguments or [])]
     raise Exit(JobRunner(command, strategy, stop_timeout_s=stop_timeout_s).run())
 

@@ -7,6 +7,7 @@ the runner learns that a batch was committed, and the job that its runner is gon
 
 from __future__ import annotations
 
+import atexit
 import os
 import runpy
 import socket
@@ -55,6 +56,7 @@ class RunnerLink:
 def main(arguments: list[str]) -> None:
     """Run the job ``arguments[0]``; what follows are its own arguments."""
     link = RunnerLink()
+    keep_status()
     stopping.answer_sigterm()
     job = arguments[0]
     sys.argv[:] = arguments
@@ -69,7 +71,9 @@ def main(arguments: list[str]) -> None:
         raise
     except BaseException as error:  # noqa: BLE001 — becomes a status
         status = exit_status(error, worked_before=link.worked_before)
-        _print(error, job)
+        # What is not printed, on a full disk, changes nothing about how the job has ended
+        with suppress(Exception):
+            _print(error, job)
         _end_soon(status)
         raise SystemExit(status) from None
 
@@ -83,6 +87,22 @@ def _print(error: BaseException, job: str) -> None:
     places = [at for at in traceback.extract_tb(error.__traceback__) if at.filename == job]
     place = f"{job}:{places[-1].lineno}: " if places else ""
     print(f"{place}{type(ours).__name__}: {ours}", file=sys.stderr)  # noqa: T201
+
+
+def keep_status() -> None:
+    """Let this process end with its own status, and not with 120, as Python has it where stdout or
+    stderr cannot be written at the end: a full disk, a pipe whose reader is gone.
+    """
+
+    def flush() -> None:
+        for name in ("stdout", "stderr"):
+            try:
+                getattr(sys, name).flush()
+            except Exception:  # noqa: BLE001, PERF203 — whatever the job has put there
+                setattr(sys, name, None)
+
+    # What is registered first runs last
+    atexit.register(flush)
 
 
 def _end_soon(status: int) -> None:
