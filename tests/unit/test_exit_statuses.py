@@ -51,6 +51,9 @@ def test_the_status_follows_from_the_recovery(kind: type[OncewardError]):
     known = kind("a")
     known.worked_before = True
     assert ow.exit_status(known) == worked
+    # Another pipeline of the process has worked
+    known.worked_before = False
+    assert ow.exit_status(known, worked_before=True) == never
 
 
 def test_every_recovery_is_in_the_table():

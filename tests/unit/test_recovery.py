@@ -143,6 +143,30 @@ def test_the_lists_name_errors_that_there_are():
     assert {kind.__name__ for kind in KINDS} >= WILL_NEVER_PASS | WRONG_OR_AWAY
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["checkpoint-named", "not-named"])
+@pytest.mark.parametrize(
+    ("said", "worked"), [(None, False), (3, True), (OSError("away"), None)], ids=str
+)
+def test_a_start_that_fails_knows_what_its_checkpoint_has_said(
+    monkeypatch: pytest.MonkeyPatch, said: Any, worked: bool | None, named: bool
+):
+    """What it does not know is for whoever counts the job's lives."""
+
+    def asked(checkpoint: str) -> int | None:
+        if isinstance(said, OSError):
+            raise said
+        return said
+
+    monkeypatch.setattr(supervising, "newest_committed_at", asked)
+
+    def start() -> Any:
+        raise errors.TopicMissing("no topic")
+
+    with pytest.raises(errors.TopicMissing) as ended:
+        ow.supervise(start, ow.restart.NoRestart(), checkpoint="/cp" if named else None)
+    assert ended.value.worked_before is (worked if named else None)
+
+
 def test_what_an_earlier_life_has_committed_counts(
     supervised: Any, monkeypatch: pytest.MonkeyPatch
 ):

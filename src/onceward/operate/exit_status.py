@@ -46,15 +46,17 @@ def exit_status(error: BaseException, *, worked_before: bool = False) -> int:
     Jobs under ``onceward run`` need no such lines.
 
     :param error: what ``ow.wait``, ``ow.supervise``, ``awaitTermination`` or a definition raised.
-    :param worked_before: whether the pipeline is known to have committed a batch, where the error
-        does not know it: what may be a wrong setting as well as an outage then may pass.
+    :param worked_before: whether the pipeline is known to have committed a batch: what may be a
+        wrong setting as well as an outage then may pass. Not asked where the error knows it.
     """
     ours = find_error(error)
     if ours is None:
         return FAILED
     if isinstance(ours, Fenced):
         return FENCED
-    passes = may_pass(ours, worked_before=bool(ours.worked_before or worked_before))
+    # Of several pipelines in a process one may have worked, and another never
+    knows = worked_before if ours.worked_before is None else ours.worked_before
+    passes = may_pass(ours, worked_before=knows)
     return MAY_PASS if passes else NEEDS_A_CHANGE
 
 

@@ -132,8 +132,8 @@ def _supervise(
             continue
         failures.append(run.failure())
         error = _with_advice(error)
-        if isinstance(error, OncewardError):
-            error.worked_before = committed is not None
+        if isinstance(error, OncewardError) and run.worked_before is not None:
+            error.worked_before = run.worked_before
         pause = _pause(restarts, failures, error, worked_before=committed is not None)
         if isinstance(pause, str):
             log.error(
@@ -241,6 +241,12 @@ class _Run:
         self.query: StreamingQuery | None = None
         self._began = surroundings.monotonic()
         self._progressed = False
+        self._was_asked = False
+
+    @property
+    def worked_before(self) -> bool | None:
+        """Whether a batch was ever committed; None: the checkpoint has not said."""
+        return True if self.committed is not None else False if self._was_asked else None
 
     @property
     def name(self) -> str:
@@ -316,6 +322,7 @@ class _Run:
         the one known before."""
         try:
             found = within(_ASK_SECONDS, lambda: self._newest(query))
+            self._was_asked = query is not None or self._checkpoint is not None
         except Exception as error:  # noqa: BLE001
             # A checkpoint that is away is for the query to say.
             log.debug("query %s: which batches are committed is not known: %r", self.name, error)

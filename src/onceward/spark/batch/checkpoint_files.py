@@ -138,15 +138,15 @@ def newest_committed(query: StreamingQuery) -> int | None:
 
 
 def newest_committed_at(checkpoint: str) -> int | None:
-    """Return what :func:`newest_committed` does, for a query that does not exist yet; None, too,
-    without Spark or a checkpoint.
+    """Return what :func:`newest_committed` does, for a query that does not exist yet.
 
-    :param checkpoint: the query's ``checkpointLocation``.
+    :param checkpoint: the query's ``checkpointLocation``; None where there is none yet.
+    :raises LookupError: there is no Spark to look with.
     """
     # A session would be that of a thread
     context: Any = SparkContext._active_spark_context
     if context is None:
-        return None
+        raise LookupError("no SparkContext")
     paths = context._jvm.org.apache.hadoop.fs
     folder = paths.Path(paths.Path(checkpoint), "commits")
     files = folder.getFileSystem(context._jsc.hadoopConfiguration())
