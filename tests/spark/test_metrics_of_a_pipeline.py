@@ -20,7 +20,7 @@ from streaming_pipeline import Pipeline, copy
 
 from onceward import events
 from onceward.operate.logs import JsonFormatter
-from onceward.operate.metrics import push_metrics, serve_metrics
+from onceward.operate.metrics import Metrics, push_metrics, serve_metrics
 from onceward.operate.tracing import trace_batches
 
 
@@ -80,11 +80,14 @@ def test_a_pipeline_is_seen_and_no_broken_observer_holds_it_up(
         provider.add_span_processor(SimpleSpanProcessor(exporter))
         stops = [events.watch(block), events.watch(fail), trace_batches(provider)]
         try:
-            pipeline.run(with_state)
+            query = pipeline.start(with_state, trigger={"processingTime": "0 seconds"})
+            query.processAllAvailable()
             assert blocked.is_set(), "INVALID: nobody was blocked"
-            pipeline.assert_exactly_once()
             found = until(served.port, pipeline.name, lag_records=0, records_total=80)
             check_numbers(found, pipeline)
+            query.stop()
+            check_the_end(served, pipeline)
+            pipeline.assert_exactly_once()
         finally:
             for_ever.set()
             for stop in [*stops, pushed.stop, served.stop]:
@@ -113,6 +116,18 @@ def check_numbers(found: dict[str, float], pipeline: Pipeline) -> None:
     assert found["state_bytes"] > 0
     assert time.time() - 3_600 < found["watermark_timestamp_seconds"] < time.time()
     assert "aborts_total" not in str(found)
+
+
+def check_the_end(served: Metrics, pipeline: Pipeline) -> None:
+    """Nobody owns a pipeline whose query was stopped, or waits for its next commit."""
+    ends = time.monotonic() + 60
+    while "last_commit_age_seconds" in (found := scraped(served.port, pipeline.name)):
+        assert time.monotonic() < ends, found
+        time.sleep(0.1)
+    assert "lag_records" not in found
+    assert not any(name.startswith("info") for name in found)
+    assert found["records_total"] == 80
+    assert pipeline.name not in served.state.positions
 
 
 def check_spans(exporter: InMemorySpanExporter, pipeline: Pipeline) -> None:

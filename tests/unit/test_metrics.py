@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,70 @@ def test_the_age_of_the_last_commit_is_computed_at_the_scrape():
     assert after(opened, at=100.0, now=130.0)["last_commit_age_seconds"] == 30.0
     committed = end(events.COMMIT, KAFKA, **WRITTEN)
     assert after(opened, committed, at=100.0, now=105.0)["last_commit_age_seconds"] == 5.0
+
+
+RUNNING = {"last_commit_age_seconds", "transaction_open_seconds", "idle", "lag_records", "info"}
+PLACE = [(frozenset({"b:1"}), {"t": {"0": 7}})]
+
+
+def in_mid_batch() -> MetricState:
+    """A pipeline that has committed a batch, and has a transaction open for the next one."""
+    state = MetricState()
+    for event in (
+        end(events.OPEN, sequence=40),
+        end(events.COMMIT, KAFKA, **WRITTEN),
+        end(events.FINISH, sources=PLACE),
+        Event(events.SEND, "started", KAFKA),
+    ):
+        state.hear(event, 100.0, 1_000.0)
+    state.set_lags("orders", {("t", "0"): 3}, 100.0)
+    return state
+
+
+def running(state: MetricState) -> set[str]:
+    names = {name for name, _, _ in state.samples(130.0)}
+    return names & RUNNING
+
+
+def test_a_query_that_has_ended_owns_nothing_and_is_not_waited_for():
+    state = in_mid_batch()
+    assert running(state) == RUNNING
+    state.hear_end("another", failed=False)
+    assert running(state) == RUNNING
+    state.hear_end("q", failed=False)
+    # The last events may be heard behind Spark's
+    state.hear(end(events.FINISH, sources=PLACE), 101.0)
+    state.hear_idle("q", 101.0)
+    state.set_lags("orders", {("t", "0"): 3}, 101.0)
+    assert running(state) == set()
+    assert state.positions == {}
+    assert numbers(state)["batches", "written"] == 1
+    state.hear(Event(events.OPEN, "started", IDS), 102.0)
+    state.hear(end(events.OPEN, sequence=41), 103.0)
+    assert running(state) == RUNNING - {"lag_records"}
+    assert numbers(state, 130.0)["transaction_open_seconds"] == 0
+
+
+@pytest.mark.parametrize("later", [events.FAIL, events.RESTART])
+def test_one_that_failed_is_waited_for_until_it_commits_again(later: str):
+    """Also between two starts of ``ow.supervise``, and where Spark's word comes first."""
+    told = Event(later, "failed", IDS, None, SendFailed("away"))
+    for failed, heard in ((True, ()), (False, (told,))):
+        state = in_mid_batch()
+        state.hear_end("q", failed=failed)
+        for event in heard:
+            state.hear(event, 101.0)
+        assert running(state) == RUNNING - {"lag_records", "info"}
+        assert numbers(state, 130.0)["last_commit_age_seconds"] == 30.0
+        assert numbers(state, 130.0)["transaction_open_seconds"] == 0
+        assert numbers(state, 130.0)["idle"] == 0
+
+
+def test_whoever_was_fenced_does_not_wait_for_another_ones_commits():
+    state = in_mid_batch()
+    state.hear(Event(events.FAIL, "failed", IDS, None, Fenced("a newer copy")), 101.0)
+    state.hear_end("q", failed=True)
+    assert running(state) == set()
 
 
 @pytest.mark.parametrize("last", [events.COMMIT, events.ABORT])
@@ -371,6 +436,51 @@ def test_a_lag_that_cannot_be_asked_for_is_logged_once_and_in_no_line_of_a_batch
     assert known[:4] == [None, 3, None, None]
     assert found[0] == ("orders", {("t", "0"): 3})
     assert caplog.text.count("its lag is not known now") == 1
+
+
+def test_of_a_pipeline_that_has_ended_no_lag_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+    asked = threading.Semaphore(0)
+
+    def ask(self: lag.LagWatcher, position: Any) -> Any:
+        asked.release()
+        return {("t", "0"): 3}
+
+    monkeypatch.setattr(lag.LagWatcher, "_ask", ask)
+    positions: dict[str, Any] = {"orders": PLACE}
+    watcher = lag.LagWatcher(lambda: dict(positions), lambda *one: None, 0.001)
+    try:
+        assert asked.acquire(timeout=10)
+        del positions["orders"]
+        until_time = time.monotonic() + 10
+        while "orders" in batch_log.known_lags:
+            assert time.monotonic() < until_time
+            time.sleep(0.001)
+    finally:
+        watcher.stop()
+
+
+def test_the_last_push_is_of_no_owner():
+    """It stays in the gateway."""
+    pushed: list[str] = []
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            pushed.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(200)
+            self.end_headers()
+
+    gateway = HTTPServer(("127.0.0.1", 0), Gateway)
+    threading.Thread(target=gateway.serve_forever, daemon=True).start()
+    pushing = metrics.push_metrics(f"127.0.0.1:{gateway.server_port}", interval_s=3_600)
+    try:
+        publish_a_batch()
+    finally:
+        pushing.stop()
+        gateway.shutdown()
+        gateway.server_close()
+    assert 'onceward_batches_total{how="written",pipeline="orders"} 1.0' in pushed[-1]
+    assert "onceward_info" not in pushed[-1]
+    assert "onceward_last_commit_age_seconds" not in pushed[-1]
 
 
 def test_the_reference_is_what_the_code_says():

@@ -69,10 +69,15 @@ class LagWatcher:
         self._thread.join(_DEADLINE_MS / 1000)
 
     def _watch(self) -> None:
+        looked: set[str] = set()
         while not self._stopped.wait(self._interval_s):
-            for pipeline, position in self._positions().items():
+            positions = self._positions()
+            for pipeline, position in positions.items():
                 self._look(pipeline, position)
-        for pipeline in self._positions():
+            for pipeline in looked - positions.keys():
+                batch_log.known_lags.pop(pipeline, None)
+            looked = set(positions)
+        for pipeline in looked:
             batch_log.known_lags.pop(pipeline, None)
         for client in self._clients.values():
             client.close()

@@ -111,12 +111,24 @@ class _Numbers:
     seconds: dict[tuple[str, tuple[str, ...]], list[float]] = field(default_factory=dict)
     query_id: str = ""
     is_owner: bool = False
+    is_over: bool = False
+    has_ended_well: bool = False
     committed_at: float | None = None
     open_since: float | None = None
     idle_at: float | None = None
     counted: object = None
     lags: dict[tuple[str, str], int] | None = None
     lags_at: float = 0.0
+
+    def end(self, *, well: bool) -> None:
+        """Forget what is only true of a query that runs. Of one that ended by itself nothing more
+        is to come; one that failed still commits nothing.
+        """
+        self.has_ended_well = well or not self.is_owner
+        self.is_owner, self.is_over = False, True
+        self.open_since = self.idle_at = self.lags = None
+        for name in ("state_rows", "state_bytes"):
+            self.gauges.pop(name, None)
 
     def add(self, name: str, *labels: str, number: float = 1) -> None:
         key = (name, labels)
@@ -157,7 +169,8 @@ class MetricState:
             else:
                 numbers.observe("step_seconds", event.seconds or 0.0, event.step)
                 _hear_end(numbers, event, now, wall_clock)
-            if event.phase == "finished" and "sources" in event.values:
+            # Spark may have told of the end before this was heard
+            if event.phase == "finished" and "sources" in event.values and not numbers.is_over:
                 self.positions[pipeline] = event.values["sources"]
 
     def _note_failure(self, pipeline: str, numbers: _Numbers, event: events.Event) -> None:
@@ -168,8 +181,10 @@ class MetricState:
         if event.step == events.FAIL:
             numbers.add("failures", error)
             numbers.is_owner &= error != "Fenced"
+            numbers.has_ended_well &= error == "Fenced"
         else:
             numbers.add("restarts", error)
+            numbers.has_ended_well = False
             before = [each for each in self._failures if each.pipeline == pipeline]
             # A query is started again for a batch that failed, of which we have heard
             if before and before[-1].batch_id is not None and before[-1].message == message:
@@ -206,8 +221,23 @@ class MetricState:
     def hear_idle(self, query_id: str, now: float) -> None:
         """Note that a trigger has found nothing new."""
         with self._lock:
-            if (numbers := self._pipelines.get(self._queries.get(query_id, ""))) is not None:
+            numbers = self._pipelines.get(self._queries.get(query_id, ""))
+            if numbers is not None and not numbers.is_over:
                 numbers.idle_at = now
+
+    def hear_end(self, query_id: str, *, failed: bool) -> None:
+        """Note that a query has ended."""
+        with self._lock:
+            for pipeline, numbers in self._pipelines.items():
+                if numbers.query_id == query_id:
+                    numbers.end(well=not failed)
+                    self.positions.pop(pipeline, None)
+
+    def end_all(self) -> None:
+        """Note that nothing more will be heard."""
+        with self._lock:
+            for numbers in self._pipelines.values():
+                numbers.end(well=True)
 
     def set_gauge(self, pipeline: str, name: str, value: float) -> None:
         """Set what was asked of somebody else."""
@@ -218,7 +248,8 @@ class MetricState:
     def set_lags(self, pipeline: str, lags: dict[tuple[str, str], int], now: float) -> None:
         """Set the lag of each topic and partition."""
         with self._lock:
-            if (numbers := self._pipelines.get(pipeline)) is not None:
+            numbers = self._pipelines.get(pipeline)
+            if numbers is not None and not numbers.is_over:
                 numbers.lags, numbers.lags_at = lags, now
 
     def samples(self, now: float) -> list[Sample]:
@@ -248,9 +279,12 @@ class MetricState:
 
 
 def _hear_start(numbers: _Numbers, event: events.Event, now: float) -> None:
+    if event.step == events.OPEN:
+        numbers.is_over = numbers.has_ended_well = False
     numbers.idle_at = None
     # An epoch in the ids: a transaction of Kafka's
-    if event.step == events.SEND and "epoch" in event.ids and numbers.open_since is None:
+    is_sent = event.step == events.SEND and "epoch" in event.ids and not numbers.is_over
+    if is_sent and numbers.open_since is None:
         numbers.open_since = now
 
 
@@ -301,6 +335,8 @@ def _count(numbers: _Numbers, values: Mapping[str, Any]) -> None:
 
 def _as_of(numbers: _Numbers, now: float) -> dict[str, float]:
     """Return what depends on the time of the scrape."""
+    if numbers.has_ended_well:
+        return {}
     began = numbers.committed_at if numbers.committed_at is not None else numbers.since
     interval = numbers.gauges.get("trigger_interval_seconds", 0.0)
     # Spark says every ten seconds that a query is idle; one that hangs is not idle

@@ -44,18 +44,24 @@ class Metrics:
         why = "metrics need prometheus_client"
         self._client = library(why, "metrics", "prometheus_client", "core", "exposition")
         self.state = MetricState(per_partition=per_partition)
-        self._progress = ProgressWatch(self.state.hear_progress, self._hear_idle)
-        self._ends: list[Callable[[], None]] = [self._progress.stop]
-        self._ends.append(events.watch(self._hear, WATCHED))
-        self._lag = LagWatcher(lambda: dict(self.state.positions), self._set_lags, lag_interval_s)
-        self._ends.append(self._lag.stop)
+        self._progress = ProgressWatch(
+            self.state.hear_progress, self._hear_idle, self.state.hear_end
+        )
+        lag = LagWatcher(lambda: dict(self.state.positions), self._set_lags, lag_interval_s)
+        # Whoever serves or pushes comes behind them: its last word has all that was heard
+        self._ends: list[Callable[[], None]] = [
+            events.watch(self._hear, WATCHED),
+            self._progress.stop,
+            lag.stop,
+            self.state.end_all,
+        ]
         self.port: int | None = None
         """Of the endpoint, once it is bound."""
 
     def stop(self) -> None:
         """End threads and the endpoint. Pipelines go on."""
         ends, self._ends = self._ends, []
-        for end in reversed(ends):
+        for end in ends:
             end()
 
     def _hear(self, event: events.Event) -> None:
