@@ -137,11 +137,16 @@ def partition_offsets(offset: Any) -> dict[TopicPartition, int]:
     }
 
 
-def pipeline_id(value: str) -> PipelineId:
-    """Return ``value`` if it is 1 to 200 characters of ``a-z A-Z 0-9 . _ -``, for names of Kafka
+def is_pipeline_id(value: object) -> bool:
+    """Return whether ``value`` is 1 to 200 characters of ``a-z A-Z 0-9 . _ -``, for names of Kafka
     and folders."""
     legal = isinstance(value, str) and _LEGAL.fullmatch(value) and value not in (".", "..")
-    if not legal or len(value) > _PIPELINE_MAX_LENGTH:
+    return bool(legal) and len(str(value)) <= _PIPELINE_MAX_LENGTH
+
+
+def pipeline_id(value: str) -> PipelineId:
+    """Return ``value`` if it may name a pipeline."""
+    if not is_pipeline_id(value):
         raise ConfigurationError(
             f"pipeline_id={value!r} is not a usable name",
             next_step=f"use 1 to {_PIPELINE_MAX_LENGTH} characters of a-z, A-Z, 0-9, '.', '_' and "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import onceward as ow
 from onceward.cli import app
 from onceward.cli.shared import print_table, table
 from onceward.cli.status import _entries_since
+from onceward.dashboard.watch import Watcher
 from onceward.engine.ledger.record import LedgerRecord, Writer
 from onceward.errors import ConfigurationError
 from onceward.ids import BatchId, PipelineId, SourceRange
@@ -198,6 +200,24 @@ def test_a_record_that_cannot_be_read_hides_no_other_pipeline(folder: Path) -> N
     assert "cannot be read" in first["reason"]
     assert first["trouble"]
     assert second["newest"]["batch_id"] == 2
+
+
+def test_what_is_no_pipelines_name_hides_none_and_is_named_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a copy that somebody made beside a pipeline's folder."""
+    shutil.copytree(folder / "second", folder / "second (copy)")
+    found = json.loads(run("status", "--ledger-path", str(folder), "--json").stdout)
+    assert [each["pipeline_id"] for each in found] == ["first", "second"]
+    (line,) = caplog.messages
+    assert "no pipeline's name: ['second (copy)']" in line
+    caplog.clear()
+    watcher = Watcher([open_ledger(path=folder)], 60.0)
+    for _ in range(2):
+        watcher.look()
+        assert list(watcher.snapshot.pipelines) == ["first", "second"]
+        assert watcher.snapshot.trouble == ()
+    assert len(caplog.messages) == 1
 
 
 def test_the_shell_may_name_the_ledger(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ Called by ``onceward status``, ``lag`` and ``ledger``, and by whoever wants the 
 
 from __future__ import annotations
 
+import logging
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -34,10 +35,12 @@ from onceward.errors import (
     TopicMissing,
     UnsupportedBroker,
 )
-from onceward.ids import TopicPartition, partition_offsets, pipeline_id
+from onceward.ids import TopicPartition, is_pipeline_id, partition_offsets, pipeline_id
 
 if TYPE_CHECKING:
     from onceward.kafka.wire.client import KafkaClient
+
+log = logging.getLogger(__name__)
 
 _QUIET_S = 60.0
 """A pipeline that has committed within so many seconds, or five of its usual intervals, is at
@@ -285,14 +288,22 @@ class LedgerView:
     kafka: Mapping[str, Any] | None = field(default=None, repr=False)
     """Arguments of the client for coordinator and lag: servers and options; None: not asked."""
     has_coordinator: bool = False
+    _passed_over: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @cached_property
     def _reader(self) -> LedgerReader:
         return self.ledger.reader()
 
     def pipelines(self) -> list[str]:
-        """Return the ids of all pipelines that have a record."""
-        return [str(name) for name in self._reader.pipelines()]
+        """Return the ids of all pipelines that have a record. What is no pipeline's name, of
+        whoever else writes there, is passed over, and named once.
+        """
+        found = [str(name) for name in self._reader.pipelines()]
+        others = {name for name in found if not is_pipeline_id(name)}
+        if others - self._passed_over:
+            log.warning("passed over in the ledger, being no pipeline's name: %s", sorted(others))
+        self._passed_over.update(others)
+        return [name for name in found if name not in others]
 
     def entries(self, pipeline: str, limit: int = 100) -> list[LedgerEntry]:
         """Return the last batches that the ledger keeps, oldest first. A topic keeps the newest,
