@@ -347,7 +347,46 @@ def test_records_are_read_by_the_thread_and_no_page_waits() -> None:
     assert watcher.ask(question) == "away"
     for number in range(100):
         watcher.ask(RecordQuery(TopicPartition("t", 0), number))
-    assert len(watcher._asked) == watch._KEPT
+        watcher._answer()
+    assert len(watcher._answers) == watch._KEPT
+
+
+def test_a_page_that_is_open_has_what_each_look_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in place of why there was nothing; for nobody nothing is read."""
+    reads: list[int] = []
+
+    def read(view: Any, question: RecordQuery) -> Any:
+        reads.append(len(reads))
+        return excerpt(f"value {reads[-1]}") if reads[-1] != 1 else "away"
+
+    monkeypatch.setattr(watch, "_read_by", read)
+    watcher = Watcher([Ledger(None)], 60.0)  # type: ignore[arg-type]
+    question = RecordQuery(TopicPartition("t", 0), 0)
+    watcher.ask(question)
+    found = []
+    for _ in range(3):
+        watcher.look()
+        answer = watcher.ask(question)
+        assert answer == watcher.ask(question)
+        found.append(answer if isinstance(answer, str) else answer and answer.messages[0].value)
+    assert found == ["value 0", "away", "value 2"]
+    for _ in range(10):
+        watcher.look()
+    assert reads == [0, 1, 2, 3]
+    assert watcher.ask(question) is None, "what was found long ago is not shown as if it were new"
+
+
+def test_of_two_ledgers_with_one_pipeline_the_newest_is_shown_and_both_are_told_of() -> None:
+    class Older(Ledger):
+        def entries(self, pipeline: str, limit: int = 100) -> list[LedgerEntry]:
+            return [replace(each, committed_at_ms=1) for each in super().entries(pipeline)]
+
+    for ledgers in ([Older, Ledger], [Ledger, Older]):
+        watcher = Watcher([kind(None) for kind in ledgers], 60.0)  # type: ignore[arg-type]
+        watcher.look()
+        assert watcher.snapshot.pipelines["p"].entries[-1].committed_at_ms > 1
+        (line,) = watcher.snapshot.trouble
+        assert line == "p is in two ledgers: shown is the one with the newest batch"
 
 
 def test_metrics_are_taken_apart_by_pipeline() -> None:

@@ -32,6 +32,8 @@ _BATCHES = 200
 _MOST_BYTES = 4 << 20
 _SCRAPE_SECONDS = 2.0
 _KEPT = 20
+_OLDEST_LOOKS = 5
+"""An answer from before so many looks is not shown."""
 _PREFIX = "onceward_"
 _FAILURES = "failures"
 
@@ -93,7 +95,11 @@ class Watcher:
             _parser()
         self._views, self._metrics, self._interval_s = views, metrics, interval_s
         self.snapshot = Snapshot()
-        self._asked: OrderedDict[RecordQuery, PartitionExcerpt | str | None] = OrderedDict()
+        self._answers: OrderedDict[RecordQuery, tuple[PartitionExcerpt | str, int]] = OrderedDict()
+        self._looks = 0
+        # To be read at once, and again with the next look, because a page shows them
+        self._due: set[RecordQuery] = set()
+        self._shown: set[RecordQuery] = set()
         self._known: dict[tuple[int, str], list[LedgerEntry]] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -111,28 +117,43 @@ class Watcher:
         self._wake.set()
 
     def ask(self, question: RecordQuery) -> PartitionExcerpt | str | None:
-        """Return the records, or why there are none; None while they are being read."""
+        """Return the records, or why there are none; None while they are being read. Whoever goes
+        on asking gets what each look has found.
+        """
         with self._lock:
-            if question in self._asked:
-                self._asked.move_to_end(question)
-                return self._asked[question]
-            self._asked[question] = None
-            while len(self._asked) > _KEPT:
-                self._asked.popitem(last=False)
+            answer, look = self._answers.get(question, (None, 0))
+            if answer is not None and self._looks - look <= _OLDEST_LOOKS:
+                self._shown.add(question)
+                return answer
+            if len(self._due) < _KEPT:
+                self._due.add(question)
         self._wake.set()
         return None
 
     def look(self) -> None:
         """Look at everything once."""
+        with self._lock:
+            self._looks += 1
+            self._due |= self._shown
+            self._shown.clear()
         found: dict[str, PipelineView] = {}
         trouble: list[str] = []
         measured = self._scrape(trouble)
+        twice: set[str] = set()
         for view in self._views:
-            found |= self._look_at(view, measured, trouble)
+            for name, pipeline in self._look_at(view, measured, trouble).items():
+                if name in found:
+                    twice.add(name)
+                found[name] = max(found.get(name, pipeline), pipeline, key=_newest)
         now_ms, before = surroundings.wall_clock_ns() // 1_000_000, self.snapshot
         if trouble and (not found or before.pipelines.keys() - found.keys()):
             # What was known stays, with its age
             found, now_ms = {**before.pipelines, **found}, before.taken_at_ms
+        trouble += [
+            f"{name} is in two ledgers: shown is the one with the newest batch"
+            for name in sorted(twice)
+        ]
+        self._answer()
         self._publish(Snapshot(0, now_ms, dict(sorted(found.items())), tuple(trouble)))
 
     def _look_at(
@@ -192,12 +213,14 @@ class Watcher:
 
     def _answer(self) -> None:
         with self._lock:
-            questions = [each for each, answer in self._asked.items() if answer is None]
-        for question in questions:
+            due, self._due = self._due, set()
+        for question in due:
             answer = self._read(question)
             with self._lock:
-                if question in self._asked:
-                    self._asked[question] = answer
+                self._answers[question] = answer, self._looks
+                self._answers.move_to_end(question)
+                while len(self._answers) > _KEPT:
+                    self._answers.popitem(last=False)
             self._publish(self.snapshot)
 
     def _read(self, question: RecordQuery) -> PartitionExcerpt | str:
@@ -221,6 +244,12 @@ class Watcher:
             except (OSError, ValueError, http.client.HTTPException) as error:  # noqa: PERF203
                 trouble.append(f"{url} has no metrics now: {type(error).__name__}: {error}")
         return found
+
+
+def _newest(view: PipelineView) -> tuple[int, int]:
+    """Return when the newest batch was committed, and its sequence: copies have the same time."""
+    last = view.entries[-1] if view.entries else None
+    return (last.committed_at_ms, last.sequence) if last else (0, 0)
 
 
 def _read_by(view: LedgerView, question: RecordQuery) -> PartitionExcerpt | str:
