@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,20 +110,24 @@ def test_every_word_that_is_not_well_has_a_next_step() -> None:
     assert set(NEXT_STEPS) == {state.value for state in PipelineState if state not in WELL}
 
 
+def fill(folder: Path, name: str, batches: int, query: str = "q") -> None:
+    chain = ow.FolderLedger(folder).chain(PipelineId(name))
+    newest = chain.take()
+    for number in range(batches):
+        source = SourceRange({"in": {"0": number * 10}}, {"in": {"0": number * 10 + 10}})
+        record = LedgerRecord(
+            PipelineId(name), number, BatchId(query, number), (source,), chain.begin(newest), {},
+            NOW_MS + number, writer=HERE,
+        )  # fmt: skip
+        chain.append(record)
+        newest = record
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A ledger of two pipelines in a folder; the second has three batches."""
-    for name, batches in (("first", 1), ("second", 3)):
-        chain = ow.FolderLedger(tmp_path).chain(PipelineId(name))
-        newest = chain.take()
-        for number in range(batches):
-            source = SourceRange({"in": {"0": number * 10}}, {"in": {"0": number * 10 + 10}})
-            record = LedgerRecord(
-                PipelineId(name), number, BatchId("q", number), (source,), chain.begin(newest), {},
-                NOW_MS + number, writer=HERE,
-            )  # fmt: skip
-            chain.append(record)
-            newest = record
+    fill(tmp_path, "first", 1)
+    fill(tmp_path, "second", 3)
     return tmp_path
 
 
@@ -132,10 +137,36 @@ def run(*arguments: str) -> Any:
 
 def test_batches_that_come_between_two_looks_are_printed_however_many(folder: Path) -> None:
     view = open_ledger(path=folder)
-    for known in (-1, 0, 1):
-        found = [each.sequence for each in _entries_since(view, "second", known)]
-        assert found == list(range(known + 1, 3))
-    assert _entries_since(view, "second", 2) == []
+    printed = [None, *view.entries("second")]
+    for known, last in enumerate(printed):
+        found, is_the_same = _entries_since(view, "second", last)
+        assert [each.sequence for each in found] == list(range(known, 3))
+        assert is_the_same
+
+
+@pytest.mark.parametrize("batches", [1, 3, 5])
+def test_a_ledger_that_begins_anew_is_followed_and_said_to(
+    folder: Path, batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shorter than the one before, as long, or longer by the time of the look."""
+
+    def begin_anew(seconds: float) -> None:
+        if not (folder / "second" / "gone").exists():
+            shutil.rmtree(folder / "second")
+            fill(folder, "second", batches, query="another")
+            (folder / "second" / "gone").touch()
+        else:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", begin_anew)
+    done = run("ledger", "tail", "--ledger-path", str(folder), "--pipeline-id", "second")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(each["query_id"], each["sequence"]) for each in lines] == [
+        ("q", 2), *(("another", number) for number in range(batches))
+    ]  # fmt: skip
+    assert done.stderr.splitlines()[0] == (
+        "the ledger has begun anew, or an older copy was put back"
+    )
 
 
 def test_a_folder_that_is_not_there_is_no_empty_ledger(tmp_path: Path) -> None:

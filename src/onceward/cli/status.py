@@ -129,26 +129,45 @@ def tail(
 ) -> None:
     """Print each new batch as a line of JSON, until Ctrl-C."""
     view = at.view()
-    printed = next((each.sequence - 1 for each in view.entries(pipeline_id, 1)), -1)
+    new = view.entries(pipeline_id, 1)
+    last, expected = None, new[0].sequence if new else 0
     while True:
-        for entry in _entries_since(view, pipeline_id, printed):
-            if entry.sequence > printed + 1:
-                gap = f"{printed + 1} to {entry.sequence - 1}"
+        for entry in new:
+            if entry.sequence > expected:
+                gap = f"{expected} to {entry.sequence - 1}"
                 typer.echo(f"batches {gap} are not in the ledger any more", err=True)
-            printed = entry.sequence
+            last, expected = entry, entry.sequence + 1
             typer.echo(json.dumps(_json(entry)))
         time.sleep(interval)
+        new, is_the_same = _entries_since(view, pipeline_id, last)
+        if not is_the_same:
+            typer.echo("the ledger has begun anew, or an older copy was put back", err=True)
+            last, expected = None, new[0].sequence if new else 0
 
 
-def _entries_since(view: LedgerView, pipeline: str, sequence: int) -> list[LedgerEntry]:
-    """Return the batches behind ``sequence``, however many there are by now."""
-    newest = view.entries(pipeline, 1)
-    if not newest or newest[-1].sequence <= sequence:
-        return []
+def _entries_since(
+    view: LedgerView, pipeline: str, last: LedgerEntry | None
+) -> tuple[list[LedgerEntry], bool]:
+    """Return the batches behind ``last``, however many there are by now, and whether they are of
+    the same ledger; of another one those that it keeps, a hundred at most.
+    """
+    newest = next(iter(view.entries(pipeline, 1)), None)
+    if newest is None or (last is not None and _batch(newest) == _batch(last)):
+        return [], True
+    behind = -1 if last is None else last.sequence
     # A batch may have two records: decided, and finished
-    number = 2 * (newest[-1].sequence - sequence) + 2
+    number = 2 * max(newest.sequence - behind, 0) + 2
     by_sequence = {each.sequence: each for each in view.entries(pipeline, number)}
-    return [each for key, each in sorted(by_sequence.items()) if key > sequence]
+    is_the_same = last is None or (
+        newest.sequence > behind and _batch(by_sequence.get(behind, last)) == _batch(last)
+    )
+    if not is_the_same:
+        by_sequence, behind = {each.sequence: each for each in view.entries(pipeline)}, -1
+    return [each for key, each in sorted(by_sequence.items()) if key > behind], is_the_same
+
+
+def _batch(entry: LedgerEntry) -> tuple[int, str, int]:
+    return entry.sequence, entry.query_id, entry.batch_id
 
 
 @ledger.command("export")
