@@ -16,11 +16,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onceward import events
+from onceward.cli.dashboard import _token
 from onceward.dashboard import pages, server, watch
 from onceward.dashboard.messages import Fate, Message, PartitionExcerpt
 from onceward.dashboard.server import dashboard_app, must_be_safe
@@ -191,6 +193,18 @@ def test_whoever_knows_the_token_may_look(monkeypatch: pytest.MonkeyPatch) -> No
     assert "geheim" not in cookie
     assert site.ask("/status.json", cookie=cookie.partition(";")[0])[0] == 200
     assert Site(view(), token="geheim").ask("/", cookie=cookie.partition(";")[0])[0] == 401
+
+
+def test_a_token_beyond_ascii_is_known_in_a_header_and_a_form(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("gehéim\n", encoding="utf-8")
+    site = Site(view(), token=_token(file))
+    assert site.ask("/status.json", authorization="Bearer gehéim")[0] == 200
+    assert site.ask("/status.json", authorization="Bearer gehëim")[0] == 401
+    sent = [(b"host", b"127.0.0.1"), (b"authorization", "Bearer gehéim".encode("latin-1"))]
+    request = server.Request({"type": "http", "headers": sent})
+    assert server._Site(site.watcher, "gehéim", lambda: False).may_look(request)
+    assert site.ask("/login", "POST", "token=gehéim".encode())[0] == 303
 
 
 def test_other_machines_need_a_token() -> None:

@@ -122,7 +122,7 @@ def _token(file: Path | None) -> str:
     if file is None:
         return os.environ.get(TOKEN_VARIABLE, "")
     try:
-        token = file.read_text().strip()
+        token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigurationError(

@@ -160,7 +160,9 @@ class _Site:
         if not self._token:
             return True
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and _same(token, self._token):
+        # Headers are read as Latin-1; programs send a token in that, or in UTF-8 as forms do
+        sent = token.encode("latin-1").decode(errors="replace")
+        if scheme.lower() == "bearer" and (_same(token, self._token) or _same(sent, self._token)):
             return True
         return _same(request.cookies.get(_COOKIE, ""), self._session)
 
