@@ -75,6 +75,13 @@ def word(*entries: LedgerEntry, **evidence: Any) -> PipelineState:
         ((entry(100),), {"transaction": TAKEN, "lag": 1}, "restarting"),
         ((entry(100),), {"transaction": ABORTED, "lag": 1}, "restarting"),
         ((entry(100),), {"transaction": ENDED, "lag": None}, "unknown"),
+        # by a driver's clock that is ahead; one minute is nobody's
+        ((entry(-50),), {"transaction": ENDED, "lag": 5}, "running"),
+        ((entry(-3600),), {"transaction": ENDED, "lag": 5}, "unknown"),
+        ((entry(-3600),), {"transaction": ENDED, "lag": 500}, "unknown"),
+        ((entry(-3600),), {"transaction": ENDED, "lag": 0}, "idle"),
+        ((entry(-3600),), {"transaction": transaction(), "lag": 5}, "running"),
+        ((entry(-3600),), {"transaction": ABORTED, "lag": 1}, "restarting"),
         # an open transaction would show a batch that takes long
         ((entry(100),), {"coordinator_answers": False, "lag": 1}, "unknown"),
         # five of its usual intervals are more than a minute

@@ -25,7 +25,7 @@ from onceward.cli.shared import (
     table,
 )
 from onceward.errors import ConfigurationError
-from onceward.operate.status import NEXT_STEPS, moment, span
+from onceward.operate.status import NEXT_STEPS, ago, moment, span
 
 if TYPE_CHECKING:
     from onceward.operate.status import LedgerEntry, LedgerView, PartitionLag, PipelineStatus
@@ -210,7 +210,7 @@ def _status_table(found: Iterable[PipelineStatus]) -> Any:
         rows.add_row(
             each.pipeline_id,
             Text(each.state.value, colours.get(each.state.value, "")),
-            "" if each.age_s is None else f"{span(each.age_s)} ago",
+            "" if each.age_s is None else ago(each.age_s),
             "" if newest is None else str(newest.batch_id),
             "" if newest is None else f"{newest.records:,}",
             "?" if each.lag is None else f"{each.lag:,}",

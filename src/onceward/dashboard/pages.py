@@ -17,7 +17,7 @@ from onceward.dashboard.messages import Message, PartitionExcerpt
 from onceward.dashboard.watch import Measured, PipelineView, Snapshot
 from onceward.ids import TopicPartition, is_kafka_offset, partition_offsets
 from onceward.operate.exit_status import explain
-from onceward.operate.status import NEXT_STEPS, LedgerEntry, PipelineState, moment, span
+from onceward.operate.status import NEXT_STEPS, LedgerEntry, PipelineState, ago, moment, span
 
 TABS = ("batches", "lag", "transactions", "failures", "ledger")
 _STRIP = 100
@@ -486,7 +486,7 @@ def _message_link(where: TopicPartition, offset: int, word: str = "") -> str:
 def _ago(view: PipelineView, now_ms: int) -> str:
     if not view.entries:
         return "never"
-    return f"{span(max(0, now_ms - view.entries[-1].committed_at_ms) / 1000)} ago"
+    return ago((now_ms - view.entries[-1].committed_at_ms) / 1000)
 
 
 def _open_for(view: PipelineView) -> str:

@@ -71,7 +71,8 @@ NEXT_STEPS = {
     "fenced": "stop one of the two, or give it another pipeline_id",
     "stuck": "`onceward transactions describe --transactional-id …`; a driver that is gone is "
     "replaced by starting it again, which aborts what it had open",
-    "unknown": "name its brokers (--bootstrap-servers), and see that its id is spelt right",
+    "unknown": "name its brokers (--bootstrap-servers), and see that its id is spelt right, and "
+    "that clocks agree",
 }
 """What to do about a state that is not well; ``…`` stands for the pipeline's id."""
 WELL = (PipelineState.RUNNING, PipelineState.IDLE, PipelineState.CATCHING_UP)
@@ -181,7 +182,7 @@ class Evidence:
 
     @property
     def age_s(self) -> float | None:
-        """Seconds since the last commit."""
+        """Seconds since the last commit, by its driver's clock; below 0 where that is ahead."""
         return (self.now_ms - self.entries[-1].committed_at_ms) / 1000 if self.entries else None
 
     @property
@@ -230,20 +231,22 @@ def judge(evidence: Evidence) -> tuple[PipelineState, str]:
         return PipelineState.FENCED, f"two drivers take it from each other: {rivals}"
     quiet_s = max(_QUIET_S, 5 * (evidence.interval_s or 0.0))
     is_open = transaction is not None and transaction.age_s is not None
-    if is_open or age <= quiet_s:
+    # A driver's clock that is ahead makes young what may be old
+    is_ahead = age < -_QUIET_S
+    if is_open or (age <= quiet_s and not is_ahead):
         largest = max(entry.read for entry in evidence.entries)
         if evidence.lag is not None and largest and evidence.lag > _BATCHES_BEHIND * largest:
-            return (
-                PipelineState.CATCHING_UP,
-                f"it commits, and {evidence.lag:,} offsets are more than {_BATCHES_BEHIND} of its "
-                "batches",
-            )
+            behind = f"{evidence.lag:,} offsets are more than {_BATCHES_BEHIND} of its batches"
+            return PipelineState.CATCHING_UP, f"it commits, and {behind}"
         return PipelineState.RUNNING, "a batch is open" if is_open else "it commits"
     if evidence.lag == 0:
         return PipelineState.IDLE, "it has read all there is"
     if transaction is not None and transaction.state in ("Empty", "CompleteAbort"):
         what = "was taken over" if transaction.state == "Empty" else "has aborted a batch"
         return PipelineState.RESTARTING, f"it {what} since its last commit"
+    if is_ahead:
+        clock = f"by its driver's clock its newest batch is {span(-age)} ahead of this machine's"
+        return PipelineState.UNKNOWN, f"{clock}, and whether it commits is not known"
     if not evidence.coordinator_answers:
         return PipelineState.UNKNOWN, "it commits nothing, and its coordinator cannot be asked"
     if evidence.lag is None:
@@ -342,17 +345,8 @@ class LedgerView:
             entries = self.entries(pipeline, _RECENT) if known is None else known[-_RECENT:]
         except LedgerUnreadable as error:
             reason = "what the ledger has of it cannot be read"
-            return PipelineStatus(
-                pipeline,
-                PipelineState.UNKNOWN,
-                reason,
-                None,
-                None,
-                None,
-                (),
-                None,
-                (error.message,),
-            )
+            told = None, None, None, (), None, (error.message,)
+            return PipelineStatus(pipeline, PipelineState.UNKNOWN, reason, *told)
         transaction, partitions, trouble, lag = None, [], [], None
         try:
             transaction = self.transaction(pipeline)
@@ -493,3 +487,12 @@ def span(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = seconds / 60
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def ago(seconds: float) -> str:
+    """Return how long ago something was, by a clock that may be ahead of this one.
+
+    >>> ago(90), ago(-600)
+    ('90 s ago', '10 min ahead')
+    """
+    return f"{span(-seconds)} ahead" if seconds <= -1 else f"{span(max(0.0, seconds))} ago"
