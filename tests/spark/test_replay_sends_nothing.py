@@ -4,10 +4,13 @@ is sent again.
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import udf, window
@@ -16,7 +19,8 @@ from topic_operations import expire
 
 import onceward
 from onceward import events
-from onceward.spark.batch.below import is_repeatable
+from onceward.errors import BatchChanged
+from onceward.spark.batch.below import is_repeatable, rows_below
 
 
 @pytest.mark.fault("commit-log-deleted")
@@ -99,12 +103,78 @@ def test_a_replay_with_more_rows_of_what_a_plan_looks_up_is_left_as_committed(
 
 
 @pytest.mark.fault("driver-killed-after-commit")
-def test_a_plan_that_is_the_same_each_time_is_told_from_one_that_is_not(pipeline: Pipeline):
-    found: list[bool] = []
+@pytest.mark.parametrize("how", ["collect", "toPandas", "rdd"])
+def test_a_replay_of_rows_that_the_function_makes_in_the_driver_is_left_as_committed(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture, how: str
+):
+    """What the function has looked up is in no plan; all that is known is that the rows are not
+    the batch's.
+    """
+    found = 2
+    spark = pipeline.spark
+
+    def made(rows: DataFrame) -> DataFrame:
+        if how == "collect":
+            return spark.createDataFrame(rows.collect() + [(b"", b"")] * found, rows.schema)
+        if how == "toPandas":
+            records = rows.toPandas()
+            return spark.createDataFrame(pandas.concat([records] * found), rows.schema)
+        return rows.rdd.mapPartitions(lambda part, n=found: list(part) * n).toDF(rows.schema)
+
+    def run() -> None:
+        sink = pipeline.sink()
+        pipeline.run(sink=lambda rows, batch_id: sink(made(rows), batch_id))
+
+    pipeline.feed(6)
+    run()
+    before = len(pipeline.visible())
+    pipeline.forget_commit()
+    found = 3
+    run()
+    assert "left as it is" in caplog.text
+    assert len(pipeline.visible()) == before
+    pipeline.feed(4)
+    run()
+    assert len(pipeline.ledger()) == 2
+
+
+@pytest.mark.fault("driver-killed-after-commit")
+def test_a_changed_program_over_the_batchs_own_rows_is_refused(pipeline: Pipeline):
+    def run(number: int) -> Any:
+        sink = pipeline.sink()
+
+        def function(rows: DataFrame, batch_id: int) -> None:
+            rows = rows.select("key", "value").dropDuplicates(["key"])
+            copies = rows.selectExpr("*", f"explode(sequence(1, {number}))")
+            sink(copies.select("key", "value"), batch_id)
+
+        return pipeline.failing_run(sink=function) if number > 1 else pipeline.run(sink=function)
+
+    pipeline.feed(6)
+    run(1)
+    pipeline.forget_commit()
+    assert isinstance(onceward.error_of(run(2)), BatchChanged)
+    assert len(pipeline.visible()) == 6
+
+
+def judged(pipeline: Pipeline, frames: Callable[[DataFrame], Any], expression: str = "*") -> Any:
+    """Return which of ``frames`` of a batch of ``expression`` are known to be repeatable."""
+    answers = {}
 
     def look(frame: DataFrame, batch_id: int) -> None:
-        found.append(is_repeatable(frame))
+        answers.update({name: is_repeatable(each) for name, each in frames(frame).items()})
 
+    rows = pipeline.frame().alias("the source").selectExpr(expression)
+    writer = rows.writeStream.foreachBatch(look).trigger(availableNow=True)
+    folder = f"{pipeline.checkpoint}-{uuid.uuid4().hex}"
+    query = writer.option("checkpointLocation", folder).start()
+    assert query.awaitTermination(120)
+    assert query.exception() is None
+    return answers
+
+
+@pytest.mark.fault("driver-killed-after-commit")
+def test_a_plan_that_is_the_same_each_time_is_told_from_one_that_is_not(pipeline: Pipeline):
     spark, table = pipeline.spark, f"{pipeline.checkpoint}-numbers"
     spark.range(3).write.mode("overwrite").parquet(table)
     spark.read.parquet(table).createOrReplaceTempView("numbers")
@@ -115,16 +185,52 @@ def test_a_plan_that_is_the_same_each_time_is_told_from_one_that_is_not(pipeline
         "upper('k') AS key": True,
         "offset IN (SELECT id FROM numbers) AS key": False,
         "offset > (SELECT max(id) FROM numbers) AS key": False,
+        "offset IN (SELECT id FROM range(9)) AS key": False,
     }
     pipeline.feed(5)
-    for number, (plan, expected) in enumerate(plans.items()):
-        rows = pipeline.frame().selectExpr(plan)
-        writer = rows.writeStream.foreachBatch(look).trigger(availableNow=True)
-        folder = f"{pipeline.checkpoint}-{number}"
-        query = writer.option("checkpointLocation", folder).start()
-        assert query.awaitTermination(120)
-        assert found.pop() is expected, plan
+    for plan, expected in plans.items():
+        found = judged(pipeline, lambda frame: {"rows": frame}, plan)
+        assert found == {"rows": expected}, plan
     spark.catalog.dropTempView("numbers")
+
+
+@pytest.mark.fault("driver-killed-after-commit")
+def test_rows_that_are_not_known_to_be_the_batchs_are_told_from_its_own(pipeline: Pipeline):
+    repeatable = {
+        "cached": lambda rows: rows.cache(),
+        "joined with itself": lambda rows: rows.alias("a").join(rows.alias("b"), "key"),
+        "aggregated": lambda rows: rows.groupBy("partition").count(),
+        "without duplicates": lambda rows: rows.dropDuplicates(["key"]).orderBy("key").limit(3),
+        "a view": lambda rows: rows.sparkSession.table("batch"),
+        "named in SQL": lambda rows: rows.sparkSession.sql(
+            "WITH few AS (SELECT key FROM batch) SELECT * FROM few UNION ALL SELECT * FROM few"
+        ),
+        "its own subquery": lambda rows: rows.where("offset < (SELECT max(offset) FROM batch)"),
+        "below a place": lambda rows: rows_below(rows, "the source"),
+        "literals": lambda rows: rows.sparkSession.sql("SELECT 1 AS n"),
+    }
+    others = {
+        "a range": lambda rows: rows.crossJoin(rows.sparkSession.range(2)),
+        "values": lambda rows: rows.sparkSession.sql("SELECT * FROM VALUES (1), (2)"),
+        "collected": lambda rows: rows.sparkSession.createDataFrame(rows.collect(), rows.schema),
+        "its RDD": lambda rows: rows.sparkSession.createDataFrame(rows.rdd, rows.schema),
+        "checkpointed": lambda rows: rows.localCheckpoint(),
+        "a subquery": lambda rows: rows.where("offset < (SELECT max(id) FROM range(9))"),
+        "a union": lambda rows: rows.select("offset").union(rows.sparkSession.range(2)),
+        "sampled": lambda rows: rows.sample(0.5),
+        "a program": lambda rows: rows.sparkSession.sql(
+            "SELECT TRANSFORM(offset) USING 'cat' AS (line) FROM batch"
+        ),
+        "pandas": lambda rows: rows.select("offset").mapInPandas(lambda it: it, "offset long"),
+    }
+
+    def frames(rows: DataFrame) -> dict[str, DataFrame]:
+        rows.createOrReplaceTempView("batch")
+        return {name: make(rows) for name, make in (repeatable | others).items()}
+
+    pipeline.feed(5)
+    expected = dict.fromkeys(repeatable, True) | dict.fromkeys(others, False)
+    assert judged(pipeline, frames) == expected
 
 
 def count_per_key(rows: DataFrame) -> DataFrame:

@@ -39,8 +39,15 @@ _PLAIN = (
     "SerializeFromObject",
     *_WATERMARKS,
 )
-_TABLES = {"LogicalRelation", "HiveTableRelation", "DataSourceV2Relation"}
-"""Leaves of plans whose rows somebody else may change."""
+_WITHOUT_ROWS = {"OneRowRelation", "CTERelationRef"}
+"""Leaves of plans that have no rows of their own: of ``SELECT 1``, and the name of what stands
+elsewhere in the plan.
+"""
+_OTHER_EACH_TIME = {"Sample", "ScriptTransformation"}
+"""Operators that Spark calls deterministic: ``sample()`` draws a seed in the driver, and
+``TRANSFORM`` runs a program of the user's.
+"""
+_ROWS_BELOW = "onceward: rows of the batch, once more"
 _UNSUPPORTED_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 
 
@@ -95,7 +102,7 @@ def rows_below(frame: DataFrame, tag: str) -> DataFrame:
     conf.set(_UNSUPPORTED_CHECK, "false")
     try:
         rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(own_session, plan)
-        planned = rows.queryExecution().toRdd()
+        planned = rows.queryExecution().toRdd().setName(_ROWS_BELOW)
     finally:
         conf.set(_UNSUPPORTED_CHECK, before)
     # As ForeachBatchSink.addBatch hands the batch itself over: rows of a plan that is made, no
@@ -139,28 +146,46 @@ def _without_watermarks(plan: Any, jvm: Any) -> Any:
 
 
 def is_repeatable(frame: DataFrame) -> bool:
-    """Return whether a run of the batch at another time makes the same rows of ``frame``, as far
-    as can be told: nothing in the query or in the user's function is random, asks for the time,
-    reads a table, or calls a function of the user's, which may look something up.
+    """Return whether a run of the batch at another time is known to make the same rows of
+    ``frame``: they are the batch's own, and nothing in the query or in the user's function is
+    random, asks for the time, or calls a function of the user's, which may look something up.
+
+    All other rows (of a table, or of a frame that the function makes from what it has collected or
+    looked up in the driver) may be other ones each time. A number or a text of the driver's in an
+    expression (``isin(names)``) is as good as written in the program.
     """
     execution = query_by_id(frame)
-    plans = [frame._jdf.queryExecution().analyzed()]
+    if execution is None:
+        return False
     # The function's frame begins behind the query's own plan: its leaf is the batch
-    plans += [] if execution is None else [execution.logicalPlan()]
+    plans = [frame._jdf.queryExecution().analyzed(), execution.logicalPlan()]
+    batch = int(execution.lastExecution().toRdd().id())
     jvm: Any = frame.sparkSession._jvm
     patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-    others = [patterns.PYTHON_UDF(), patterns.SCALA_UDF(), patterns.CURRENT_LIKE()]
+    others = [
+        patterns.PYTHON_UDF(),
+        patterns.SCALA_UDF(),
+        patterns.DESERIALIZE_TO_OBJECT(),  # Scala's map, mapPartitions and their like
+        patterns.CURRENT_LIKE(),
+    ]
     return all(
         plan.deterministic()
         and not any(plan.containsPattern(pattern) for pattern in others)
-        and not _reads_tables(plan)
+        and _repeats(plan, batch)
         for each in plans
         for plan in [each, *_items(each.subqueriesAll())]
     )
 
 
-def _reads_tables(plan: Any) -> bool:
-    return any(
-        not leaf.isStreaming() and leaf.getClass().getSimpleName() in _TABLES
-        for leaf in _items(plan.collectLeaves())
-    )
+def _repeats(plan: Any, batch: int) -> bool:
+    """Return whether all rows that ``plan`` reads are the batch's, none of them drawn by lot.
+
+    :param batch: the RDD that Spark hands to the function.
+    """
+    kind = plan.getClass().getSimpleName()
+    children = _children(plan)
+    if children:
+        return kind not in _OTHER_EACH_TIME and all(_repeats(child, batch) for child in children)
+    if kind == "LogicalRDD":
+        return int(plan.rdd().id()) == batch or plan.rdd().name() == _ROWS_BELOW
+    return plan.isStreaming() or kind in _WITHOUT_ROWS
