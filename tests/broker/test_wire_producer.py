@@ -21,6 +21,7 @@ from onceward.errors import (
     PartitionMissing,
     RecordTooLarge,
     Recovery,
+    ResourceError,
     SendFailed,
     TopicMissing,
 )
@@ -212,6 +213,24 @@ def test_a_clock_that_is_ahead_fails_a_batch_and_no_pipeline(
     assert "INVALID_TIMESTAMP" in refused.value.message
     assert "clocks of driver" in refused.value.next_step
     assert "timestamp" in refused.value.next_step
+
+
+def test_a_record_without_a_key_in_a_compacted_topic_names_topic_and_both_ways_out(
+    any_kafka: LocalKafka, writer: Writer, new_topic: Callable[..., str]
+) -> None:
+    """The topic may have been made so in mid-life, and may be changed back."""
+    compacted = new_topic(any_kafka.bootstrap_servers, 1, cleanup_policy="compact")
+    partition = TopicPartition(compacted, 0)
+    writer.transaction.add_partitions([partition])
+    writer.producer().send(appends_to(partition, fragments([b"fits"], key=b"k")))
+    with pytest.raises(ResourceError) as refused:
+        writer.producer().send(appends_to(partition, fragments([b"does not"]), sequence=1))
+    assert refused.value.recovery is Recovery.RESTART_IF_WORKED
+    assert refused.value.details["topic"] == compacted
+    for text in (str(partition), "INVALID_RECORD", "Compacted topic cannot accept message"):
+        assert text in refused.value.message
+    for text in ("`key`", "filter", "cleanup.policy back to delete"):
+        assert text in refused.value.next_step
 
 
 def test_a_record_larger_than_the_topic_takes_names_topic_size_and_limit(

@@ -9,6 +9,7 @@ import pytest
 
 from onceward.errors import (
     AccessDenied,
+    ConfigurationError,
     Fenced,
     OncewardError,
     RecordTooLarge,
@@ -16,6 +17,7 @@ from onceward.errors import (
     SendFailed,
     TransactionTimeoutTooLarge,
 )
+from onceward.kafka.wire.conversation import Refused
 from onceward.kafka.wire.error_table import Api, Meaning, code_name, find_rule, rows
 
 KNOWN_CODES = sorted(
@@ -91,6 +93,31 @@ def test_what_the_user_must_change_has_an_error_of_its_own() -> None:
     assert find_rule(Api.INIT_PRODUCER_ID, 50).error is TransactionTimeoutTooLarge
     assert find_rule(Api.END_TXN, 53).error is AccessDenied
     assert find_rule(Api.PRODUCE, 19).error is SendFailed
+
+
+def test_a_setting_that_is_wrong_is_named_with_what_to_do() -> None:
+    """Brokers name a code, and hardly ever a setting."""
+    wrong = [(api, code, rule) for api, code, rule in rows() if rule.error is ConfigurationError]
+    assert wrong
+    for api, code, rule in wrong:
+        assert rule.next_step, (api, code)
+        assert Refused(api, code, rule, "it").as_error().next_step == rule.next_step
+
+
+@pytest.mark.parametrize(
+    ("api", "code", "setting"),
+    [
+        (Api.PRODUCE, 87, "cleanup.policy"),
+        (Api.TXN_OFFSET_COMMIT, 12, "offset.metadata.max.bytes"),
+        (Api.TXN_OFFSET_COMMIT, 28, "max.message.bytes of topic __consumer_offsets"),
+    ],
+)
+def test_what_somebody_has_changed_in_the_cluster_may_be_changed_back(
+    api: Api, code: int, setting: str
+) -> None:
+    error = Refused(api, code, find_rule(api, code), "it").as_error()
+    assert error.recovery is Recovery.RESTART_IF_WORKED
+    assert setting in error.next_step
 
 
 def test_names_come_with_their_number() -> None:

@@ -195,7 +195,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "AccessDenied": (_refused_with(29, 30, 31, 44, 53), "a broker said so"),
     "ConfigurationError": (
         _any(
-            _refused_with(12, 21, 24, 28, 32, 33, 37, 40, 42, 76, 87),
+            _refused_with(21, 24, 32, 33, 37, 40, 42, 76),
             _little_room,
             _faults("target:answers"),
             _forgotten_heir,
@@ -211,7 +211,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "UnsupportedBroker": (_refused_with(35, 43), "a broker said so"),
     "TransactionTimeoutTooLarge": (_refused_with(50), "a broker said so"),
     "ResourceError": (
-        _refused_with(1, 2, 10, 18, 105),
+        _refused_with(1, 2, 10, 12, 18, 28, 87, 105),
         "a broker said so",
     ),  # 10, 18: of the ledger's record
     # Spark's own

@@ -77,6 +77,7 @@ class Refused(Exception):
         return self.rule.error(
             str(self),
             next_step=next_step
+            or self.rule.next_step
             or _NEXT_STEPS.get(self.rule.error.__name__, "see the reason given by the broker"),
             details={"api": self.api.value, "code": self.code, "subject": self.subject},
         )
@@ -135,7 +136,6 @@ _NEXT_STEPS = {
     "SendFailed": "none: the batch runs again under a new epoch",
     "Fenced": "stop this copy; the newer one goes on",
     "UnsupportedBroker": "upgrade the brokers, or use a cluster that speaks this version",
-    "ConfigurationError": "correct the setting named by the broker",
 }
 
 

@@ -68,15 +68,21 @@ class Meaning(Enum):
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One row. ``error`` is what is raised when the meaning is final, or when time runs out on a
-    repeated one.
+    repeated one; ``next_step`` what the user does then, where the class of the error does not say
+    it already.
     """
 
     meaning: Meaning
     reason: str
     error: type[OncewardError] = ResourceError
+    next_step: str = ""
 
 
 _V = Meaning
+_ANOTHER_ID = (
+    "choose another pipeline_id, of letters, digits, dots and dashes; if the brokers take none, "
+    "they have no transactions: use Apache Kafka, or a service that has them"
+)
 _TRANSACTIONAL = (
     Api.INIT_PRODUCER_ID,
     Api.ADD_PARTITIONS_TO_TXN,
@@ -102,11 +108,21 @@ _ANY: Mapping[int, Rule] = {
     14: Rule(_V.RETRY, "it reads its log first", BrokerUnreachable),
     15: Rule(_V.REFRESH, "none elected, or its log below min ISR", BrokerUnreachable),
     16: Rule(_V.REFRESH, "the coordinator has moved", BrokerUnreachable),
-    17: Rule(_V.STOP, "INVALID_TOPIC_EXCEPTION", InvalidTopicName),
+    17: Rule(
+        _V.STOP,
+        "INVALID_TOPIC_EXCEPTION",
+        InvalidTopicName,
+        "use a name of at most 249 letters, digits, dots, dashes and underscores",
+    ),
     29: Rule(_V.STOP, "TOPIC_AUTHORIZATION_FAILED", AccessDenied),
     30: Rule(_V.STOP, "GROUP_AUTHORIZATION_FAILED", AccessDenied),
     31: Rule(_V.STOP, "CLUSTER_AUTHORIZATION_FAILED", AccessDenied),
-    33: Rule(_V.STOP, "UNSUPPORTED_SASL_MECHANISM", ConfigurationError),
+    33: Rule(
+        _V.STOP,
+        "UNSUPPORTED_SASL_MECHANISM",
+        ConfigurationError,
+        "set sasl.mechanism to one that the listener has (sasl.enabled.mechanisms)",
+    ),
     35: Rule(_V.STOP, "UNSUPPORTED_VERSION", UnsupportedBroker),
     41: Rule(_V.REFRESH, "NOT_CONTROLLER", BrokerUnreachable),
     53: Rule(_V.STOP, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", AccessDenied),
@@ -171,7 +187,12 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
     **{api: _transactional_rows(api) for api in _TRANSACTIONAL},
     Api.INIT_PRODUCER_ID: {
         **_transactional_rows(Api.INIT_PRODUCER_ID),
-        42: Rule(_V.STOP, "the transactional id is empty or not allowed", ConfigurationError),
+        42: Rule(
+            _V.STOP,
+            "the transactional id is empty or not allowed",
+            ConfigurationError,
+            _ANOTHER_ID,
+        ),
         50: Rule(_V.STOP, "above transaction.max.timeout.ms", TransactionTimeoutTooLarge),
     },
     Api.ADD_PARTITIONS_TO_TXN: {
@@ -180,11 +201,22 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
     },
     Api.TXN_OFFSET_COMMIT: {
         **_transactional_rows(Api.TXN_OFFSET_COMMIT),
-        12: Rule(_V.STOP, "above offset.metadata.max.bytes", ConfigurationError),
+        # The two are settings of the cluster: what was lowered can be raised again
+        12: Rule(
+            _V.STOP,
+            "the note beside an offset is above offset.metadata.max.bytes",
+            next_step="raise offset.metadata.max.bytes of the brokers; Kafka's default of 4096 "
+            "will do",
+        ),
         22: Rule(_V.ABORT, "a consumer joined the group of this pipeline", BatchFailed),
-        24: Rule(_V.STOP, "INVALID_GROUP_ID", ConfigurationError),
+        24: Rule(_V.STOP, "INVALID_GROUP_ID", ConfigurationError, _ANOTHER_ID),
         25: Rule(_V.ABORT, "a consumer joined the group of this pipeline", BatchFailed),
-        28: Rule(_V.STOP, "INVALID_COMMIT_OFFSET_SIZE", ConfigurationError),
+        28: Rule(
+            _V.STOP,
+            "the offsets are above max.message.bytes of __consumer_offsets",
+            next_step="raise max.message.bytes of topic __consumer_offsets; Kafka's default of "
+            "1048588 will do",
+        ),
         69: Rule(_V.ABORT, "GROUP_ID_NOT_FOUND", BatchFailed),
         113: Rule(_V.ABORT, "the group uses the consumer protocol of KIP-848", BatchFailed),
     },
@@ -199,12 +231,17 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
             SendFailed,
         ),
         20: Rule(_V.RETRY, "appended; the repeat is a duplicate", SendFailed),
-        21: Rule(_V.STOP, "INVALID_REQUIRED_ACKS", ConfigurationError),
+        21: Rule(
+            _V.STOP, "INVALID_REQUIRED_ACKS", ConfigurationError, "leave acks out of the options"
+        ),
         # It passes with a clock that is set right, and with time
         32: Rule(
             _V.ABORT,
             "outside message.timestamp.before.max.ms / after.max.ms of the topic",
             SendFailed,
+            "the batch runs again; if it repeats, and the rows have a column `timestamp`: filter "
+            "or correct such rows, or raise that limit of the topic; if they have none, set the "
+            "clocks of driver, executors and brokers right",
         ),
         43: Rule(_V.STOP, "the topic keeps an old message format", UnsupportedBroker),
         45: Rule(_V.ABORT, "the log lacks a batch before this one", SendFailed),
@@ -221,16 +258,27 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
         49: _MAPPING_GONE,
         51: _CONCURRENT,
         59: _UNKNOWN_PRODUCER,
-        76: Rule(_V.STOP, "the broker cannot read this codec", ConfigurationError),
+        76: Rule(
+            _V.STOP,
+            "the broker cannot read this codec",
+            ConfigurationError,
+            "set compression.type to one that all brokers read; none is read by all",
+        ),
+        # The topic may have been changed, and may be changed back
         87: Rule(
-            _V.STOP, "as when a compacted topic gets a record without key", ConfigurationError
+            _V.STOP,
+            "the topic does not take such a record, as where it is compacted and the record has "
+            "no key",
+            next_step="if cleanup.policy of the topic has compact: give each row a `key`, or "
+            "filter those that have none; or set cleanup.policy back to delete; else see to what "
+            "the broker says of the record",
         ),
         90: _FENCED_BY_EPOCH,
         120: _ABORTABLE,
     },
     Api.FIND_COORDINATOR: {
         120: _ABORTABLE,
-        42: Rule(_V.STOP, "INVALID_REQUEST", ConfigurationError),
+        42: Rule(_V.STOP, "INVALID_REQUEST", ConfigurationError, _ANOTHER_ID),
     },
     Api.DESCRIBE_TRANSACTIONS: {105: Rule(_V.STOP, "TRANSACTIONAL_ID_NOT_FOUND", ResourceError)},
     Api.FETCH: {
@@ -243,7 +291,12 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
     },
     Api.CREATE_TOPICS: {
         36: Rule(_V.DONE, "another pipeline was faster"),
-        37: Rule(_V.STOP, "INVALID_PARTITIONS", ConfigurationError),
+        37: Rule(
+            _V.STOP,
+            "INVALID_PARTITIONS",
+            ConfigurationError,
+            "correct create_topic_partitions, or create the topic by hand",
+        ),
         # ReplicationControlManager: of those that are not fenced; ours asks for no more than were
         # up a moment ago.
         38: Rule(
@@ -251,7 +304,13 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
             "more replicas than brokers that are up: one may be starting again",
             BrokerUnreachable,
         ),
-        40: Rule(_V.STOP, "INVALID_CONFIG", ConfigurationError),
+        40: Rule(
+            _V.STOP,
+            "INVALID_CONFIG",
+            ConfigurationError,
+            "create the topic by hand (kafka-topics --create), with settings that the cluster "
+            "takes",
+        ),
         44: Rule(_V.STOP, "the cluster's create.topic.policy refuses it", AccessDenied),
     },
 }

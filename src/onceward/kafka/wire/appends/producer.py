@@ -40,12 +40,6 @@ _POLL_S = 0.05
 _UNHEARD_OF_MS = 2_000
 _OUT_OF_ORDER = 45
 _NO_OFFSET = -1
-_TIMESTAMP = 32
-_CLOCKS = (
-    "the batch runs again; if it repeats, and the rows have a column `timestamp`: filter or "
-    "correct such rows, or raise that limit of the topic; if they have none, set the clocks of "
-    "driver, executors and brokers right"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,8 +422,8 @@ class _Send:
             resources=resources,
             words=_broker_words(answer),
         )
-        error = refused.as_error(_CLOCKS if answer.error_code == _TIMESTAMP else "")
-        error.details.update(details)
+        error = refused.as_error()
+        error.details.update({**details, "topic": topic})
         return error
 
     def _message_limit(self, topic: str) -> str:
@@ -454,14 +448,15 @@ class _Send:
 
 
 def _broker_words(answer: Any) -> str | None:
-    """Return what the broker says of a partition, and of single records that it would not take
-    (KIP-467).
+    """Return what the broker says of single records that it would not take (KIP-467), or else of
+    the partition: those words only repeat the records'.
     """
     records = [
         f"record {r.batch_index}: {r.batch_index_error_message}"
         for r in (answer.record_errors or ())[:3]
+        if r.batch_index_error_message
     ]
-    return "; ".join(filter(None, (answer.error_message, *records))) or None
+    return "; ".join(records) or answer.error_message
 
 
 def _lanes(appends: Sequence[Append]) -> dict[TopicPartition, _Lane]:
