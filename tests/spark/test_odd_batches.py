@@ -17,6 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from streaming_pipeline import Pipeline, copy, source_records
 
 from onceward import events
+from onceward.engine.task_job import plan_write
+from onceward.engine.task_writer import TaskWriter, results
+from onceward.ids import TaskAttempt
 from onceward_testing.topic_reader import end_offsets
 
 
@@ -219,3 +222,32 @@ def test_large_records_come_to_a_worker_a_few_mebibytes_at_a_time(spark: SparkSe
     found = [row["bytes"] for row in rows.mapInArrow(sizes, "bytes long").collect()]
     assert sum(found) >= 60_000_000
     assert max(found) < 10 << 20
+
+
+def test_a_column_has_its_own_values_whatever_it_is_called(spark: SparkSession):
+    """To SQL, and so to PySpark's ``mapInArrow``, ``address.city`` is a field of ``address``."""
+
+    class ShownWriter(TaskWriter):
+        """Its committable is its rows. Inside, as workers do not know the module of a test."""
+
+        def __init__(self, _: TaskAttempt) -> None:
+            self.rows: list[dict[str, Any]] = []
+
+        def write(self, rows: pa.RecordBatch) -> None:
+            self.rows += rows.to_pylist()
+
+        def pre_commit(self) -> Any:
+            return self.rows
+
+    row = {
+        "address": {"city": "inner"},
+        "address.city": "outer",
+        "a`b": "odd",
+        "": "none",
+        "é ": 1,
+    }
+    named = spark.range(0, 1, 1, 1).selectExpr(
+        "named_struct('city', 'inner') AS address", "'outer'", "'odd'", "'none'", "1"
+    )
+    found = results(plan_write(named.toDF(*row), ShownWriter).collect(), 1)
+    assert found[0].committable == [row]

@@ -29,9 +29,12 @@ def plan_write(
     returned_errors: tuple[type[OncewardError], ...] = (OncewardError,),
 ) -> DataFrame:
     """Return ``frame`` as its tasks write it; its rows are then their results."""
+    names = frame.columns
+    # PySpark looks each column up by its name as SQL does: ``a.b`` is a field of ``a``.
+    numbered = frame.toDF(*(f"column_{number}" for number in range(len(names))))
     # What is pickled here may hold passwords
     with unlogged_calls():
-        return frame.mapInArrow(task_function(open_writer, returned_errors), RESULT_DDL)
+        return numbered.mapInArrow(task_function(open_writer, names, returned_errors), RESULT_DDL)
 
 
 def run(

@@ -76,11 +76,14 @@ class TaskResult:
 
 
 def task_function(
-    open_writer: OpenWriter, returned_errors: tuple[type[OncewardError], ...] = (OncewardError,)
+    open_writer: OpenWriter,
+    names: Sequence[str],
+    returned_errors: tuple[type[OncewardError], ...] = (OncewardError,),
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """Return the function for ``mapInArrow``: it takes a task's rows, yields one row of
     :data:`RESULT_DDL`.
 
+    :param names: of the columns, for the writer.
     :param returned_errors: errors of a writer that come to the driver as they are, as the task's
         result. Any other fails the task, as in any job of Spark's: of those the driver sees the
         text, and the task may be tried again.
@@ -91,7 +94,8 @@ def task_function(
         task = this_attempt()
         rows, committable, error = 0, None, None
         try:
-            rows, committable = _written(open_writer, task, batches)
+            named = (batch.rename_columns(list(names)) for batch in batches)
+            rows, committable = _written(open_writer, task, named)
         except returned_errors as caught:
             error = to_json(caught)
         drop_zip_importers()
