@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, NamedTuple
 
 from onceward_verify.findings import CannotTell, WrongUsage, place
@@ -354,7 +354,9 @@ def parse_since(text: str) -> Since:
             next_step="pass a batch number such as 12, sequence:40, or a time such as "
             "2030-01-31T06:00Z",
         )
-    return Since("time", int(time.timestamp() * 1000), text)
+    # Rounded up, and exactly: a batch of the millisecond that it falls into may be older
+    since = datetime(1970, 1, 1, tzinfo=timezone.utc) - time
+    return Since("time", -(since // timedelta(milliseconds=1)), text)
 
 
 def select(read: Sequence[LedgerBatch], since: Since | None) -> Selection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ from onceward.mysql.source.transactions import TransactionWalk
 from support.errors import raises
 
 FILE = "binlog.000001"
+CET = timezone(timedelta(hours=1))
 SERVER = "11111111-1111-1111-1111-111111111111"
 
 
@@ -578,6 +580,20 @@ def test_settings_that_cannot_be(wrong: dict[str, Any]):
     with pytest.raises((ConfigurationError, SourceContractViolated)) as refused:
         settings(**wrong)
     assert "pass@word" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("time", "microseconds"),
+    [
+        (datetime(2026, 1, 1, 0, 0, 0, 600, timezone.utc), 1_767_225_600_000_600),
+        (datetime(2026, 1, 1, 1, 0, 0, 999_999, CET), 1_767_225_600_999_999),
+        (1_767_225_600_001, 1_767_225_600_001_000),
+    ],
+    ids=str,
+)
+def test_a_start_by_time_is_as_exact_as_servers_note_it(time: object, microseconds: int):
+    """A transaction of 0.7 ms is none before 0.6 ms; of the next full millisecond it was."""
+    assert settings(starting={"timestamp": time}).starting == {"timestamp": microseconds}
 
 
 def test_a_password_is_in_no_text():

@@ -21,6 +21,8 @@ from onceward.errors import (
 from onceward.kafka.source.identity import known_settings
 from support.handmade_broker import HandmadeBroker
 
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
 
 def values_read(pipeline: Pipeline, **options: Any) -> Counter[bytes]:
     """What a fresh query with these source options writes, up to the source's present end."""
@@ -77,6 +79,9 @@ def test_a_time_is_the_first_record_from_then_on(pipeline: Pipeline):
     assert producer.flush(60) == 0
     for when in (start + timedelta(minutes=12), start + timedelta(minutes=11, seconds=1)):
         assert values_read(pipeline, starting=when) == values_of([*range(12, 20)] * 2)
+    a_little_later = start + timedelta(minutes=12, microseconds=500)
+    assert values_read(pipeline, starting=a_little_later) == values_of([*range(13, 20)] * 2)
+    assert values_read(pipeline, starting=EPOCH) == values_of([*range(20)] * 2)
     # In another time zone it is the same moment; beyond the last record it is the end.
     east = (start + timedelta(minutes=12)).astimezone(timezone(timedelta(hours=9)))
     assert values_read(pipeline, starting=east) == values_of([*range(12, 20)] * 2)
@@ -182,6 +187,7 @@ def test_only_committed_records_are_read(any_pipeline: Pipeline):
     [
         ({"starting": "beginning"}, ConfigurationError, "starting"),
         ({"starting": datetime(2024, 1, 1)}, ConfigurationError, "time zone"),
+        ({"starting": EPOCH - timedelta(microseconds=1)}, ConfigurationError, '"earliest"'),
         ({"starting": "group"}, ConfigurationError, "pipeline_id"),
         ({"starting": "ledger"}, ConfigurationError, "pipeline_id"),
         ({"otherwise": "never"}, ConfigurationError, "otherwise"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 Starting = Literal["earliest", "latest", "group", "ledger"] | datetime
 
 _NAMES = ("earliest", "latest", "group", "ledger")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LOGINS = ("kafka.bootstrap.servers", "kafka.security.", "kafka.sasl.", "kafka.ssl.")
 _SPLITTING = ("minpartitions", "maxrecordsperpartition")
 _OTHERWISE = ("earliest", "latest", "error")
@@ -159,7 +160,7 @@ def kafka_source(
             "max_offsets_per_trigger", max_offsets_per_trigger
         )
     if isinstance(starting, datetime):
-        settings["startingTimestamp"] = str(int(starting.timestamp() * 1000))
+        settings["startingTimestamp"] = _milliseconds(starting)
         settings["startingOffsetsByTimestampStrategy"] = "latest"
     elif starting in ("earliest", "latest"):
         settings["startingOffsets"] = starting
@@ -295,12 +296,22 @@ def _may_lose(settings: Mapping[str, str]) -> bool:
     )
 
 
+def _milliseconds(time: datetime) -> str:
+    """Return the first millisecond that is not before ``time``, as Kafka has no finer ones."""
+    return str(-((_EPOCH - time) // timedelta(milliseconds=1)))
+
+
 def _check(starting: object, otherwise: object, pipeline: str | None) -> None:
     if isinstance(starting, datetime):
-        if starting.tzinfo is None:
+        if starting.utcoffset() is None:
             raise ConfigurationError(
                 f"starting={starting!r} has no time zone",
                 next_step="pass datetime(..., tzinfo=timezone.utc)",
+            )
+        if starting < _EPOCH:
+            raise ConfigurationError(
+                f"starting={starting!r} is before 1970, where Kafka's time begins",
+                next_step='use "earliest", which begins with the first record of each partition',
             )
     elif starting not in _NAMES:
         raise ConfigurationError(

@@ -425,7 +425,7 @@ def _find_start(settings: ChangesSettings, server: Server) -> Position:
     return _find_coordinates(settings, server, Coordinates(starting["file"], starting["position"]))
 
 
-def _find_timestamp(settings: ChangesSettings, server: Server, milliseconds: int) -> Position:
+def _find_timestamp(settings: ChangesSettings, server: Server, microseconds: int) -> Position:
     """Return the position before the first transaction that was committed at that time, or later.
     All transactions of a binlog were committed after its creation, and before that of the next
     one.
@@ -433,15 +433,15 @@ def _find_timestamp(settings: ChangesSettings, server: Server, milliseconds: int
     files = list(server.binlogs())
     while len(files) > 1:
         created_at, _ = read_file_header(settings, server.identity, files[-1])
-        if created_at is not None and created_at * 1000 < milliseconds:
+        if created_at is not None and created_at * 1_000_000 < microseconds:
             break
         files.pop()
 
     def is_later(event: BinlogEvent, gtid: Gtid) -> bool:
         if gtid.committed_at_us is not None:
-            return gtid.committed_at_us >= milliseconds * 1000
+            return gtid.committed_at_us >= microseconds
         # Whole seconds: rather a second early
-        return event.timestamp * 1000 + 999 >= milliseconds
+        return event.timestamp * 1_000_000 + 999_999 >= microseconds
 
     return _walk_file(settings, server, files[-1], is_later)
 

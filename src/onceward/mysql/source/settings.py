@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from functools import cached_property, lru_cache
 from typing import Any, Literal, cast, get_args
 
@@ -209,7 +209,7 @@ def _parse_starting(starting: Any) -> Any:
     if isinstance(starting, Mapping):
         names = sorted(starting)
         if names == ["timestamp"]:
-            return {"timestamp": _milliseconds(starting["timestamp"])}
+            return {"timestamp": _microseconds(starting["timestamp"])}
         if names == ["gtid"] and isinstance(starting["gtid"], str):
             return {"gtid": starting["gtid"]}
         place = names == ["file", "position"]
@@ -224,16 +224,19 @@ def _parse_starting(starting: Any) -> Any:
     )
 
 
-def _milliseconds(time: Any) -> int:
+def _microseconds(time: Any) -> int:
+    """Return ``time`` as exactly as servers note when a transaction was committed: rounded, it
+    would leave some out, or have older ones.
+    """
     if isinstance(time, datetime):
-        if time.tzinfo is None:
+        if time.utcoffset() is None:
             raise ContradictoryOptions(
                 f"starting at {time} says no time zone",
                 next_step="use datetime(…, tzinfo=timezone.utc), for example",
             )
-        return round(time.timestamp() * 1000)
+        return (time - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
     if isinstance(time, int) and not isinstance(time, bool):
-        return time
+        return time * 1000
     raise _invalid(
         "starting",
         {"timestamp": time},
