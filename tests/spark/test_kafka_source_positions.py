@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import DataFrame
 from streaming_pipeline import Pipeline, source_records
 
 import onceward
@@ -125,6 +126,56 @@ def test_ledger_is_where_the_newest_record_ends(any_pipeline: Pipeline):
         "ledger_topic": any_pipeline.ledger_topic,
     }
     assert values_read(any_pipeline, **ledger, otherwise="error") == values_of(range(40, 50))
+
+
+@pytest.mark.parametrize("ends", ["alike", "apart"])
+def test_a_lost_checkpoint_of_a_union_of_two_reads_of_one_topic(pipeline: Pipeline, ends: str):
+    """Where they end alike, it is the same which one goes on; else each goes on by hand."""
+
+    def both(first: DataFrame, second: DataFrame) -> DataFrame:
+        return first.union(second)
+
+    first, second = pipeline.frame(), pipeline.frame(max_offsets_per_trigger=6)
+    sink = pipeline.sink()
+
+    def until_the_second(rows: DataFrame, batch_id: int) -> None:
+        assert batch_id == 0, "no more"
+        sink(rows, batch_id)
+
+    pipeline.feed(20)
+    if ends == "alike":
+        pipeline.run(frame=both(first, second))
+        assert len(pipeline.visible()) == 40
+    else:
+        pipeline.failing_run(frame=both(first, second), sink=until_the_second)
+        assert len(pipeline.visible()) < 40
+    pipeline.lose_checkpoint()
+    pipeline.feed(10)
+    ledger = {
+        "starting": "ledger",
+        "pipeline_id": pipeline.name,
+        "ledger_topic": pipeline.ledger_topic,
+    }
+    if ends == "alike":
+        again = both(pipeline.frame(**ledger), pipeline.frame(**ledger))
+    else:
+        with pytest.raises(ConfigurationError, match="several sources") as refused:
+            pipeline.frame(**ledger)
+        again = both(*(plain_frame(pipeline, end) for end in refused.value.details["ends"]))
+    pipeline.run(frame=again, resume="ledger")
+    found = Counter(value for _, value in source_records(pipeline.visible()))
+    assert found == values_of([*range(30)] * 2)
+
+
+def plain_frame(pipeline: Pipeline, end: Any) -> DataFrame:
+    """Read as the error says."""
+    options = {
+        "kafka.bootstrap.servers": pipeline.bootstrap,
+        "kafka.isolation.level": "read_committed",
+        "subscribe": pipeline.source,
+        "startingOffsets": json.dumps(end),
+    }
+    return pipeline.spark.readStream.format("kafka").options(**options).load()
 
 
 def test_an_empty_ledger_follows_otherwise(pipeline: Pipeline):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow.dataset as dataset
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
 
 import onceward as ow
 from onceward.errors import (
@@ -94,7 +96,7 @@ class Place:
         (self.folder / "label").write_text(name)
 
     def run(
-        self, resume: Any = "checkpoint", max_rows: int = 3, **options: Any
+        self, resume: Any = "checkpoint", max_rows: int = 3, sources: int = 1, **options: Any
     ) -> OncewardError | None:
         """To the end of what there is; the error that ended the query, if one did."""
         sink = ow.FileSink(
@@ -104,9 +106,11 @@ class Place:
             ledger=self.ledger,
             resume=resume,
         )
-        frame = self.source.stream(
-            self.spark, max_rows_per_batch=max_rows, poll_seconds=0, **options
-        )
+        frames = [
+            self.source.stream(self.spark, max_rows_per_batch=max_rows, poll_seconds=0, **options)
+            for _ in range(sources)
+        ]
+        frame = reduce(DataFrame.union, frames)
         writer = frame.writeStream.foreachBatch(sink)
         query = writer.option("checkpointLocation", str(self.folder / self.checkpoint)).start()
         try:
@@ -234,6 +238,16 @@ def test_a_lost_checkpoint_goes_on_where_the_ledger_ends(
         place.run(resume="ledger", ledger=place.ledger, pipeline_id="shelf"), SourceReplaced
     )
     assert place.visible() == Counter("abcdef")
+
+
+def test_two_sources_that_end_alike_both_go_on_where_the_ledger_ends(place: Place):
+    place.put("a", "b")
+    assert place.run(sources=2) is None
+    place.checkpoint = "another"
+    place.put("c")
+    ledger = {"ledger": place.ledger, "pipeline_id": "shelf"}
+    assert place.run(resume="ledger", sources=2, **ledger) is None
+    assert place.visible() == Counter("aabbcc")
 
 
 def test_a_source_alone_knows_no_kafka(place: Place, spark: Any):

@@ -23,7 +23,7 @@ from onceward.engine.ledger.chain import Ledger
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import ConfigurationError, ContradictoryOptions, SourceContractViolated
 from onceward.ids import pipeline_id as checked_pipeline_id
-from onceward.kafka.source.positions import newest_in
+from onceward.kafka.source.positions import distinct, newest_in
 from onceward.spark.batch.carried import Carrier
 from onceward.spark.session.settings import use_the_drivers_python
 
@@ -255,16 +255,16 @@ def _refuse_unpicklable(source: _Source) -> None:
 
 
 def _end_in(ledger: Ledger, pipeline: str) -> Any:
-    """Return where the newest record ends, in the one source of this kind that it has; None where
+    """Return where the newest record ends, in the sources of this kind that it has; None where
     there is no record."""
     newest: LedgerRecord | None = newest_in(ledger, checked_pipeline_id(pipeline))
     if newest is None:
         return None
-    ends = [source.end for source in newest.sources if is_ours(source.end)]
+    ends = distinct([source.end for source in newest.sources if is_ours(source.end)])
     if len(ends) != 1:
         raise ConfigurationError(
-            f"the ledger of {pipeline} ({ledger.where}) ends with {len(ends)} resettable sources, "
-            "not with one",
+            f"the ledger of {pipeline} ({ledger.where}) ends at {len(ends)} positions of "
+            "resettable sources, not at one",
             next_step="pass the ledger and the pipeline_id of a query that reads one; or give "
             "start() the position",
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.ledger.record import LedgerRecord
@@ -21,6 +21,7 @@ from onceward.kafka.wire.reads.offsets import committed_offsets
 
 Otherwise = Literal["earliest", "latest", "error"]
 
+_LONGEST_TEXT = 600
 # Spark: KafkaOffsetRangeLimit.EARLIEST and LATEST
 _SPECIAL = {"earliest": -2, "latest": -1}
 
@@ -50,28 +51,41 @@ def topics_in(record: LedgerRecord | None) -> set[str]:
 def ledger_positions(
     record: LedgerRecord | None, pipeline: PipelineId, topics: Collection[str], wanted: str
 ) -> dict[TopicPartition, int]:
-    """Return where ``record``, the newest of ``pipeline``, ends in the source that reads
+    """Return where ``record``, the newest of ``pipeline``, ends in the sources that read
     ``topics``; empty when there is none.
 
     :param wanted: what the query reads, for the error.
-    :raises ConfigurationError: the record is of other topics, or several of its sources read one
-        of them.
+    :raises ConfigurationError: the record is of other topics, or its sources that read these end
+        at different offsets.
     """
     if record is None:
         return {}
-    ends = [
-        source.end
-        for source in record.sources
-        if is_kafka_offset(source.end) and set(source.end) & set(topics)
-    ]
-    if len(ends) != 1:
-        seen = [sorted(source.end) for source in record.sources if is_kafka_offset(source.end)]
+    every = [source.end for source in record.sources if is_kafka_offset(source.end)]
+    some = [end for end in every if set(end) & set(topics)]
+    ends = [end for end in some if set(end) == set(topics)] or some
+    if not ends:
         raise ConfigurationError(
-            f"the ledger of {pipeline} knows {len(ends)} sources that read {wanted}; its read "
-            f"{seen}",
+            f"the ledger of {pipeline} knows no source that reads {wanted}; its read "
+            f"{[sorted(end) for end in every]}",
             next_step="name the topics of one of these sources, or start at another position",
         )
+    if len(distinct(ends)) > 1:
+        raise ConfigurationError(
+            f"the ledger of {pipeline} knows several sources that read {wanted}, and which of "
+            f"their ends this one goes on at is not known: {json.dumps(ends)[:_LONGEST_TEXT]}",
+            next_step='read with spark.readStream.format("kafka"), the option '
+            "kafka.isolation.level=read_committed and, in the order of the query's sources, one "
+            "of these ends each as startingOffsets; or restore the checkpoint",
+            details={"ends": ends},
+        )
     return partition_offsets(ends[0])
+
+
+def distinct(ends: Sequence[Any]) -> list[Any]:
+    """Return where sources end, each place once: of two that end alike it is the same which one
+    goes on.
+    """
+    return [end for index, end in enumerate(ends) if end not in ends[:index]]
 
 
 def newest_in(ledger: Ledger, pipeline: PipelineId) -> LedgerRecord | None:
