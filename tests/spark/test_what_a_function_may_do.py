@@ -6,6 +6,7 @@ It works, or is refused by name, and following the advice works, too. Nothing is
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -20,7 +21,8 @@ from typing import Any
 
 import pytest
 from pyspark import inheritable_thread_target
-from pyspark.sql import DataFrame
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from streaming_pipeline import Pipeline, copy, source_records, use_state_store
 
@@ -28,6 +30,7 @@ import onceward
 from onceward import events
 from onceward.errors import (
     BatchChanged,
+    BatchFailed,
     BatchNotWritten,
     InvalidColumn,
     OncewardError,
@@ -634,3 +637,38 @@ def test_a_column_that_nobody_knows_is_refused(pipeline: Pipeline):
     assert "Key" in error.message
     pipeline.run()
     pipeline.assert_exactly_once()
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError("cancelled")], ids=repr)
+def test_what_is_no_exception_ends_the_query_and_is_settled(
+    spark: SparkSession, tmp_path: Path, raised: BaseException
+):
+    """Py4J's thread would end without an answer, and the query wait for ever."""
+    met, delivered = [raised], []
+
+    def deliver(chunk: Any) -> None:
+        if met:
+            raise met.pop()
+        delivered.append(chunk.rows.num_rows)
+
+    def run_once() -> OncewardError | None:
+        sink = onceward.WriteAheadSink(
+            deliver=deliver,
+            pipeline_id="p",
+            ledger=onceward.FolderLedger(tmp_path / "ledger"),
+            store=str(tmp_path / "store"),
+        )
+        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 7).load()
+        writing = rows.select("value").writeStream.option(
+            "checkpointLocation", str(tmp_path / "checkpoint")
+        )
+        query = writing.trigger(once=True).foreachBatch(sink).start()
+        with contextlib.suppress(StreamingQueryException):
+            assert query.awaitTermination(120)
+        return onceward.error_of(query)
+
+    error = run_once()
+    assert type(error) is BatchFailed
+    assert repr(raised) in error.message
+    assert run_once() is None
+    assert delivered[0] == 7

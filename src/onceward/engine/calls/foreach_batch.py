@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -25,7 +26,7 @@ from onceward.engine.calls.sink_runs import SinkRuns
 from onceward.engine.ending import Ending
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
-from onceward.errors import Fenced, OncewardError, UnsupportedQuery
+from onceward.errors import BatchFailed, Fenced, OncewardError, UnsupportedQuery
 from onceward.spark.batch import callbacks
 from onceward.spark.batch.job import JobInterrupted
 from onceward.spark.batch.query import (
@@ -246,12 +247,31 @@ def _error_at_end(
 ) -> BaseException:
     # stop() interrupts the thread, and all that waits in it fails in a way of its own: while the
     # query is being stopped that is no error, whatever it is.
+    ends_threads = _ends_threads(met)
     expected = isinstance(met, Fenced | JobInterrupted)
-    if isinstance(met, Exception) and not expected and is_being_stopped(frame):
+    passes = (ends_threads or isinstance(met, Exception)) and not expected
+    if passes and is_being_stopped(frame):
         return JobInterrupted(
             "the query is being stopped in the middle of a batch, which the next start settles."
         )
+    if ends_threads:
+        return BatchFailed(
+            f"{met!r} was raised in the batch, by a function or a method of the user's: it is no "
+            "Exception, and would end Spark's thread without a word",
+            next_step="catch it there, and raise an Exception in its place (CancelledError comes "
+            "of a task of asyncio that was cancelled, SystemExit of sys.exit()); then start the "
+            "query again, which settles the batch first",
+        )
     return decoding.explain(met, tuple(steps), frame) if isinstance(met, OncewardError) else met
+
+
+def _ends_threads(error: BaseException) -> bool:
+    """Return whether ``error`` is one of those that libraries raise and that are no Exception.
+    Py4J's thread ends at one without an answer, for which the query would wait for ever.
+    """
+    asyncio: Any = sys.modules.get("asyncio")
+    of_asyncio = asyncio is not None and isinstance(error, asyncio.CancelledError)
+    return of_asyncio or isinstance(error, SystemExit | GeneratorExit)
 
 
 def error_of(query: StreamingQuery) -> OncewardError | None:
