@@ -17,6 +17,7 @@ from upsert_kits import TasksOfUpsertsHere, UpsertKit
 
 import onceward as ow
 from onceward.delivery import opensearch_writer
+from onceward.delivery.upserts import Upsert
 from onceward.engine import task_job
 from onceward.engine.ledger.chain import Ledger
 from onceward.errors import (
@@ -532,3 +533,21 @@ def test_what_is_decided_is_not_written_into_another_place(
     here.settings = then
     Process(here).open()
     assert here.values() == {"a": "1"}
+
+
+def test_rows_go_in_requests_as_large_as_the_server_takes():
+    """A proxy of nginx takes 1 MB by default. What is decided keeps the size of its chunks."""
+    with LocalOpenSearch({"http.max_content_length": "1mb"}) as server:
+        writer = opensearch_writer.OpenSearchWriter(server.url, "people", False, None)
+        rows = [
+            Upsert(f"k{number}", f"0.0.{number}", "attempt", "people", {"v": "x" * 2_000})
+            for number in range(1_200)
+        ]
+        writer(rows)
+        large = Upsert("large", "0.1.0", "attempt", "people", {"v": "x" * 2_000_000})
+        with pytest.raises(opensearch_writer.NotTaken, match=r"key 'large' has 2000.* bytes"):
+            writer([rows[0], large])
+        writer.close()
+        urllib3.request("POST", f"{server.url}/people/_refresh", timeout=60)
+        count = urllib3.request("GET", f"{server.url}/people/_count", timeout=60)
+        assert count.json()["count"] == 1_200

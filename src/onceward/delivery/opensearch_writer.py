@@ -52,8 +52,9 @@ counts by itself.
 """
 
 _TIMEOUT_SECONDS = 30.0
-# A server takes 100 MB (http.max_content_length); 5 to 15 are advised
+# A server takes 100 MB (http.max_content_length), 5 to 15 are advised; a proxy may take 1 MB
 _REQUEST_BYTES = 5_000_000
+_PAYLOAD_TOO_LARGE = 413
 # The server waits for a shard that is missing for as long, and then says so (its default, 1m, is
 # more than we wait).
 _ANSWER = "timeout=20s&filter_path=errors,items.*.status,items.*.error"
@@ -121,6 +122,7 @@ class OpenSearchWriter(UpsertWriter):
     _pool: urllib3.HTTPConnectionPool | None = field(
         default=None, init=False, repr=False, compare=False
     )
+    _request_bytes: int = field(default=_REQUEST_BYTES, init=False, repr=False, compare=False)
     _found: _Index | None = field(default=None, init=False, repr=False, compare=False)
     """What :attr:`index` leads to, once it was looked at. It is looked at again behind each
     chunk.
@@ -136,8 +138,8 @@ class OpenSearchWriter(UpsertWriter):
         # An alias, so that nothing makes an index that was deleted meanwhile
         path = f"/{self._path}/_bulk?{_ANSWER}" + "&require_alias=true" * index.is_alias
         for part in self._requests(upserts):
-            answers = self._asked("POST", path, part.body)
-            self._judge(part.upserts, answers, wrong, later)
+            for rows, answers in self._taken(path, part):
+                self._judge(rows, answers, wrong, later)
         self._must_be_the_same(index)
         if wrong:
             raise _first_error(wrong)
@@ -213,7 +215,7 @@ class OpenSearchWriter(UpsertWriter):
         size = 0
         for upsert in upserts:
             line = self._lines(upsert)
-            if rows and size + len(line) > _REQUEST_BYTES:
+            if rows and size + len(line) > self._request_bytes:
                 yield _Request(rows, b"".join(lines))
                 rows, lines, size = [], [], 0
             rows.append(upsert)
@@ -221,6 +223,28 @@ class OpenSearchWriter(UpsertWriter):
             size += len(line)
         if rows:
             yield _Request(rows, b"".join(lines))
+
+    def _taken(self, path: str, part: _Request) -> Iterator[tuple[list[Upsert], dict[str, Any]]]:
+        """Send a request, in halves where it is more than the server or a proxy takes, and yield
+        the answers. Requests after it are no larger.
+
+        :raises NotTaken: it is one row.
+        """
+        try:
+            yield part.upserts, self._asked("POST", path, part.body)
+            return
+        except _TooLarge as refusal:
+            half = len(part.upserts) // 2
+            if not half:
+                raise NotTaken(
+                    f"the row of key {part.upserts[0].key!r} has {len(part.body)} bytes, which is "
+                    f"more than the server, or a proxy before it, takes in a request; raise its "
+                    f"limit (http.max_content_length, client_max_body_size): {refusal}"
+                ) from refusal
+        self._request_bytes = max(1, len(part.body) // 2)
+        for rows in (part.upserts[:half], part.upserts[half:]):
+            for smaller in self._requests(rows):
+                yield from self._taken(path, smaller)
 
     def _lines(self, upsert: Upsert) -> bytes:
         version = version_number(upsert, self.by_column)
@@ -423,7 +447,8 @@ class OpenSearchWriter(UpsertWriter):
             )
         if its_own and kind in _NEVER and not _may_pass(status, kind):
             return DeliveryRefused(what, next_step=_ASK, details=details)
-        return NotTaken(f"{where} is not answered now: {status} {kind}: {reason}")
+        later = _TooLarge if status == _PAYLOAD_TOO_LARGE else NotTaken
+        return later(f"{where} is not answered now: {status} {kind}: {reason}")
 
     def _headers(self) -> dict[str, str]:
         at = urlsplit(self.url)
@@ -461,6 +486,10 @@ class OpenSearchWriter(UpsertWriter):
 
 class NotTaken(Exception):
     """Not now. It is asked again."""
+
+
+class _TooLarge(NotTaken):
+    """A request is larger than the server, or a proxy before it, takes."""
 
 
 class _Index(NamedTuple):
