@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from streaming_pipeline import Pipeline, copy, source_records
 
 from onceward import events
+from onceward.engine.calls.advice import paragraph
 from onceward.engine.task_job import plan_write
 from onceward.engine.task_writer import TaskWriter, results
 from onceward.ids import TaskAttempt
@@ -251,3 +252,14 @@ def test_a_column_has_its_own_values_whatever_it_is_called(spark: SparkSession):
     )
     found = results(plan_write(named.toDF(*row), ShownWriter).collect(), 1)
     assert found[0].committable == [row]
+
+
+def test_what_a_writer_raises_in_a_task_is_in_the_log_line(spark: SparkSession):
+    def unreachable(_: TaskAttempt) -> TaskWriter:
+        raise ConnectionError("no route to warehouse-7:5439")
+
+    with pytest.raises(Exception) as raised:  # noqa: PT011 — Spark's own, by its version
+        plan_write(spark.range(1).toDF("id"), unreachable).collect()
+    text = paragraph(raised.value)
+    assert "ConnectionError: no route to warehouse-7:5439. Next: mend what it names" in text
+    assert "Traceback" not in text

@@ -28,6 +28,7 @@ from onceward.ids import BatchId, SourceRange
 from onceward.spark.batch.query import RunningBatch
 
 _LONGEST_TEXT = 600
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 Advice = tuple[str, ...]
@@ -362,9 +363,18 @@ def paragraph(error: BaseException) -> str:
     """Return ``error`` as one paragraph for the log, also of pages of Java."""
     if isinstance(error, OncewardError):
         return f"{type(error).__name__}: {error}"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()][:2]
+    lines = _first_words([line for line in str(error).splitlines() if line.strip()])
     text = " ".join([f"{type(error).__name__}:", *lines])[:_LONGEST_TEXT].rstrip(".")
     return f"{text}. Next: mend what it names; the next start runs the batch again."
+
+
+def _first_words(lines: Sequence[str]) -> list[str]:
+    """Return what a page says in short: what was raised in a task, behind Python's traceback; else
+    its first two lines.
+    """
+    traceback = next((at for at, line in enumerate(lines) if _TRACEBACK in line), len(lines))
+    raised = [line for line in lines[traceback + 1 :] if not line[0].isspace()][:1]
+    return raised or [line.strip() for line in lines[:2]]
 
 
 def _text(frames: Sequence[FrameWritten]) -> str:
