@@ -240,18 +240,14 @@ def test_a_column_has_its_own_values_whatever_it_is_called(spark: SparkSession):
         def pre_commit(self) -> Any:
             return self.rows
 
-    row = {
-        "address": {"city": "inner"},
-        "address.city": "outer",
-        "a`b": "odd",
-        "": "none",
-        "é ": 1,
-    }
-    named = spark.range(0, 1, 1, 1).selectExpr(
-        "named_struct('city', 'inner') AS address", "'outer'", "'odd'", "'none'", "1"
-    )
-    found = results(plan_write(named.toDF(*row), ShownWriter).collect(), 1)
-    assert found[0].committable == [row]
+    odd = {"address.city": "outer", "a`b": "odd", "": "none", "é ": 1}
+    for others in (odd, {"address.city": 2}, {"*": 3}, {"a": 4, "A": 5}, {"é": 6}):
+        row = {"address": {"city": "inner"}, **others}
+        named = spark.range(0, 1, 1, 1).selectExpr(
+            "named_struct('city', 'inner') AS address", *map(repr, others.values())
+        )
+        found = results(plan_write(named.toDF(*row), ShownWriter).collect(), 1)
+        assert found[0].committable == [row], row
 
 
 def test_what_a_writer_raises_in_a_task_is_in_the_log_line(spark: SparkSession):

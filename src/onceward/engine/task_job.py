@@ -6,6 +6,9 @@ What runs in the tasks is :mod:`onceward.engine.task_writer`.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame
 
 from onceward.engine.ending import TimeLimit
@@ -22,6 +25,8 @@ from onceward.secrecy import unlogged_calls
 from onceward.spark.batch import job
 from onceward.spark.batch.computation import Computation
 
+_WORD = re.compile(r"\w+")
+
 
 def plan_write(
     frame: DataFrame,
@@ -30,11 +35,18 @@ def plan_write(
 ) -> DataFrame:
     """Return ``frame`` as its tasks write it; its rows are then their results."""
     names = frame.columns
-    # PySpark looks each column up by its name as SQL does: ``a.b`` is a field of ``a``.
-    numbered = frame.toDF(*(f"column_{number}" for number in range(len(names))))
+    if not _mean_themselves(names):
+        frame = frame.toDF(*(f"column_{number}" for number in range(len(names))))
     # What is pickled here may hold passwords
     with unlogged_calls():
-        return numbered.mapInArrow(task_function(open_writer, names, returned_errors), RESULT_DDL)
+        return frame.mapInArrow(task_function(open_writer, names, returned_errors), RESULT_DDL)
+
+
+def _mean_themselves(names: Sequence[str]) -> bool:
+    """Return whether PySpark's ``mapInArrow``, which looks each column up as SQL does, finds it by
+    its name: ``a.b`` is a field of ``a``, ``*`` is all columns, and ``A`` may be ``a``.
+    """
+    return all(map(_WORD.fullmatch, names)) and len({name.lower() for name in names}) == len(names)
 
 
 def run(
