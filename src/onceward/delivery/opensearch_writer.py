@@ -138,7 +138,7 @@ class OpenSearchWriter(UpsertWriter):
         # An alias, so that nothing makes an index that was deleted meanwhile
         path = f"/{self._path}/_bulk?{_ANSWER}" + "&require_alias=true" * index.is_alias
         for part in self._requests(upserts):
-            for rows, answers in self._taken(path, part):
+            for rows, answers in self._send(path, part):
                 self._judge(rows, answers, wrong, later)
         self._must_be_the_same(index)
         if wrong:
@@ -224,27 +224,29 @@ class OpenSearchWriter(UpsertWriter):
         if rows:
             yield _Request(rows, b"".join(lines))
 
-    def _taken(self, path: str, part: _Request) -> Iterator[tuple[list[Upsert], dict[str, Any]]]:
+    def _send(self, path: str, part: _Request) -> Iterator[tuple[list[Upsert], dict[str, Any]]]:
         """Send a request, in halves where it is more than the server or a proxy takes, and yield
         the answers. Requests after it are no larger.
 
         :raises NotTaken: it is one row.
         """
+        half = len(part.upserts) // 2
         try:
-            yield part.upserts, self._asked("POST", path, part.body)
-            return
+            answers = self._asked("POST", path, part.body)
         except _TooLarge as refusal:
-            half = len(part.upserts) // 2
             if not half:
                 raise NotTaken(
                     f"the row of key {part.upserts[0].key!r} has {len(part.body)} bytes, which is "
                     f"more than the server, or a proxy before it, takes in a request; raise its "
                     f"limit (http.max_content_length, client_max_body_size): {refusal}"
                 ) from refusal
-        self._request_bytes = max(1, len(part.body) // 2)
+        else:
+            yield part.upserts, answers
+            return
+        self._request_bytes = len(part.body) // 2
         for rows in (part.upserts[:half], part.upserts[half:]):
             for smaller in self._requests(rows):
-                yield from self._taken(path, smaller)
+                yield from self._send(path, smaller)
 
     def _lines(self, upsert: Upsert) -> bytes:
         version = version_number(upsert, self.by_column)
