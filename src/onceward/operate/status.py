@@ -202,11 +202,11 @@ class PipelineStatus:
     pipeline_id: str
     state: PipelineState
     reason: str
-    newest: LedgerEntry | None
-    age_s: float | None
-    lag: int | None
-    partitions: tuple[PartitionLag, ...]
-    transaction: OpenTransaction | None
+    newest: LedgerEntry | None = None
+    age_s: float | None = None
+    lag: int | None = None
+    partitions: tuple[PartitionLag, ...] = ()
+    transaction: OpenTransaction | None = None
     trouble: tuple[str, ...] = ()
 
     @property
@@ -345,8 +345,9 @@ class LedgerView:
             entries = self.entries(pipeline, _RECENT) if known is None else known[-_RECENT:]
         except LedgerUnreadable as error:
             reason = "what the ledger has of it cannot be read"
-            told = None, None, None, (), None, (error.message,)
-            return PipelineStatus(pipeline, PipelineState.UNKNOWN, reason, *told)
+            return PipelineStatus(
+                pipeline, PipelineState.UNKNOWN, reason, trouble=(error.message,)
+            )
         transaction, partitions, trouble, lag = None, [], [], None
         try:
             transaction = self.transaction(pipeline)

@@ -245,12 +245,12 @@ def _remembered(error: OncewardError, frame: object) -> OncewardError:
 def _error_at_end(
     met: BaseException, steps: Sequence[decoding.DecodingStep], frame: DataFrame
 ) -> BaseException:
+    if isinstance(met, Fenced | JobInterrupted):
+        return met
+    ends_threads = _ends_threads(met)
     # stop() interrupts the thread, and all that waits in it fails in a way of its own: while the
     # query is being stopped that is no error, whatever it is.
-    ends_threads = _ends_threads(met)
-    expected = isinstance(met, Fenced | JobInterrupted)
-    passes = (ends_threads or isinstance(met, Exception)) and not expected
-    if passes and is_being_stopped(frame):
+    if (ends_threads or isinstance(met, Exception)) and is_being_stopped(frame):
         return JobInterrupted(
             "the query is being stopped in the middle of a batch, which the next start settles."
         )

@@ -138,9 +138,10 @@ def newest_committed(query: StreamingQuery) -> int | None:
 
 
 def newest_committed_at(checkpoint: str) -> int | None:
-    """Return what :func:`newest_committed` does, for a query that does not exist yet.
+    """Return what :func:`newest_committed` does, for a query that does not exist yet; None, too,
+    where there is no checkpoint yet.
 
-    :param checkpoint: the query's ``checkpointLocation``; None where there is none yet.
+    :param checkpoint: the query's ``checkpointLocation``.
     :raises LookupError: there is no Spark to look with.
     """
     # A session would be that of a thread
