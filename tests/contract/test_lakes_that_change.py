@@ -790,6 +790,25 @@ def test_a_text_that_delta_takes_for_another_partition_is_refused(
     assert process.write(kit.frame(["a"]).selectExpr("value", "NULLIF('', '') AS part")) == (1,)
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_value_that_can_name_no_folder_is_the_rows_fault(lake: Any, tmp_path: Path, kind: str):
+    if kind == "delta":
+        kit: DeltaKit | IcebergKit = partitioned(lake, tmp_path, "STRING")
+    else:
+        kit = IcebergKit(lake, tmp_path)
+        lake.sql(f"DROP TABLE {kit.table}")
+        lake.sql(
+            f"CREATE TABLE {kit.table} (value string, part string) USING iceberg PARTITIONED BY "
+            "(part) TBLPROPERTIES ('write.wap.enabled'='true')"
+        )
+    process = Process(kit).open()
+    with pytest.raises(RowRefused, match="partition column 'part'"):
+        process.write(kit.frame(["a"]).selectExpr("value", "repeat('x', 300) AS part"))
+    process.attempt.abort()
+    process.begin()
+    assert process.write(kit.frame(["a"]).selectExpr("value", "repeat('x', 30) AS part")) == (1,)
+
+
 def test_a_table_partitioned_by_bytes_is_refused(lake: Any, tmp_path: Path):
     kit = partitioned(lake, tmp_path, "BINARY")
     with pytest.raises(InvalidColumn, match="column part, which is binary"):

@@ -126,6 +126,18 @@ def test_a_name_that_does_not_come_back_is_refused(spark: SparkSession, tmp_path
         assert visible(tmp_path) == []
 
 
+@pytest.mark.parametrize("value", ["repeat('x', 300)", "repeat('%', 90)", "concat('a', char(0))"])
+def test_a_value_that_can_name_no_folder_is_the_rows_fault(
+    spark: SparkSession, tmp_path: Path, value: str
+):
+    """The file system refuses the folder; another start would meet the same row."""
+    with pytest.raises(RowRefused, match="partition column 'name'"):
+        write(
+            sink(tmp_path, partition_by="name"), spark.sql(f"SELECT 1 AS value, {value} AS name")
+        )
+    assert visible(tmp_path) == []
+
+
 def test_a_path_is_taken_as_it_stands(spark: SparkSession, tmp_path: Path):
     """Nothing in it is escaped, in a path or in a URI, nor by the ledger, nor by the checker."""
     for number, start in enumerate(("", "file:", "file://", "file://localhost")):

@@ -25,6 +25,16 @@ RULE = Thrown(
 MINE = Thrown(
     "org.apache.hadoop.fs.FileAlreadyExistsException", "File already exists: /data/v=a/part-00000"
 )
+LONG = Thrown(
+    "java.io.IOException",
+    f"Mkdirs failed to create file:/data/x=1/v={'é' * 127} (exists=false, cwd=file:/home/x=1)",
+)
+FITS = Thrown(LONG.kind, LONG.message.replace("é", "e", 1))
+SPECIAL = Thrown(
+    "java.io.FileNotFoundException", f"/data/a%3Ab={'%25' * 90}/x=1/part-0 (File name too long)"
+)
+NUL = Thrown("java.io.IOException", "Mkdirs failed to create file:/data/v=a\0b (exists=false)")
+ELSEWHERE = Thrown("java.io.IOException", f"/data/{'a' * 300}=1/v=1/part-0: File name too long")
 FULL = Thrown("java.io.IOException", "No space left on device")
 
 
@@ -51,13 +61,31 @@ def test_a_name_that_the_jvm_cannot_write_is_the_datas_fault_where_its_locale_is
 ):
     monkeypatch.setattr(write_errors, "thrown_by", lambda _: tuple(thrown))
     monkeypatch.setattr(write_errors, "names_are_utf8", lambda: utf8)
-    for has_partitions, kind in ((True, error), (False, SendFailed)):
+    for partition_by, kind in ((["v"], error), ([], SendFailed)):
         with (
             pytest.raises(kind) as told,
-            write_errors.failures_told("to it", "/data", rows_name_folders=has_partitions),
+            write_errors.failures_told("to it", "/data", partition_by=partition_by),
         ):
             raise RuntimeError("the job failed")
         assert ("LC_ALL" in told.value.next_step) == (kind is RowRefused)
+
+
+@pytest.mark.parametrize(
+    ("thrown", "column"),
+    [(LONG, "v"), (SPECIAL, "a:b"), (NUL, "v"), (FITS, None), (ELSEWHERE, None), (FULL, None)],
+)
+def test_a_value_that_names_no_folder_is_the_rows_fault_and_the_column_is_named(
+    monkeypatch: pytest.MonkeyPatch, thrown: Thrown, column: str | None
+):
+    monkeypatch.setattr(write_errors, "thrown_by", lambda _: (thrown,))
+    kind = SendFailed if column is None else RowRefused
+    with (
+        raises(kind) as told,
+        write_errors.failures_told("to it", "/data", partition_by=["x", "v", "a:b"]),
+    ):
+        raise RuntimeError("the job failed")
+    if column is not None:
+        assert repr(column) in str(told.value)
 
 
 def test_a_rule_of_the_table_that_a_row_breaks_is_the_rows_fault(monkeypatch: pytest.MonkeyPatch):

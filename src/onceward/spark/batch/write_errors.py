@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
 
@@ -19,14 +20,16 @@ _WORKER_DIED = "java.io.EOFException"
 # Delta's: of its older packages, and the one that it throws.
 _NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
 _BROKEN_RULE = ("InvariantViolationException", "DeltaInvariantViolationException")
+# of a name in a folder: of Linux's file systems, and HDFS's default
+_LONGEST_NAME = 255
 
 
 @contextmanager
-def failures_told(how: str, place: str, *, rows_name_folders: bool = False) -> Iterator[None]:
+def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Iterator[None]:
     """Raise failures of the one job inside the block, which writes, as typed errors.
 
     :param how: "as parquet", say.
-    :param rows_name_folders: values of partition columns are in the names of folders.
+    :param partition_by: the columns whose values are in the names of folders.
     :raises InvalidColumn: the frame does not fit.
     :raises RowRefused: the frame's own plan (:mod:`onceward.spark.batch.carried`) or the table
         refuses a row.
@@ -50,27 +53,9 @@ def failures_told(how: str, place: str, *, rows_name_folders: bool = False) -> I
         ) from error
     except Exception as error:
         causes = thrown_by(error)
-        refused = next(filter(None, (carried_in(one.message) for one in causes)), None)
-        if refused is not None:
+        if (refused := _row_refused(causes, place, partition_by)) is not None:
             # the rest is a stack trace
             raise refused from None
-        if (broken := has_kind(causes, *_BROKEN_RULE)) is not None:
-            raise RowRefused(
-                # not its values
-                f"{place} refuses a row: "
-                f"{broken.message.strip().partition(chr(10))[0].rstrip(':')}",
-                next_step="let the query leave such rows out or mend them, or change the table's "
-                "rule",
-            ) from None
-        unwritable = _unwritable(causes)
-        if rows_name_folders and unwritable is not None and not names_are_utf8():
-            raise RowRefused(
-                f"a value of a partition column cannot be written in a file's name below {place}: "
-                f"{unwritable.message}",
-                next_step="start Spark's JVMs with a locale of UTF-8 (LC_ALL=C.UTF-8); or "
-                "partition by another text: url_encode or hex in the query makes some of "
-                "everything",
-            ) from None
         cause = causes[-1] if causes else None
         if cause is not None and cause.kind.startswith(_OUTSIDE) and cause.kind != _WORKER_DIED:
             raise SendFailed(
@@ -92,3 +77,55 @@ def _unwritable(causes: Sequence[Thrown]) -> Thrown | None:
     if there is not None and there.message.isascii() and "?" not in there.message:
         there = None
     return has_kind(causes, "InvalidPathException") or there
+
+
+def _row_refused(
+    causes: Sequence[Thrown], place: str, partition_by: Sequence[str]
+) -> OncewardError | None:
+    """Return the error, if what a row holds is the fault: the frame's own plan, the table, or the
+    file system refuses it."""
+    refused = next(filter(None, (carried_in(one.message) for one in causes)), None)
+    if refused is not None:
+        return refused
+    if (broken := has_kind(causes, *_BROKEN_RULE)) is not None:
+        return RowRefused(
+            # not its values
+            f"{place} refuses a row: {broken.message.strip().partition(chr(10))[0].rstrip(':')}",
+            next_step="let the query leave such rows out or mend them, or change the table's rule",
+        )
+    if (column := _names_no_folder(causes, partition_by)) is not None:
+        return RowRefused(
+            f"a value of the partition column {column!r} cannot be the name of a folder below "
+            f"{place}: with the column's name it has more than {_LONGEST_NAME} bytes, or "
+            "it has the character NUL",
+            next_step="partition by something shorter, a hash or a prefix of the column that "
+            "the query makes; or let the query leave such rows out",
+        )
+    unwritable = _unwritable(causes)
+    if partition_by and unwritable is not None and not names_are_utf8():
+        return RowRefused(
+            f"a value of a partition column cannot be written in a file's name below {place}: "
+            f"{unwritable.message}",
+            next_step="start Spark's JVMs with a locale of UTF-8 (LC_ALL=C.UTF-8); or "
+            "partition by another text: url_encode or hex in the query makes some of "
+            "everything",
+        )
+    return None
+
+
+def _names_no_folder(causes: Sequence[Thrown], partition_by: Sequence[str]) -> str | None:
+    """Return the partition column by whose value a path in ``causes`` has a name that no file
+    system takes.
+
+    Asked only of a write that has failed: an object store may have longer names.
+    """
+    outside = [one.message for one in causes if one.kind.startswith(_OUTSIDE)]
+    for piece in "/".join(outside).split("/"):
+        column, _, value = piece.partition("=")
+        # "Mkdirs failed to create file:/a/column=value (exists=false, cwd=file:/b)"
+        name = f"{column}={value.rpartition(' (exists=')[0] or value}"
+        if unquote(column) in partition_by and (
+            "\0" in name or len(name.encode("utf-8", "replace")) > _LONGEST_NAME
+        ):
+            return unquote(column)
+    return None

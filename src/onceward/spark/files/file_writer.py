@@ -99,7 +99,7 @@ def must_know(session: SparkSession, format_name: str) -> None:
 
 def _written(frame: DataFrame, folder: str, how: FileFormat) -> WrittenFiles:
     session: Any = frame.sparkSession
-    with failures_told(f"as {how.name}", folder, rows_name_folders=bool(how.partition_by)):
+    with failures_told(f"as {how.name}", folder, partition_by=how.partition_by):
         command = _planned(session, frame, folder, how)
         execution = session._jsparkSession.sessionState().executePlan(command, _all(session))
         execution.assertCommandExecuted()

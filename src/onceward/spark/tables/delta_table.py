@@ -272,8 +272,8 @@ class DeltaTable:
         transaction = self.begin()
         # The table may have changed since the frame was made to fit
         self._must_fit(frame, transaction.shape)
-        partitions = bool(transaction.shape.partition_by)
-        with failures_told("into a Delta table", self.path, rows_name_folders=partitions):
+        partitions = transaction.shape.partition_by
+        with failures_told("into a Delta table", self.path, partition_by=partitions):
             return transaction.write(frame, options), transaction.shape
 
     def missing(self, actions: Sequence[str]) -> list[str]:

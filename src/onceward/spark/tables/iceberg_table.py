@@ -298,7 +298,11 @@ class IcebergTable:
         planned = planned_once(frame)
         with (
             _set(planned.sparkSession.conf, {_WAP_ID: name, _CASTS: "STRICT"}),
-            failures_told("into an Iceberg table", self.name),
+            failures_told(
+                "into an Iceberg table",
+                self.name,
+                partition_by=[str(field.name()) for field in self._table.spec().fields()],
+            ),
         ):
             planned.writeTo(self.name).options(**_OPTIONS).append()
         if (snapshot := self._newest_as(name)) is not None:
