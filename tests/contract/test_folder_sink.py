@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import sys
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -59,9 +60,18 @@ def reader(folder: Path) -> Callable[[], Counter[str]]:
 class TestOnSpark(TwoPhaseContract):
     @pytest.fixture
     def kit(self, spark: Any, tmp_path: Path) -> TwoPhaseKit:
+        class Keeps(folder_sink.FolderSink):
+            """Keeps in the driver what no task can be sent."""
+
+            kept: Any = None
+
+            def recover(self) -> Any:
+                self.kept = threading.Lock()
+                return super().recover()
+
         return TwoPhaseKit(
             spark,
-            lambda: folder_sink.FolderSink(
+            lambda: Keeps(
                 folder=tmp_path / "out",
                 pipeline_id="contract",
                 ledger=ow.FolderLedger(tmp_path / "ledger"),

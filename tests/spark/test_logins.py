@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,14 +138,16 @@ def test_a_certificate_may_be_the_login(secured: SecuredKafka) -> None:
 
 class Tokens:
     """Unsigned tokens (RFC 7519, section 6), each good for some seconds; notes every one that it
-    gives.
+    gives. Keeps what it opens, which no task can be sent.
     """
 
     def __init__(self, notes: Path, seconds: float) -> None:
         self.notes = str(notes)
         self.seconds = seconds
+        self.kept: Any = None
 
     def token(self) -> str:
+        self.kept = self.kept or threading.Lock()
         with open(self.notes, "a", encoding="ascii") as notes:
             notes.write(f"{os.getpid()}\n")
         now = time.time()

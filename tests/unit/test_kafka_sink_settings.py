@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 
 import onceward as ow
 from onceward.engine.policy import with_the_next_start
@@ -56,6 +58,31 @@ def test_a_wrong_kind_of_value_is_refused_by_its_parameter(name: str):
 def test_several_topics_in_one_are_told_what_to_do(topic: Any):
     with raises(InvalidTopicName):
         ow.KafkaSink(**GOOD | {"topic": topic})
+
+
+class Tokens:
+    def __init__(self, kept: object = None) -> None:
+        self.kept = kept
+
+    def token(self) -> str:
+        self.kept = self.kept or threading.Lock()
+        return "t"
+
+
+def test_what_a_provider_of_tokens_opens_stays_in_the_driver():
+    """Small batches are sent by the driver, so that it has opened all before a task needs it."""
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    provider = Tokens()
+    sink, alike = (
+        ow.KafkaSink(**GOOD, options=login, oauth_token_provider=provider) for _ in range(2)
+    )
+    assert sink._built_with == alike._built_with
+    assert sink.settings.client.oauth_token_provider.token() == "t"
+    sent = cloudpickle.loads(cloudpickle.dumps(sink.settings)).client.oauth_token_provider
+    assert provider.kept is not None
+    assert (sent.kept, sent.token()) == (None, "t")
+    with raises(ConfigurationError, "oauth_token_provider="):
+        ow.KafkaSink(**GOOD, options=login, oauth_token_provider=Tokens(threading.Lock()))
 
 
 def test_what_a_task_holds_back_has_limits():

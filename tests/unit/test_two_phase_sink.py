@@ -124,6 +124,19 @@ def test_what_cannot_be_sent_to_tasks_is_named(tmp_path: Path):
         sink._new_target(sink._policy)
 
 
+def test_what_its_methods_open_stays_in_the_driver(tmp_path: Path):
+    sink, alike = (Sink(None, **settings(tmp_path)) for _ in range(2))
+    sink.new_target()
+    sink.place = threading.Lock()
+    sink.committed.append(threading.Lock())
+    sink.new_target()
+    sent = cloudpickle.loads(cloudpickle.dumps(sink))
+    assert (sent.place, sent.committed) == (None, [])
+    assert sink.place is not None
+    sink.committed.clear()
+    assert sink._built_with == alike._built_with
+
+
 def test_two_that_are_built_alike_are_one_and_others_are_not(tmp_path: Path):
     first, alike, other = (
         Sink(place, **settings(tmp_path)) for place in ("here", "here", "there")

@@ -4,12 +4,10 @@ tasks.
 
 from __future__ import annotations
 
-import pickle
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsIndex
 
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 
 from onceward.engine.calls.batch import must_be_a_frame
@@ -21,8 +19,9 @@ from onceward.engine.policy import SinkPolicy, must_be_decided
 from onceward.engine.target import Target, Write
 from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import CommitResult, Task, TwoPhaseTarget
-from onceward.errors import ConfigurationError, LedgerUnreadable
+from onceward.errors import LedgerUnreadable
 from onceward.ids import pipeline_id as checked_pipeline_id
+from onceward.spark.batch.as_built import pickled, restore
 
 
 class TwoPhaseCommitSink(ForeachBatchSink):
@@ -42,9 +41,10 @@ class TwoPhaseCommitSink(ForeachBatchSink):
 
     What a subclass owes: :meth:`begin`, :meth:`commit`, :meth:`abort` and :meth:`recover`; that
     nothing is visible before :meth:`commit`, and that what :meth:`TaskWriter.pre_commit` has
-    returned for outlives every process. The class and its attributes are pickled for the tasks:
-    keep it in the job's own file or in a module that executors can import, and open connections in
-    :meth:`begin`, not before.
+    returned for outlives every process. The class and its attributes, as they are before its first
+    batch, are pickled for the tasks: keep it in the job's own file or in a module that executors
+    can import, and open connections in the methods, not before. What :meth:`commit`,
+    :meth:`abort` and :meth:`recover` open and keep stays in the driver.
 
     :param pipeline_id: the stable name of this query: its key in the ledger. One running query per
         id; a second one takes over.
@@ -94,6 +94,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         super().__init__(policy, where=where, settings=_BuiltAlike(self))
         self._ledger = ledger
         self._commit_timeout_s = commit_timeout_s
+        self._as_built: tuple[dict[str, Any], bytes] | None = None
         self._of_the_engine = frozenset(vars(self)) - before | {"_of_the_engine"}
 
     @property
@@ -158,6 +159,16 @@ class TwoPhaseCommitSink(ForeachBatchSink):
     def new_target(self, policy: SinkPolicy | None = None) -> Target:
         """Return the target that the engine drives, as a new process of the pipeline would make
         it; for contract tests, too."""
+        if self._as_built is None:
+            state = self.__getstate__()
+            self._as_built = (
+                state,
+                pickled(
+                    self,
+                    "open connections in begin(), commit(), abort() and recover(), and not before; or "
+                    "leave the attribute out by __getstate__()",
+                ),
+            )
         chosen = policy or self._policy
         return TwoPhaseTarget(
             self,
@@ -167,14 +178,6 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         )
 
     def _new_target(self, policy: SinkPolicy) -> Target:
-        try:
-            cloudpickle.dumps(self)  # type: ignore[no-untyped-call]
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise ConfigurationError(
-                f"{type(self).__name__} cannot be sent to the tasks: {error}",
-                next_step="keep what it opens out of the sink's attributes: open it in begin(), "
-                "or in commit()",
-            ) from error
         return self.new_target(policy)
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
@@ -188,10 +191,16 @@ class TwoPhaseCommitSink(ForeachBatchSink):
             name: value for name, value in vars(self).items() if name not in self._of_the_engine
         }
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Go to the tasks as before the first batch: what the methods have opened since then stays
+        in the driver."""
+        as_built = vars(self).get("_as_built")
+        return super().__reduce_ex__(protocol) if as_built is None else (restore, as_built[1:])
+
     def _construction(self) -> object:
         """Return what the subclass was built with: equal for two that write the same to the same
         place."""
-        return self.__getstate__()
+        return self.__getstate__() if self._as_built is None else self._as_built[0]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(pipeline_id={self._policy.pipeline!r})"

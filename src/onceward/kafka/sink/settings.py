@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.policy import SinkPolicy, check_choice, whole_number
@@ -15,7 +15,9 @@ from onceward.errors import (
 )
 from onceward.ids import topic_name
 from onceward.kafka.sink.columns import OrderWithin
+from onceward.kafka.wire.options.security import TokenProvider
 from onceward.kafka.wire.options.settings import ClientSettings, ProducerSettings
+from onceward.spark.batch.as_built import pickled, restore
 
 OnError = Literal["stop", "dead_letter"]
 
@@ -168,3 +170,32 @@ def _refuse_several(topic: object) -> None:
             "that the rows name",
             next_step="leave topic= out and give the frame a column 'topic', or pass one name",
         )
+
+
+class TokensAsBuilt:
+    """Asks the user's provider for tokens; goes to the tasks as the provider was when the sink was
+    built. What it opens and keeps in the driver stays there.
+
+    :raises ConfigurationError: the provider cannot be sent to the tasks.
+    """
+
+    def __init__(self, provider: TokenProvider) -> None:
+        self._provider = provider
+        self._pickled = pickled(
+            provider,
+            "open what oauth_token_provider= needs in token(), and not before; or leave the "
+            "attribute out by __getstate__()",
+        )
+
+    def token(self) -> str:
+        """Return a token that is valid now."""
+        return self._provider.token()
+
+    def __reduce__(self) -> Any:
+        return restore, (self._pickled,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokensAsBuilt) and self._provider == other._provider
+
+    def __hash__(self) -> int:
+        return hash(self._provider)

@@ -32,6 +32,7 @@ from onceward.kafka.sink.run import KafkaRun
 from onceward.kafka.sink.settings import (
     KafkaSinkSettings,
     OnError,
+    TokensAsBuilt,
     name_checkpointing,
     with_checkpointing,
 )
@@ -125,8 +126,9 @@ class KafkaSink(ForeachBatchSink):
     :param options: Kafka client settings by Kafka's own names, such as ``security.protocol``,
         ``compression.type``, ``batch.size``, ``transaction.timeout.ms`` (default: 15 minutes, or
         what the brokers allow if that is less). Unknown or contradictory ones are refused here.
-    :param oauth_token_provider: for ``sasl.mechanism=OAUTHBEARER``: a picklable object with
-        ``token() -> str``.
+    :param oauth_token_provider: for ``sasl.mechanism=OAUTHBEARER``: an object with
+        ``token() -> str``. It goes to the tasks as it is now: what it opens later stays in the
+        driver.
     :param ledger_topic: compacted topic of the ledger, created when missing (16 partitions).
     :param create_topic_partitions: create ``topic`` with that many partitions when it is missing;
         None: refuse.
@@ -211,6 +213,8 @@ class KafkaSink(ForeachBatchSink):
             oauth_token_provider=oauth_token_provider,
             delivery=delivery,
         )
+        if oauth_token_provider is not None:
+            client = replace(client, oauth_token_provider=TokensAsBuilt(oauth_token_provider))
         self.settings = KafkaSinkSettings(
             policy=SinkPolicy(
                 name,
