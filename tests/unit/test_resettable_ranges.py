@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy
@@ -31,6 +32,7 @@ from onceward.ids import is_kafka_offset
 from onceward.spark.batch.carried import Carried, Carrier, carried_in
 from support.errors import raises
 
+LONG = t.LongType()
 SCHEMA = t.StructType().add("n", t.LongType(), False)
 
 
@@ -54,6 +56,22 @@ class Numbers:
         self.asked.append((position, limit))
         end = min(len(self.numbers), position + min(limit, self.page))
         return [(n,) for n in self.numbers[position:end] if self.only(n)], end
+
+
+class Rows:
+    """One row, of one map."""
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self.value = value
+
+    def start(self) -> Any:
+        return 0
+
+    def identity(self) -> str | None:
+        return None
+
+    def read(self, position: Any, limit: int) -> Any:
+        return [(self.value,)] if position == 0 else [], 1
 
 
 def ranges(source: Any, limit: int = 7) -> Ranges:
@@ -155,6 +173,27 @@ def test_other_rows_for_a_range_are_named(change: Callable[[list[int]], None], h
     with pytest.raises(SourceRangeChanged, match=how) as changed:
         ranges(source).again(end)
     assert changed.value.recovery is Recovery.STOP
+
+
+def test_a_map_is_the_same_whatever_the_order_of_its_keys():
+    schema = t.StructType().add("m", t.MapType(t.StringType(), t.MapType(t.StringType(), LONG)))
+
+    def reads(rows: dict[str, Any]) -> Ranges:
+        return Ranges(Rows(rows), Fitting(schema), 7)
+
+    first = {"b": {"y": 2, "x": 1}, "a": {}}
+    reading = reads(first)
+    following = reading.following(reading.beginning())
+    assert following is not None
+    end, table = following
+    of_a_version_before = replace(end, checksum=module.checksum(table, sort_maps=False))
+    assert of_a_version_before.checksum == "f07b93b257102d0e67380b3541ff6676"
+    for logged in (end, of_a_version_before):
+        assert reads(first).again(logged).num_rows == 1
+        for others in ({"b": {"y": 1, "x": 2}, "a": {}}, {"a": {"y": 2, "x": 1}, "b": {}}):
+            with pytest.raises(SourceRangeChanged):
+                reads(others).again(logged)
+    assert reads({"a": {}, "b": {"x": 1, "y": 2}}).again(end).num_rows == 1
 
 
 def test_a_row_that_became_visible_late_is_named():
