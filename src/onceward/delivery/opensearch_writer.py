@@ -70,7 +70,8 @@ _NEVER = frozenset(
         "action_request_validation_exception", "document_parsing_exception",
         "illegal_argument_exception", "invalid_index_name_exception", "json_parse_exception",
         "mapper_exception", "mapper_parsing_exception", "parse_exception", "parsing_exception",
-        "settings_exception", "strict_dynamic_mapping_exception", "x_content_parse_exception",
+        "routing_missing_exception", "settings_exception", "strict_dynamic_mapping_exception",
+        "x_content_parse_exception",
     }
 )  # fmt: skip
 _CONFLICT = "version_conflict_engine_exception"
@@ -83,7 +84,8 @@ _DURATION = re.compile(r"(\d+)(nanos|micros|ms|s|m|h|d)")
 _UNITS = {"nanos": 1e-9, "micros": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _MAPPING = (
     "let the index take such a document (change its mapping, with ignore_malformed for the field, "
-    "say), and start the query again: it begins with this chunk, and has skipped nothing"
+    "say; one that requires _routing has to be made anew, without), and start the query again: it "
+    "begins with this chunk, and has skipped nothing"
 )
 _ASK = (
     "see what the server wants, and start the query again: it begins with this chunk, and has "
