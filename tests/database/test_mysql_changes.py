@@ -212,6 +212,19 @@ def test_starts(place: ChangesPlace):
     assert place.begin(starting={"gtid": gtid}).position["era"] == 0
 
 
+def test_a_start_by_time_reads_the_binlog_before_one_of_the_same_second(place: ChangesPlace):
+    """A binlog says in whole seconds when it was begun."""
+    place.sql("INSERT INTO {s}.t VALUES (1, 'before')", "FLUSH BINARY LOGS")
+    time.sleep(1.1)
+    for number in range(2, 7):
+        start = datetime.now(timezone.utc)
+        place.sql(f"INSERT INTO {{s}}.t VALUES ({number}, 'then')", "FLUSH BINARY LOGS")
+        if datetime.now(timezone.utc).replace(microsecond=0) == start.replace(microsecond=0):
+            break
+    rows = brief(place.begin(starting={"timestamp": start}).all())
+    assert rows[-1:] == [("c", "t", None, row(number, "then"))]
+
+
 def test_a_start_inside_a_transaction_is_refused(place: ChangesPlace):
     at = place.begin().position
     place.sql("INSERT INTO {s}.t VALUES (1, 'a')")

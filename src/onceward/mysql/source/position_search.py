@@ -433,7 +433,8 @@ def _find_timestamp(settings: ChangesSettings, server: Server, microseconds: int
     files = list(server.binlogs())
     while len(files) > 1:
         created_at, _ = read_file_header(settings, server.identity, files[-1])
-        if created_at is not None and created_at * 1_000_000 < microseconds:
+        # Whole seconds, cut off: within one the file before may have what is later
+        if created_at is not None and created_at * 1_000_000 + 999_999 < microseconds:
             break
         files.pop()
 
