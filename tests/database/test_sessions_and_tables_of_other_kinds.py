@@ -130,6 +130,22 @@ def test_keys_with_an_equality_of_their_own_are_refused(place: Place, kind: str)
 
 
 @pytest.mark.parametrize("small", [False, True], ids=["by tasks", "by the driver"])
+@pytest.mark.parametrize("mode", ["changes", "upsert"])
+@pytest.mark.parametrize(("old", "new"), [("2", "2\t1"), ("v", "v ")], ids=["tab", "space"])
+def test_a_text_comes_before_one_that_begins_with_it(
+    anywhere: Place, small: bool, mode: str, old: str, new: str
+) -> None:
+    """To most collations of MySQL's, binary ones among them, spaces follow each text."""
+    anywhere.small = small
+    anywhere.sql("CREATE TABLE {s}.t (id int PRIMARY KEY, mail varchar(9) UNIQUE, at text)")
+    rows = {"id": pa.array([1, 1], pa.int32()), "mail": ["old", "new"], "at": [old, new]}
+    if mode == "changes":
+        rows["op"] = ["c", "u"]
+    anywhere.write("t", pa.table(rows), mode=mode, key="id", order_by="at")
+    assert anywhere.sql("SELECT id, mail FROM {s}.t") == [(1, "new")]
+
+
+@pytest.mark.parametrize("small", [False, True], ids=["by tasks", "by the driver"])
 def test_texts_are_ordered_by_their_bytes_whatever_the_databases_language(
     place: Place, small: bool
 ) -> None:

@@ -82,7 +82,7 @@ def number_steps(
         f"{_STEP} bigint NOT NULL",
         f"KEY ({_STEP})",
     ]
-    order = ", ".join(quoted(column) for column in order_by)  # nulls come first
+    order = ", ".join(_sorted(column, staged) for column in order_by)  # nulls come first
     names = ", ".join(quoted(column) for column in staged)
     return [
         Rows(f"DROP TEMPORARY TABLE IF EXISTS {name}", ()),
@@ -266,9 +266,10 @@ def _ranked(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
     values = [quoted(column.name) for column in written]
     late = place = "1"
     if merge.order_by:  # nulls come first
-        order = ", ".join(f"{quoted(name)} DESC" for name in merge.order_by)
+        sorted_by = [_sorted(name, merge.staged) for name in merge.order_by]
+        order = ", ".join(f"{column} DESC" for column in sorted_by)
         late = f"RANK() OVER (PARTITION BY {', '.join(keys)} ORDER BY {order})"
-        place = f"RANK() OVER (ORDER BY {', '.join(quoted(name) for name in merge.order_by)})"
+        place = f"RANK() OVER (ORDER BY {', '.join(sorted_by)})"
     odd = deletes = "0"
     if merge.op_column is not None:
         op = _bytes(quoted(merge.op_column))
@@ -296,6 +297,13 @@ def _stored_value(column: Written) -> str:
 
 def _words(words: Sequence[str]) -> str:
     return ", ".join(f"'{word}'" for word in words)
+
+
+def _sorted(name: str, staged: Mapping[str, str]) -> str:
+    """Return a column as it is ordered by: texts by their bytes, as Spark does. To the binary
+    collation that they are staged in a space may follow or not.
+    """
+    return _bytes(quoted(name)) if staged[name] == TEXT else quoted(name)
 
 
 def _bytes(expression: str) -> str:
