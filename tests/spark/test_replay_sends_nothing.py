@@ -12,7 +12,8 @@ from typing import Any
 
 import pandas
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as f
 from pyspark.sql.functions import udf, window
 from streaming_pipeline import Pipeline, use_state_store
 from topic_operations import expire
@@ -144,7 +145,7 @@ def test_a_changed_program_over_the_batchs_own_rows_is_refused(pipeline: Pipelin
         sink = pipeline.sink()
 
         def function(rows: DataFrame, batch_id: int) -> None:
-            rows = rows.select("key", "value").dropDuplicates(["key"])
+            rows = rows.select("key", "value").distinct()
             copies = rows.selectExpr("*", f"explode(sequence(1, {number}))")
             sink(copies.select("key", "value"), batch_id)
 
@@ -199,8 +200,11 @@ def test_rows_that_are_not_known_to_be_the_batchs_are_told_from_its_own(pipeline
     repeatable = {
         "cached": lambda rows: rows.cache(),
         "joined with itself": lambda rows: rows.alias("a").join(rows.alias("b"), "key"),
-        "aggregated": lambda rows: rows.groupBy("partition").count(),
-        "without duplicates": lambda rows: rows.dropDuplicates(["key"]).orderBy("key").limit(3),
+        "aggregated": lambda rows: rows.groupBy("partition").agg(
+            *(getattr(f, name)("offset") for name in ("count", "sum", "avg", "min", "max")),
+            f.count_if(f.col("offset") > 3),
+        ),
+        "distinct": lambda rows: rows.distinct().orderBy("key"),
         "a view": lambda rows: rows.sparkSession.table("batch"),
         "named in SQL": lambda rows: rows.sparkSession.sql(
             "WITH few AS (SELECT key FROM batch) SELECT * FROM few UNION ALL SELECT * FROM few"
@@ -217,6 +221,13 @@ def test_rows_that_are_not_known_to_be_the_batchs_are_told_from_its_own(pipeline
         "checkpointed": lambda rows: rows.localCheckpoint(),
         "a subquery": lambda rows: rows.where("offset < (SELECT max(id) FROM range(9))"),
         "a union": lambda rows: rows.select("offset").union(rows.sparkSession.range(2)),
+        "one of each key": lambda rows: rows.dropDuplicates(["key"]),
+        "some": lambda rows: rows.limit(3),
+        "but some": lambda rows: rows.offset(3),
+        "ranked": lambda rows: rows.withColumn("rank", f.row_number().over(Window.orderBy("key"))),
+        "the first": lambda rows: rows.groupBy("partition").agg(f.first("offset")),
+        "that of the most": lambda rows: rows.groupBy("partition").agg(f.max_by("key", "offset")),
+        "a list": lambda rows: rows.groupBy("partition").agg(f.size(f.collect_list("key"))),
         "sampled": lambda rows: rows.sample(0.5),
         "a program": lambda rows: rows.sparkSession.sql(
             "SELECT TRANSFORM(offset) USING 'cat' AS (line) FROM batch"

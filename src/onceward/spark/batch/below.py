@@ -43,9 +43,26 @@ _WITHOUT_ROWS = {"OneRowRelation", "CTERelationRef"}
 """Leaves of plans that have no rows of their own: of ``SELECT 1``, and the name of what stands
 elsewhere in the plan.
 """
-_OTHER_EACH_TIME = {"Sample", "ScriptTransformation"}
-"""Operators that Spark calls deterministic: ``sample()`` draws a seed in the driver, and
-``TRANSFORM`` runs a program of the user's.
+_OTHER_EACH_TIME = {
+    "Sample",
+    "ScriptTransformation",
+    "DeduplicateWithinWatermark",
+    "GlobalLimit",
+    "LocalLimit",
+    "Offset",
+    "Tail",
+    "Window",
+}
+"""Operators that Spark calls deterministic: ``sample()`` draws a seed in the driver,
+``TRANSFORM`` runs a program of the user's, and the others keep some of several rows, by the order
+in which they come: of the same key, or that rank alike.
+"""
+_OF_ANY_ORDER = {
+    "Average", "BitAndAgg", "BitOrAgg", "BitXorAgg", "BoolAnd", "BoolOr", "Count", "CountIf",
+    "HyperLogLogPlusPlus", "Max", "Min", "RegrCount", "Sum",
+}  # fmt: skip
+"""Functions over many rows whose result does not hang on the rows' order. ``first()``,
+``max_by()`` and ``collect_list()`` are others, and deterministic to Spark.
 """
 _ROWS_BELOW = "onceward: rows of the batch, once more"
 _UNSUPPORTED_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
@@ -148,7 +165,8 @@ def _without_watermarks(plan: Any, jvm: Any) -> Any:
 def is_repeatable(frame: DataFrame) -> bool:
     """Return whether a run of the batch at another time is known to make the same rows of
     ``frame``: they are the batch's own, and nothing in the query or in the user's function is
-    random, asks for the time, or calls a function of the user's, which may look something up.
+    random, asks for the time, keeps some rows by the order in which they come, or calls a function
+    of the user's, which may look something up.
 
     All other rows (of a table, or of a frame that the function makes from what it has collected or
     looked up in the driver) may be other ones each time. A number or a text of the driver's in an
@@ -185,7 +203,22 @@ def _repeats(plan: Any, batch: int) -> bool:
     kind = plan.getClass().getSimpleName()
     children = _children(plan)
     if children:
-        return kind not in _OTHER_EACH_TIME and all(_repeats(child, batch) for child in children)
+        return (
+            kind not in _OTHER_EACH_TIME
+            # distinct() keeps one of several that are the same
+            and (kind != "Deduplicate" or plan.keys().size() == plan.output().size())
+            and all(map(_is_of_any_order, _items(plan.expressions())))
+            and all(_repeats(child, batch) for child in children)
+        )
     if kind == "LogicalRDD":
         return int(plan.rdd().id()) == batch or plan.rdd().name() == _ROWS_BELOW
     return plan.isStreaming() or kind in _WITHOUT_ROWS
+
+
+def _is_of_any_order(expression: Any) -> bool:
+    """Return whether no function over many rows in ``expression`` goes by their order."""
+    if expression.getClass().getSimpleName() == "AggregateExpression":
+        function = expression.aggregateFunction()
+        if function.getClass().getSimpleName() not in _OF_ANY_ORDER:
+            return False
+    return all(map(_is_of_any_order, _children(expression)))
