@@ -35,14 +35,16 @@ SHORT = 0.2
 
 
 @contextmanager
-def failing(times: int, kind: type[OncewardError] = SendFailed) -> Iterator[None]:
-    """A fault that comes back: the first ``times`` batches that are sent fail. INVALID if it did
-    not come so often.
+def failing(
+    times: int, kind: type[OncewardError] = SendFailed, step: str = events.SEND
+) -> Iterator[None]:
+    """A fault that comes back: the first ``times`` batches that are sent fail, or come to another
+    step. INVALID if it did not come so often.
     """
     left = [kind(f"injected {number}") for number in range(times, 0, -1)]
 
     def fail(event: events.Event) -> None:
-        if (event.step, event.phase) == (events.SEND, "started") and left:
+        if (event.step, event.phase) == (step, "started") and left:
             raise left.pop()
 
     stop = events.probe(fail)
@@ -177,6 +179,18 @@ def test_a_login_that_is_refused_stops_a_pipeline_that_never_worked_and_no_other
             checkpoint=pipeline.checkpoint.with_name("nowhere"),
         )
     ow.supervise(start, ow.restart.FixedDelay(delay_s=SHORT), checkpoint=pipeline.checkpoint)
+
+
+def test_a_pipeline_whose_first_batch_is_in_its_ledger_alone_has_worked(pipeline: Pipeline):
+    """The driver has died between the decision and Spark's log, and then a login is refused."""
+    starts = Starts(pipeline)
+    pipeline.feed(40)
+    pipeline.run()
+    assert pipeline.forget_commit() == 0
+    with failing(2, AuthenticationFailed, events.OPEN):
+        ow.supervise(starts, ow.restart.FixedDelay(delay_s=SHORT))
+    assert len(starts.at) == 3
+    pipeline.assert_exactly_once()
 
 
 def test_partitions_that_came_in_mid_batch_are_mended_by_one_start_without_available_now(

@@ -639,7 +639,13 @@ def test_a_column_that_nobody_knows_is_refused(pipeline: Pipeline):
     pipeline.assert_exactly_once()
 
 
-@pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError("cancelled")], ids=repr)
+class Panic(BaseException):
+    """Python's side of PyO3 has one, of a library in Rust that has lost its way."""
+
+
+@pytest.mark.parametrize(
+    "raised", [SystemExit(3), asyncio.CancelledError("cancelled"), Panic("at lib.rs:7")], ids=repr
+)
 def test_what_is_no_exception_ends_the_query_and_is_settled(
     spark: SparkSession, tmp_path: Path, raised: BaseException
 ):

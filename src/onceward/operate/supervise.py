@@ -132,9 +132,12 @@ def _supervise(
             continue
         failures.append(run.failure())
         error = _with_advice(error)
+        # A batch may be in the ledger, and not in Spark's log
+        in_ledger = isinstance(error, OncewardError) and error.worked_before is True
+        worked = committed is not None or in_ledger
         if isinstance(error, OncewardError) and run.worked_before is not None:
-            error.worked_before = run.worked_before
-        pause = _pause(restarts, failures, error, worked_before=committed is not None)
+            error.worked_before = worked
+        pause = _pause(restarts, failures, error, worked_before=worked)
         if isinstance(pause, str):
             log.error(
                 "query %s failed %d times in all and %s. %s",

@@ -25,7 +25,7 @@ MOST_STEPS = 400_000
 _START_OF_TIME = 1_700_000_000.0  # seconds since 1970, some day
 
 
-class Killed(BaseException):
+class Killed(KeyboardInterrupt):
     """The process is dead. No handler of the product's may make anything of it."""
 
 

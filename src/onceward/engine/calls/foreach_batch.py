@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -26,7 +25,7 @@ from onceward.engine.calls.sink_runs import SinkRuns
 from onceward.engine.ending import Ending
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
-from onceward.errors import BatchFailed, Fenced, OncewardError, UnsupportedQuery
+from onceward.errors import BatchFailed, Fenced, OncewardError, Recovery, UnsupportedQuery
 from onceward.spark.batch import callbacks
 from onceward.spark.batch.job import JobInterrupted
 from onceward.spark.batch.query import (
@@ -39,6 +38,7 @@ from onceward.spark.batch.source_errors import source_refusal
 
 log = logging.getLogger(__name__)
 
+_ASK_SECONDS = 10.0
 _Sink = TypeVar("_Sink", bound="ForeachBatchSink")
 
 
@@ -189,6 +189,28 @@ class ForeachBatchSink(ABC):
         asides = [step for step in steps if step.sets_aside]
         return [self._dead_letters(decoding.take_dead_letters(frame, step)) for step in asides]
 
+    def _has_committed(self, error: OncewardError) -> bool | None:
+        """Return whether the ledger has a batch of the pipeline, as behind a crash before the
+        first one is in Spark's log, or with a new checkpoint; None: not known, or not asked for.
+        """
+        if error.recovery is not Recovery.RESTART_IF_WORKED or not self._policy.has_ledger:
+            return None
+        target = self._new_target(self._policy)
+        try:
+            found = patience.in_time(
+                target.peek,
+                _ASK_SECONDS,
+                "onceward-ledger",
+                late=TimeoutError(),
+                abandon=lambda: None,
+            )
+        except Exception as unknown:  # noqa: BLE001 — the first error is the one to report
+            log.debug("%s: whether it has worked is not known: %r", self._policy.pipeline, unknown)
+            return None
+        finally:
+            target.close()
+        return found is not None
+
     def _fail(
         self,
         frame: DataFrame,
@@ -202,7 +224,7 @@ class ForeachBatchSink(ABC):
         """
         if isinstance(error, OncewardError):
             # Spark runs a batch once the one before it is in its log of commits.
-            error.worked_before = batch_id > 0
+            error.worked_before = batch_id > 0 or self._has_committed(error)
         pipeline = self._policy.pipeline
         try:
             run_id = current_run_id(frame)
@@ -258,20 +280,18 @@ def _error_at_end(
         return BatchFailed(
             f"{met!r} was raised in the batch, by a function or a method of the user's: it is no "
             "Exception, and would end Spark's thread without a word",
-            next_step="catch it there, and raise an Exception in its place (CancelledError comes "
-            "of a task of asyncio that was cancelled, SystemExit of sys.exit()); then start the "
-            "query again, which settles the batch first",
+            next_step="catch it there, and raise an Exception in its place (SystemExit comes of "
+            "sys.exit(), CancelledError of a task of asyncio that was cancelled, PanicException "
+            "of a library in Rust); then start the query again, which settles the batch first",
         )
     return decoding.explain(met, tuple(steps), frame) if isinstance(met, OncewardError) else met
 
 
 def _ends_threads(error: BaseException) -> bool:
-    """Return whether ``error`` is one of those that libraries raise and that are no Exception.
-    Py4J's thread ends at one without an answer, for which the query would wait for ever.
+    """Return whether ``error`` is no Exception: Py4J's thread ends at it without an answer, for
+    which the query would wait for ever. KeyboardInterrupt is for the process.
     """
-    asyncio: Any = sys.modules.get("asyncio")
-    of_asyncio = asyncio is not None and isinstance(error, asyncio.CancelledError)
-    return of_asyncio or isinstance(error, SystemExit | GeneratorExit)
+    return not isinstance(error, Exception | KeyboardInterrupt)
 
 
 def error_of(query: StreamingQuery) -> OncewardError | None:
