@@ -31,10 +31,14 @@ LONG = Thrown(
 )
 FITS = Thrown(LONG.kind, LONG.message.replace("é", "e", 1))
 SPECIAL = Thrown(
-    "java.io.FileNotFoundException", f"/data/a%3Ab={'%25' * 90}/x=1/part-0 (File name too long)"
+    LONG.kind, f"Mkdirs failed to create file:/a%3Ab={'%25' * 90}/x=1 (exists=false, cwd=file:/)"
 )
-NUL = Thrown("java.io.IOException", "Mkdirs failed to create file:/data/v=a\0b (exists=false)")
-ELSEWHERE = Thrown("java.io.IOException", f"/data/{'a' * 300}=1/v=1/part-0: File name too long")
+NUL = Thrown(LONG.kind, "Mkdirs failed to create file:/data/v=a\0b (exists=false, cwd=file:/)")
+ELSEWHERE = Thrown(LONG.kind, f"Mkdirs failed to create file:/{'a' * 300}=1/v=1 (exists=false, cw")
+OF_A_STORE = Thrown(
+    "java.io.InterruptedIOException",
+    f"Mkdirs on s3a://out/v={'x' * 300}/part-0: timeout: cwd=file:/data/v={'x' * 300}/ (exists=",
+)
 FULL = Thrown("java.io.IOException", "No space left on device")
 
 
@@ -72,7 +76,14 @@ def test_a_name_that_the_jvm_cannot_write_is_the_datas_fault_where_its_locale_is
 
 @pytest.mark.parametrize(
     ("thrown", "column"),
-    [(LONG, "v"), (SPECIAL, "a:b"), (NUL, "v"), (FITS, None), (ELSEWHERE, None), (FULL, None)],
+    [
+        (LONG, "v"),
+        (SPECIAL, "a:b"),
+        (NUL, "v"),
+        (FITS, None),
+        (ELSEWHERE, None),
+        (OF_A_STORE, None),
+    ],
 )
 def test_a_value_that_names_no_folder_is_the_rows_fault_and_the_column_is_named(
     monkeypatch: pytest.MonkeyPatch, thrown: Thrown, column: str | None

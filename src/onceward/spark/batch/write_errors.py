@@ -4,6 +4,7 @@ files and tables.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import unquote
@@ -20,8 +21,10 @@ _WORKER_DIED = "java.io.EOFException"
 # Delta's: of its older packages, and the one that it throws.
 _NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
 _BROKEN_RULE = ("InvariantViolationException", "DeltaInvariantViolationException")
-# of a name in a folder: of Linux's file systems, and HDFS's default
+# Bytes of a name, on the file systems of Linux
 _LONGEST_NAME = 255
+# ChecksumFileSystem.create, which says no more of why
+_REFUSED_FOLDER = re.compile(r"Mkdirs failed to create file:(.*) \(exists=\w+, cwd=", re.DOTALL)
 
 
 @contextmanager
@@ -114,18 +117,13 @@ def _row_refused(
 
 
 def _names_no_folder(causes: Sequence[Thrown], partition_by: Sequence[str]) -> str | None:
-    """Return the partition column by whose value a path in ``causes`` has a name that no file
-    system takes.
-
-    Asked only of a write that has failed: an object store may have longer names.
+    """Return the partition column by whose value a folder that a disk has refused has a name that
+    none takes. Object stores have no folders, and longer names.
     """
-    outside = [one.message for one in causes if one.kind.startswith(_OUTSIDE)]
-    for piece in "/".join(outside).split("/"):
-        column, _, value = piece.partition("=")
-        # "Mkdirs failed to create file:/a/column=value (exists=false, cwd=file:/b)"
-        name = f"{column}={value.rpartition(' (exists=')[0] or value}"
-        if unquote(column) in partition_by and (
-            "\0" in name or len(name.encode("utf-8", "replace")) > _LONGEST_NAME
-        ):
-            return unquote(column)
+    refused = filter(None, (_REFUSED_FOLDER.match(one.message) for one in causes))
+    for piece in "/".join(found[1] for found in refused).split("/"):
+        column = unquote(piece.partition("=")[0])
+        is_too_long = len(piece.encode("utf-8", "replace")) > _LONGEST_NAME
+        if column in partition_by and ("\0" in piece or is_too_long):
+            return column
     return None
