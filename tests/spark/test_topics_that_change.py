@@ -105,7 +105,7 @@ def test_a_source_topic_that_is_replaced_while_the_pipeline_runs(pipeline: Pipel
 
 @pytest.mark.fault("sink-topic-deleted")
 def test_an_output_topic_that_is_deleted_stops_the_pipeline_until_it_is_there_again(
-    any_pipeline: Pipeline,
+    any_pipeline: Pipeline, caplog: pytest.LogCaptureFixture
 ):
     any_pipeline.feed(40)
     any_pipeline.run()
@@ -119,6 +119,28 @@ def test_an_output_topic_that_is_deleted_stops_the_pipeline_until_it_is_there_ag
     any_pipeline.run()
     assert Counter(source_records(any_pipeline.visible())) == Counter(any_pipeline.fed[40:])
     assert [record["sequence"] for record in any_pipeline.ledger()] == [0, 1, 2]
+    assert caplog.text.count("lacks what earlier batches have written") == 1
+
+
+@pytest.mark.fault("sink-topic-deleted")
+def test_an_output_topic_that_is_replaced_between_two_batches_is_named(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+):
+    query = pipeline.start(trigger={"processingTime": "0 seconds"})
+    for _ in range(2):
+        pipeline.feed(40)
+        query.processAllAvailable()
+    assert "lacks" not in caplog.text
+    delete(pipeline, pipeline.output)
+    create(pipeline, pipeline.output, 4)
+    for _ in range(2):
+        pipeline.feed(40)
+        query.processAllAvailable()
+    query.stop()
+    assert Counter(source_records(pipeline.visible())) == Counter(pipeline.fed[80:])
+    told = [each.getMessage() for each in caplog.records if "lacks what" in each.getMessage()]
+    assert len(told) == 1
+    assert pipeline.output in told[0]
 
 
 @pytest.mark.fault("offsets-expired")

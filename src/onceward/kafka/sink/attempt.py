@@ -131,6 +131,7 @@ class KafkaAttempt(Attempt):
         self._run.chain.commit()
         # now, when no transaction is open that could grow too old
         self._run.retention.check(self._oldest_ms)
+        self._run.replaced.check(self._written)
 
     def abort(self) -> None:
         # First: no task may get another lease

@@ -32,7 +32,7 @@ from onceward.kafka.sink.rows import partition_counts
 from onceward.kafka.sink.sequencer.leases import EpochLeases
 from onceward.kafka.sink.sequencer.server import Sequencer
 from onceward.kafka.sink.settings import KafkaSinkSettings
-from onceward.kafka.sink.topics import RetentionCheck, TopicLimits
+from onceward.kafka.sink.topics import ReplacedTopics, RetentionCheck, TopicLimits
 from onceward.kafka.source.identity import remember_sink
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
@@ -64,6 +64,7 @@ class KafkaRun:
         self.shuffles = Shuffles()
         self.driver_turn = DriverTurn(settings.driver_records, settings.driver_bytes)
         self.retention = RetentionCheck(pipeline, self.client.topic_config)
+        self.replaced = ReplacedTopics(pipeline)
         self._sequencer: Sequencer | None = None
         self._limits = TopicLimits(settings)
         self._dead_letter_route: DeadLetterRoute | None = None

@@ -73,6 +73,7 @@ class KafkaTarget(AtomicTarget):
             self.run.chain.refuse_what_a_newer_owner_wrote(newest)
             self.confirm()
             raise
+        self.run.replaced.begin(newest)
         return newest
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> KafkaAttempt:

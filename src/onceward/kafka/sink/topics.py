@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from onceward import surroundings
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
     AccessDenied,
     LimitLowered,
@@ -23,7 +24,9 @@ from onceward.errors import (
     SendFailed,
     TopicMissing,
 )
+from onceward.ids import TopicPartition
 from onceward.kafka.sink.settings import KafkaSinkSettings
+from onceward.kafka.sink.task_reports import KIND, PartitionOutput, Written
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
 
@@ -227,6 +230,53 @@ class RetentionCheck:
                 )
                 # Brokers that are in trouble are not asked for the others, too.
                 self._silent = not isinstance(error, AccessDenied)
+
+
+class ReplacedTopics:
+    """A warning about topics that lack what earlier batches have written.
+
+    Offsets of a partition only grow: also where records are deleted or compacted. One that begins
+    anew is of a topic that was deleted and created again, or has lost its end to an unclean leader
+    election. What was committed before is gone then, and neither reader nor writer is told.
+    """
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._last: dict[TopicPartition, int] = {}
+
+    def begin(self, newest: LedgerRecord | None) -> None:
+        """Go on from where the newest record ends."""
+        output = None if newest is None else newest.outputs.get(KIND)
+        for topic, partitions in ({} if output is None else output.data).items():
+            for partition, (_, _, last_offset, _) in partitions.items():
+                self._last[TopicPartition(topic, int(partition))] = last_offset
+
+    def check(self, written: Written) -> None:
+        """Warn, once for each time, of topics in which what was just written is not behind what
+        was written before.
+        """
+        behind = {at: part for at, part in written.items() if self._is_behind(at, part)}
+        for topic in sorted({at.topic for at in behind}):
+            at = min(one for one in behind if one.topic == topic)
+            log.warning(
+                "%s: topic %s lacks what earlier batches have written: partition %d goes on at "
+                "offset %d, and had %d before. It was deleted and created again, or an unclean "
+                "leader election has cut it off. Next: `onceward verify` names the batches that "
+                "are gone; to have their records again, read the source once more from before "
+                "them, with another pipeline_id, into another topic",
+                self._pipeline,
+                topic,
+                at.partition,
+                behind[at].first_offset,
+                self._last[at],
+            )
+            # Its other partitions begin anew as well
+            for other in [other for other in self._last if other.topic == topic]:
+                del self._last[other]
+        self._last.update({at: part.last_offset for at, part in written.items()})
+
+    def _is_behind(self, at: TopicPartition, part: PartitionOutput) -> bool:
+        return part.first_offset <= self._last.get(at, -1)
 
 
 def retention_ms(config: Mapping[str, str | None]) -> int | None:
