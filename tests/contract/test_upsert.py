@@ -122,6 +122,15 @@ def test_a_row_is_replaced_whole(here: RedisKitHere):
     assert here.rows() == {"a": {"id": "a", "value": "2"}}
 
 
+def test_a_row_may_have_thousands_of_columns(here: RedisKitHere):
+    """More than a script of Redis may hand to a command at once."""
+    wide = {f"c{number}": ["x"] for number in range(5_003)}
+    process = here.write(id=["a"], value=["1"], **wide)
+    assert len(here.rows()["a"]) == 5_005
+    here.write(process, id=["a"], value=["2"])
+    assert here.rows() == {"a": {"id": "a", "value": "2"}}
+
+
 def stored_of(here: RedisKitHere, rows: pa.Table) -> dict[bytes, bytes]:
     """The fields of the one row, whose key is 7, when it is written."""
     process = Process(here).open()

@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 TOMBSTONES = "onceward:deleted:"
 _TIMEOUT_SECONDS = 30.0
+# Fields and values: Lua's stack takes 8,000 (LUAI_MAXCSTACK)
+_MOST_UNPACKED = 2_000
 
 # KEYS: the row, its tombstone. ARGV: version, attempt, what it counts by, the tombstone's
 # milliseconds where the row is deleted (else empty), then fields and values. Answers what became
@@ -78,7 +80,11 @@ else
   local before = kind == 'hash' and redis.call('HKEYS', KEYS[1]) or {{}}
   local stays = {{['{VERSION_FIELD}'] = true}}
   for field = 5, #ARGV, 2 do stays[ARGV[field]] = true end
-  redis.call('HSET', KEYS[1], '{VERSION_FIELD}', mark, unpack(ARGV, 5))
+  redis.call('HSET', KEYS[1], '{VERSION_FIELD}', mark)
+  for first = 5, #ARGV, {_MOST_UNPACKED} do
+    local last = math.min(first + {_MOST_UNPACKED} - 1, #ARGV)
+    redis.call('HSET', KEYS[1], unpack(ARGV, first, last))
+  end
   for _, field in ipairs(before) do
     if not stays[field] then redis.call('HDEL', KEYS[1], field) end
   end
