@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import threading
 from functools import partial
 from pathlib import Path
@@ -20,18 +21,21 @@ import onceward as ow
 from onceward.delivery import row_files, target
 from onceward.delivery.chunks import Delivery, output_data
 from onceward.delivery.row_files import RowFile, RowFileWriter
+from onceward.engine import task_writer
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.two_phase import Task
 from onceward.errors import (
     ConfigurationError,
     LedgerUnreadable,
     PreparedDataLost,
+    RowRefused,
     StoreUnreachable,
 )
-from onceward.ids import AttemptId, BatchId, PipelineId
+from onceward.ids import AttemptId, BatchId, PipelineId, TaskAttempt
 from support.errors import raises
 
 ATTEMPT = AttemptId(1 << 62, 12)
+TASK_ATTEMPT = TaskAttempt(0, 0, 1)
 BATCH = BatchId("3b6c0de1-0000-4000-8000-000000000001", 17)
 
 
@@ -122,6 +126,42 @@ def written(
     writer.close()
     assert [file.name for file in folder.glob("*.part")] == []
     return RowFile.of(name)
+
+
+def test_a_full_disk_is_named_and_the_part_that_was_written_makes_room(tmp_path: Path):
+    task = Task(PipelineId("p"), BATCH, ATTEMPT, 0, 0, 0, 1)
+    rows = pa.RecordBatch.from_pydict({"value": [os.urandom(9_000) for _ in range(9)]})
+
+    def open_writer(_: object) -> RowFileWriter:
+        return RowFileWriter(tmp_path, task)
+
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, -1))
+    try:
+        with pytest.raises(StoreUnreachable):
+            task_writer._written(open_writer, TASK_ATTEMPT, [rows])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, -1))
+    assert list(tmp_path.iterdir()) == []
+
+
+class Breaks(ow.TaskWriter):
+    """What it fails for, and then again as it is closed."""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        raise RowRefused("a row", next_step="mend it")
+
+    def pre_commit(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise OSError("the connection is gone")
+
+
+def test_what_a_writer_fails_for_first_counts():
+    rows = pa.RecordBatch.from_pydict({"value": ["a"]})
+    with pytest.raises(RowRefused):
+        task_writer._written(lambda _: Breaks(), TASK_ATTEMPT, [rows])
 
 
 def test_a_file_of_many_blocks_is_read_as_it_was_written(

@@ -230,11 +230,13 @@ class RowFileWriter(TaskWriter):
         """Remove the file unless it was pre-committed."""
         if self._file is None:
             return
-        self._file.file.close()
         if not self._is_pre_committed:
             # The next start of the query lists it, and drops it
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
+        # What is left in its buffer has no place on a full disk, and is of no use
+        with suppress(OSError):
+            self._file.file.close()
 
 
 class _Summing:

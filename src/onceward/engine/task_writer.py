@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,15 +110,19 @@ def task_function(
 
 
 def _written(open_writer: OpenWriter, task: TaskAttempt, batches: Batches) -> tuple[int, str]:
-    writer = open_writer(task)
+    writer, rows = open_writer(task), 0
     try:
-        rows = 0
         for batch in batches:
             rows += batch.num_rows
             writer.write(batch)
-        return rows, json.dumps(writer.pre_commit(), separators=(",", ":"), allow_nan=False)
-    finally:
-        writer.close()
+        prepared = json.dumps(writer.pre_commit(), separators=(",", ":"), allow_nan=False)
+    except BaseException:
+        # What it has failed for counts, and not what becomes of it
+        with suppress(Exception):
+            writer.close()
+        raise
+    writer.close()
+    return rows, prepared
 
 
 def results(rows: Iterable[Any], task_count: int) -> list[TaskResult]:
