@@ -15,6 +15,7 @@ from onceward.errors import (
     PartitionsAdded,
     Recovery,
     RowRefused,
+    SendFailed,
     SourceDataLost,
     SourceReplaced,
     WorkerPythonMismatch,
@@ -35,6 +36,10 @@ Error from python worker:
   'onceward.spark.session.worker_daemon' (ModuleNotFoundError: No module named 'onceward')
 PYTHONPATH was:
 """
+DAEMON_KILLED = (
+    "EOFException occurred while reading the port number from pyspark.daemon's stdout and "
+    "terminated with code: 137.\nThe output was"
+)
 UNPICKLED = """Traceback (most recent call last):
   File "pyspark/worker.py", line 2028, in main
     func, profiler, deserializer, serializer = read_udfs(pickleSer, infile, eval_type)
@@ -65,6 +70,16 @@ STATE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
             [Thrown(SPARK, ABORTED), Thrown(SPARK, DAEMON)],
             WorkerPythonMismatch,
             "cannot import onceward",
+        ),
+        (
+            [Thrown(SPARK, ABORTED), Thrown(SPARK, "Python worker exited unexpectedly (crashed)")],
+            SendFailed,
+            "has died",
+        ),
+        (
+            [Thrown(SPARK, DAEMON_KILLED), Thrown("java.io.EOFException")],
+            SendFailed,
+            "terminated with code: 137",
         ),
         (
             [Thrown(SPARK, ABORTED), Thrown(PYTHON, UNPICKLED)],

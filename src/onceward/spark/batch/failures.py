@@ -19,6 +19,7 @@ from onceward.errors import (
     NewSchemaId,
     OncewardError,
     PartitionsAdded,
+    SendFailed,
     SourceDataLost,
     UnencodableValue,
     WorkerPythonMismatch,
@@ -52,6 +53,7 @@ _INCOMPLETE = "Incomplete log file"
 _NO_ONCEWARD = re.compile(r"No module named '?onceward\b")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]*python[^"]*)"')
 _DAEMON_ENDED = "Error from python worker:"
+_DEAD = ("Python worker exited unexpectedly", "EOFException occurred while reading the port")
 _BEFORE_ANY_ROW = ("in read_command", "in check_python_version")
 _OTHER_PYTHON = "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH]"
 
@@ -78,6 +80,7 @@ def known_failure(causes: Sequence[Thrown]) -> OncewardError | None:
         or _unfit_python(causes)
         or _added_partitions(causes)
         or _damaged_checkpoint(causes)
+        or _dead_worker(causes)
     )
 
 
@@ -148,6 +151,24 @@ def _damaged_checkpoint(causes: Sequence[Thrown]) -> OncewardError | None:
                 "once",
             )
     return None
+
+
+def _dead_worker(causes: Sequence[Thrown]) -> OncewardError | None:
+    """Return the error for a Python worker that has ended without a word (``PythonRunner``), or
+    the daemon that starts them (``PythonWorkerFactory``).
+    """
+    dead = next(
+        (one for one in causes if one.is_a("SparkException") and one.message.startswith(_DEAD)),
+        None,
+    )
+    if dead is None:
+        return None
+    return SendFailed(
+        f"a process that runs Python for Spark's tasks has died: {dead.message.splitlines()[0]}",
+        next_step="nothing, the batch runs again; if it repeats, see whether the machine or the "
+        "container kills processes for want of memory (dmesg; spark.executor.memoryOverhead or "
+        "spark.executor.pyspark.memory give them more), or a native library of the query crashes",
+    )
 
 
 def _unseen(fields: dict[str, object]) -> OncewardError:
