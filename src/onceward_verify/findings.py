@@ -123,7 +123,19 @@ class Findings:
         """Verdict: an anomaly violates, a doubt makes inconclusive."""
         if self.anomalies:
             return "violated"
-        return "inconclusive" if self.not_covered else "exactly_once"
+        return "inconclusive" if self.not_covered or self.nothing_is_left else "exactly_once"
+
+    @property
+    def nothing_is_left(self) -> bool:
+        """Whether all that the ledger names has been removed, so that nothing was looked at."""
+        left = sum(
+            facts[unit]
+            for kind, unit in (("topics", "records"), ("tables", "rows"))
+            for facts in self.facts.get(kind, {}).values()
+        )
+        left += self.facts.get("files", {}).get("files", 0)
+        written = self.facts.get("ledger", {}).get("records", 0)
+        return bool(self.facts.get("gone") and written and not left)
 
     def as_json(self) -> dict[str, Any]:
         """Return the findings for programs: the checker's public answer."""
@@ -174,6 +186,10 @@ def _verdict_sentence(findings: Findings) -> str:
         claim += f", from sequence {ledger['first_sequence']} on"
     if findings.facts.get("judged_by") == "totals":
         return _totals_sentence(of, findings)
+    if findings.nothing_is_left:
+        return f"CANNOT TELL: {of}: all that it has written is gone, see below"
+    if findings.facts.get("gone"):
+        claim += ", but for what is gone"
     if findings.verdict == "inconclusive":
         return f"CANNOT TELL: {of}: as far as can be seen {claim}, but not all can be seen"
     if conservation := findings.facts.get("conservation"):

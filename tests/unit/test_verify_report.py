@@ -54,6 +54,16 @@ def test_what_could_not_be_judged_is_said_and_is_never_exactly_once():
     assert "not covered: batches before sequence 7" in text
 
 
+def test_what_is_gone_is_said_and_where_nothing_is_left_there_is_no_verdict():
+    found = findings()
+    found.ignore_expired = True
+    found.note_expired("records below 12,300")
+    assert "as they were committed, but for what is gone" in as_text(found).splitlines()[0]
+    found.facts["topics"]["out"]["records"] = 0
+    assert found.verdict == "inconclusive"
+    assert as_text(found).startswith("CANNOT TELL: pipeline orders: all that it has written")
+
+
 def test_every_anomaly_has_its_place_and_its_name_explained():
     found = findings()
     for number in range(150):
