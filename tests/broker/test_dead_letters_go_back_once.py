@@ -22,6 +22,7 @@ from fault_table import fired
 from onceward.errors import (
     ConfigurationError,
     Fenced,
+    InvalidRecord,
     PartitionMissing,
     RecordTooLarge,
     SendFailed,
@@ -503,6 +504,14 @@ def test_what_cannot_be_written_is_refused_by_name_and_nothing_is_half_done(
     leave_out = too_large.value.next_step.partition(";")[0].split()[-2:]
     assert desk.command("replay", "--source-topic", small, *leave_out).exit_code == 0
     assert [message.value() for message in desk.fed_back(small)][-1] == b"after"
+    keyed = new_topic(desk.servers, 1, prefix="keyed", cleanup_policy="compact")
+    desk.put(b"no key", about(keyed, 0, 6), partition=1)
+    desk.put(b"has one", about(keyed, 0, 7), partition=1, key=b"k")
+    with pytest.raises(InvalidRecord, match=f"{desk.dead}-1@.* has no key, .*{keyed}") as refused:
+        desk.replay(letter_filter=LetterFilter(source_topics=[keyed]))
+    leave_out = refused.value.next_step.partition(";")[0].split()[-2:]
+    assert desk.command("replay", "--source-topic", keyed, *leave_out).exit_code == 0
+    assert [message.value() for message in desk.fed_back(keyed)][-1] == b"has one"
     assert desk.command("replay", "--leave-out", "x").exit_code != 0
     for to in (desk.dead, desk.ledger):
         with pytest.raises(ConfigurationError, match="--to"):

@@ -71,8 +71,8 @@ NEXT_STEPS = {
     "fenced": "stop one of the two, or give it another pipeline_id",
     "stuck": "`onceward transactions describe --transactional-id …`; a driver that is gone is "
     "replaced by starting it again, which aborts what it had open",
-    "unknown": "name its brokers (--bootstrap-servers), and see that its id is spelt right, and "
-    "that clocks agree",
+    "unknown": "name the ledger that it has (--bootstrap-servers, --ledger-path or --ledger-url), "
+    "and see that its id is spelt right, and that clocks agree",
 }
 """What to do about a state that is not well; ``…`` stands for the pipeline's id."""
 WELL = (PipelineState.RUNNING, PipelineState.IDLE, PipelineState.CATCHING_UP)

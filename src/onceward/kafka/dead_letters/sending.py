@@ -23,6 +23,7 @@ from onceward.errors import (
     AccessDenied,
     CommitInDoubt,
     Fenced,
+    InvalidRecord,
     OncewardError,
     PartitionMissing,
     RecordTooLarge,
@@ -86,7 +87,7 @@ class Sender:
         self._client, self._chain, self._producer, self._topic = client, chain, producer, topic
         self._to, self._run_id = to, run_id
         self._newest: LedgerRecord | None = None
-        self._limits: dict[str, int] = {}
+        self._configs: dict[str, Mapping[str, str | None]] = {}
         self.replayed = Replayed()
         """As the ledger says: what is committed."""
 
@@ -226,6 +227,7 @@ class Sender:
         fragments: dict[TopicPartition, list[Fragment]] = {}
         for topic, some in by_topic.items():
             partitions = self._partitions(topic, some)
+            self._must_have_keys(topic, some)
             try:
                 every = self._encode(topic, some, partitions, now_ms)
             except RecordTooLarge:
@@ -251,6 +253,18 @@ class Sender:
                 compression_level=self._producer.compression_level,
             )
         )
+
+    def _must_have_keys(self, topic: str, letters: Sequence[Letter]) -> None:
+        """Refuse a letter without a key where the topic is compacted, which takes none."""
+        gone = next((letter for letter in letters if letter.key is None), None)
+        if gone is not None and "compact" in (self._config(topic).get("cleanup.policy") or ""):
+            raise InvalidRecord(
+                f"the letter {gone.place} has no key, and topic {topic} is compacted "
+                "(cleanup.policy) and takes no record without one",
+                next_step=f"leave this one letter for later: {gone.leave_out}; or feed it back "
+                "to another topic with --to",
+                details={"letter": gone.place, "topic": topic},
+            )
 
     def _must_fit(self, topic: str, letter: Letter, partition: int) -> None:
         """Refuse a letter that the topic would not take, by its name. The limit is of what goes
@@ -319,16 +333,18 @@ class Sender:
         """Return ``max.message.bytes``, looked up once. Without the right to: as large as a record
         may be.
         """
-        if topic not in self._limits:
-            most = self._producer.max_request_bytes
+        most = self._producer.max_request_bytes
+        return min(most, int(self._config(topic).get("max.message.bytes") or most))
+
+    def _config(self, topic: str) -> Mapping[str, str | None]:
+        """Return the topic's settings, looked up once; none without the right to."""
+        if topic not in self._configs:
             try:
-                most = min(
-                    most, int(self._client.topic_config(topic).get("max.message.bytes") or most)
-                )
+                self._configs[topic] = self._client.topic_config(topic)
             except AccessDenied as denied:
-                log.debug("max.message.bytes of %s is not known: %s", topic, denied)
-            self._limits[topic] = most
-        return self._limits[topic]
+                log.debug("the settings of %s are not known: %s", topic, denied)
+                self._configs[topic] = {}
+        return self._configs[topic]
 
     def _append(self, fragments: Mapping[TopicPartition, Sequence[Fragment]]) -> Output:
         transaction, appends = self._chain.transaction, []
