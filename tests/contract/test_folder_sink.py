@@ -20,8 +20,9 @@ import pytest
 import onceward as ow
 from onceward.engine import task_job
 from onceward.engine.ledger.chain import Ledger
+from onceward.errors import OncewardError, SendFailed
 from onceward_testing import LocalKafka
-from onceward_testing.sink_contract import TwoPhaseContract, TwoPhaseKit
+from onceward_testing.sink_contract import Process, TwoPhaseContract, TwoPhaseKit
 from support.tasks_here import ArrowFrame, TasksHere
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "folder_sink.py"
@@ -78,6 +79,49 @@ class TestOnSpark(TwoPhaseContract):
             ),
             reader(tmp_path / "out"),
         )
+
+
+def test_what_a_method_raises_in_a_task_is_named(spark: Any, tmp_path: Path):
+    class Broken(folder_sink.FolderSink):
+        """Its methods fail one after the other."""
+
+        broken = "begin"
+
+        def begin(self, task: Any) -> ow.TaskWriter:
+            if self.broken == "begin":
+                raise ConnectionError("no route to warehouse-7")
+            writer, broken = super().begin(task), self.broken
+
+            def fails(*_: object) -> Any:
+                if broken == "no JSON":
+                    return b"bytes"
+                raise ConnectionError("no route to warehouse-7")
+
+            setattr(writer, "pre_commit" if broken == "no JSON" else broken, fails)
+            return writer
+
+        def recover(self) -> Any:
+            return None if self.broken == "recover" else super().recover()
+
+    def fails(broken: str) -> OncewardError:
+        def new_sink() -> Broken:
+            folder, ledger = tmp_path / broken, ow.FolderLedger(tmp_path / broken)
+            sink = Broken(folder=folder, pipeline_id="p", ledger=ledger)
+            sink.broken = broken
+            return sink
+
+        kit = TwoPhaseKit(spark, new_sink, reader(tmp_path / broken))
+        with pytest.raises(OncewardError) as met:
+            Process(kit).open().write(kit.frame(["a"], 1))
+        assert met.value.next_step
+        return met.value
+
+    for method in ("begin", "write", "pre_commit", "close"):
+        error = fails(method)
+        assert type(error) is SendFailed
+        assert f"{method}() of Broken raised ConnectionError: no route" in error.message
+    assert "pre_commit() of Broken" in fails("no JSON").message
+    assert "recover() of Broken has answered None" in fails("recover").message
 
 
 class InThisProcess(TwoPhaseKit):

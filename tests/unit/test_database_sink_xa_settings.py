@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import onceward as ow
-from onceward.engine.two_phase import Task, TwoPhaseTarget
+from onceward.engine.task_writer import Task
+from onceward.engine.two_phase import TwoPhaseTarget
 from onceward.errors import ConfigurationError, ContradictoryOptions, RowRefused
 from onceward.ids import AttemptId, BatchId, PipelineId, chain_mark
 from onceward.sql.mysql.prepared import xid

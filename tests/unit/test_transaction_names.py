@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onceward.engine.two_phase import Task
+from onceward.engine.task_writer import Task
 from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward.sql.sink.transaction_names import owner_in, transaction_name, with_number
 

@@ -23,7 +23,7 @@ from onceward.delivery.chunks import Delivery, output_data
 from onceward.delivery.row_files import RowFile, RowFileWriter
 from onceward.engine import task_writer
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.engine.two_phase import Task
+from onceward.engine.task_writer import Task
 from onceward.errors import (
     ConfigurationError,
     LedgerUnreadable,

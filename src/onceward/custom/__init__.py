@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onceward.engine.two_phase import Task as Task
+    from onceward.engine.task_writer import Task as Task
 
 __all__ = ["Task"]
 
@@ -17,6 +17,6 @@ __all__ = ["Task"]
 def __getattr__(name: str) -> Any:
     if name != "Task":
         raise AttributeError(f"module 'onceward.custom' has no attribute {name!r}")
-    from onceward.engine.two_phase import Task
+    from onceward.engine.task_writer import Task
 
     return Task

@@ -17,8 +17,8 @@ from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy, must_be_decided
 from onceward.engine.target import Target, Write
-from onceward.engine.task_writer import TaskWriter
-from onceward.engine.two_phase import CommitResult, Task, TwoPhaseTarget
+from onceward.engine.task_writer import Task, TaskWriter
+from onceward.engine.two_phase import CommitResult, TwoPhaseTarget
 from onceward.errors import LedgerUnreadable
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.spark.batch.as_built import pickled, restore

@@ -23,8 +23,7 @@ import crc32c
 import pyarrow as pa
 
 from onceward.durable import sync
-from onceward.engine.task_writer import TaskWriter
-from onceward.engine.two_phase import Task
+from onceward.engine.task_writer import Task, TaskWriter
 from onceward.errors import (
     ConfigurationError,
     LedgerUnreadable,

@@ -19,8 +19,8 @@ from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy, whole_number
 from onceward.engine.target import Target, Write
-from onceward.engine.task_writer import TaskWriter
-from onceward.engine.two_phase import CommitResult, Task
+from onceward.engine.task_writer import Task, TaskWriter
+from onceward.engine.two_phase import CommitResult
 from onceward.errors import ConfigurationError, InvalidColumn
 
 

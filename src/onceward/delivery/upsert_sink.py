@@ -27,8 +27,7 @@ from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import names, whole_number
 from onceward.engine.target import Write
-from onceward.engine.task_writer import TaskWriter
-from onceward.engine.two_phase import Task
+from onceward.engine.task_writer import Task, TaskWriter
 from onceward.errors import ConfigurationError, ContradictoryOptions
 
 _REDIS = ("redis://", "rediss://", "unix://")

@@ -15,14 +15,22 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from onceward.errors import OncewardError, ReportMismatch, from_json, to_json
-from onceward.ids import TaskAttempt
+from onceward.errors import (
+    ConfigurationError,
+    OncewardError,
+    ReportMismatch,
+    SendFailed,
+    from_json,
+    to_json,
+)
+from onceward.ids import AttemptId, BatchId, PipelineId, TaskAttempt
+from onceward.spark.batch.carried import Carrier
 from onceward.spark.batch.task import this_attempt
 from onceward.spark.session.zip_importers import drop_zip_importers
 
@@ -60,10 +68,110 @@ class TaskWriter(ABC):
         Called in the end, whatever happened."""
 
 
+class Task(NamedTuple):
+    """One attempt of one task that writes a part of a batch. No two have the same :attr:`name`."""
+
+    pipeline: PipelineId
+    batch: BatchId
+    attempt: AttemptId
+    frame: int
+    """Of the batch's frames which, from 0."""
+    partition_id: int
+    attempt_number: int
+    task_attempt_id: int
+
+    @property
+    def name(self) -> str:
+        """Unique for all time, of characters that file and transaction names may have. Begins with
+        the pipeline's id and ``@``, which no id has.
+        """
+        batch, (owner, number) = f"{self.batch.query_id[:8]}-{self.batch.batch_id}", self.attempt
+        task = f"{self.frame}-{self.partition_id}.{self.task_attempt_id}"
+        return f"{self.pipeline}@{batch}-{owner}.{number}-{task}"
+
+
+class Beginner(Protocol):
+    """The part of a committer that is pickled for the tasks."""
+
+    def begin(self, task: Task) -> TaskWriter:
+        """Return the writer of a task. In a task."""
+
+
 OpenWriter = Callable[[TaskAttempt], TaskWriter]
 """Pickled into the job's closure, and called once in each task attempt."""
 
 Batches = Iterable[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class OpenTaskWriter:
+    """Opens the writer in each task attempt, and names what its methods raise."""
+
+    committer: Beginner
+    pipeline: PipelineId
+    batch: BatchId
+    attempt: AttemptId
+    frame: int
+    carrier: Carrier = field(default_factory=Carrier)
+
+    def __call__(self, task: TaskAttempt) -> TaskWriter:
+        of_task = Task(
+            self.pipeline,
+            self.batch,
+            self.attempt,
+            self.frame,
+            task.partition_id,
+            task.attempt_number,
+            task.task_attempt_id,
+        )
+        with self.calling("begin()"):
+            return _NamedWriter(self.committer.begin(of_task), self)
+
+    @contextmanager
+    def calling(self, what: str) -> Iterator[None]:
+        """Name what a method of the user's raises inside. The task fails, and may be tried again
+        by Spark. Errors of ours pass.
+        """
+        try:
+            yield
+        except OncewardError:
+            raise
+        except Exception as error:
+            with self.carrier():
+                raise SendFailed(
+                    f"{what} of {type(self.committer).__name__} raised {type(error).__name__}: "
+                    f"{error}",
+                    next_step="nothing, the batch runs again; if it repeats, mend what it names: "
+                    "the executor's log has the traceback",
+                ) from error
+
+
+class _NamedWriter(TaskWriter):
+    def __init__(self, writer: TaskWriter, opened_by: OpenTaskWriter) -> None:
+        self._writer = writer
+        self._opened_by = opened_by
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        with self._opened_by.calling("write()"):
+            self._writer.write(rows)
+
+    def pre_commit(self) -> Any:
+        with self._opened_by.calling("pre_commit()"):
+            committable = self._writer.pre_commit()
+        try:
+            json.dumps(committable, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"pre_commit() of {type(self._opened_by.committer).__name__} returned what JSON "
+                f"has not: {error}",
+                next_step="let it return texts, whole numbers, booleans, None, or lists and dicts "
+                "of them",
+            ) from error
+        return committable
+
+    def close(self) -> None:
+        with self._opened_by.calling("close()"):
+            self._writer.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 from onceward import events, patience, surroundings
 from onceward.engine import task_job
@@ -37,7 +37,7 @@ from onceward.engine.target import (
     event_ids,
     foreign_output_error,
 )
-from onceward.engine.task_writer import OpenWriter, TaskResult, TaskWriter
+from onceward.engine.task_writer import Beginner, OpenTaskWriter, OpenWriter, TaskResult
 from onceward.errors import (
     ConfigurationError,
     LedgerUnreadable,
@@ -45,7 +45,7 @@ from onceward.errors import (
     PreparedDataLost,
     PublishIncomplete,
 )
-from onceward.ids import AttemptId, BatchId, PipelineId, TaskAttempt
+from onceward.ids import AttemptId, PipelineId
 from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Shuffles
@@ -58,7 +58,7 @@ that keeps more there has a kind of its own.
 """
 
 _TASK_NAME = re.compile(r"([A-Za-z0-9._-]+)@[^@/\\\\\"\s]{1,8}-\d+-\d+\.\d+-\d+-\d+\.\d+")
-"""As :attr:`Task.name` has it, with the pipeline's id in front."""
+"""As ``Task.name`` has it, with the pipeline's id in front."""
 
 _FORMAT = 1
 # Characters of a committable in an error
@@ -78,35 +78,6 @@ class CommitResult(Enum):
     PROGRESS = "progress"
     # What was prepared is gone, and can never be committed
     LOST = "lost"
-
-
-class Task(NamedTuple):
-    """One attempt of one task that writes a part of a batch. No two have the same :attr:`name`."""
-
-    pipeline: PipelineId
-    batch: BatchId
-    attempt: AttemptId
-    frame: int
-    """Of the batch's frames which, from 0."""
-    partition_id: int
-    attempt_number: int
-    task_attempt_id: int
-
-    @property
-    def name(self) -> str:
-        """Unique for all time, of characters that file and transaction names may have. Begins with
-        the pipeline's id and ``@``, which no id has.
-        """
-        batch, (owner, number) = f"{self.batch.query_id[:8]}-{self.batch.batch_id}", self.attempt
-        task = f"{self.frame}-{self.partition_id}.{self.task_attempt_id}"
-        return f"{self.pipeline}@{batch}-{owner}.{number}-{task}"
-
-
-class Beginner(Protocol):
-    """The part of a committer that is pickled for the tasks."""
-
-    def begin(self, task: Task) -> TaskWriter:
-        """Return the writer of a task. In a task."""
 
 
 class Committer(Beginner, Protocol):
@@ -180,7 +151,17 @@ class TwoPhaseTarget(Target):
 
     def list_prepared(self) -> list[Any]:
         """Check what can be checked, and list what is prepared. Before the chain is taken."""
-        return as_json(list(self.committer.recover()))
+        return self._recovered()
+
+    def _recovered(self) -> list[Any]:
+        found: object = self.committer.recover()
+        if not isinstance(found, Iterable):
+            raise ConfigurationError(
+                f"recover() of {type(self.committer).__name__} has answered {found!r}",
+                next_step="let it return the committables of all that is prepared and not "
+                "published, in a list",
+            )
+        return as_json(list(found))
 
     def find_undecided(
         self,
@@ -199,7 +180,7 @@ class TwoPhaseTarget(Target):
         earlier = newest is not None and undone and newest.run_id != running.run_id
         self._inherited = newest.sequence if newest is not None and earlier else None
         decided = [*others, *(self.as_recovered(newest) if newest is not None and undone else [])]
-        after = as_json(list(self.committer.recover())) if before else []
+        after = self._recovered() if before else []
         undecided = [one for one in after if one in before and one not in decided]
         self._undecided = [one for one in undecided if self.is_of_this_chain(one)]
         if of_another := [one for one in undecided if not self.is_of_this_chain(one)]:
@@ -457,30 +438,6 @@ def drop(committer: Committer, committable: Any, pipeline: PipelineId) -> None:
         committer.abort(committable)
     except Exception as error:  # noqa: BLE001 — see above
         log.warning("%s: %s could not be dropped: %r", pipeline, committable, error)
-
-
-@dataclass(frozen=True)
-class OpenTaskWriter:
-    """Opens the writer in each task attempt."""
-
-    committer: Beginner
-    pipeline: PipelineId
-    batch: BatchId
-    attempt: AttemptId
-    frame: int
-
-    def __call__(self, task: TaskAttempt) -> TaskWriter:
-        return self.committer.begin(
-            Task(
-                self.pipeline,
-                self.batch,
-                self.attempt,
-                self.frame,
-                task.partition_id,
-                task.attempt_number,
-                task.task_attempt_id,
-            )
-        )
 
 
 class GrowingPauses:

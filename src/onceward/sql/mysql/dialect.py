@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import DataType
 
-from onceward.engine.task_writer import OpenWriter
-from onceward.engine.two_phase import Beginner
+from onceward.engine.task_writer import Beginner, OpenWriter
 from onceward.errors import ConfigurationError, OncewardError, RowRefused
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.mysql import SORTED_BYTES, MySQL

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import DataType
 
-from onceward.engine.task_writer import OpenWriter
-from onceward.engine.two_phase import Beginner
+from onceward.engine.task_writer import Beginner, OpenWriter
 from onceward.errors import ConfigurationError, OncewardError
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.overdue import Overdue

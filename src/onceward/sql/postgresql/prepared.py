@@ -34,8 +34,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceward.engine.task_writer import TaskWriter
-from onceward.engine.two_phase import Task
+from onceward.engine.task_writer import Task, TaskWriter
 from onceward.errors import ConfigurationError, RowRefused, SendFailed
 from onceward.ids import MARK_LENGTH
 from onceward.sql.ledger.database import Session

@@ -12,8 +12,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import pyarrow as pa
 from pyspark.sql.types import DataType
 
-from onceward.engine.task_writer import OpenWriter
-from onceward.engine.two_phase import Beginner
+from onceward.engine.task_writer import Beginner, OpenWriter
 from onceward.errors import OncewardError
 from onceward.sql.ledger.database import Session
 from onceward.sql.sink.columns import Column, Table, Written

@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 from pyspark.sql.types import StructType
 
 from onceward import surroundings
-from onceward.engine.task_writer import TaskWriter
-from onceward.engine.two_phase import Beginner, CommitResult, Task
+from onceward.engine.task_writer import Beginner, Task, TaskWriter
+from onceward.engine.two_phase import CommitResult
 from onceward.errors import LedgerUnreadable, TargetUnreachable
 from onceward.sql.ledger.database import Session
 from onceward.sql.sink import transaction_names as names

@@ -27,8 +27,8 @@ from typing import Any
 from onceward import events
 from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.engine.target import Write, event_ids
-from onceward.engine.task_writer import OpenWriter
-from onceward.engine.two_phase import OpenTaskWriter, TwoPhaseAttempt, TwoPhaseTarget, drop
+from onceward.engine.task_writer import OpenTaskWriter, OpenWriter
+from onceward.engine.two_phase import TwoPhaseAttempt, TwoPhaseTarget, drop
 from onceward.errors import OncewardError, PreparedDataLost, SendFailed, TargetUnreachable
 from onceward.ids import AttemptId, chain_mark, chain_prefix
 from onceward.spark.batch.computation import Computation

@@ -10,7 +10,7 @@ length only, so that a pipeline's id that is too long for that is refused when t
 
 from __future__ import annotations
 
-from onceward.engine.two_phase import Task
+from onceward.engine.task_writer import Task
 from onceward.ids import AttemptId, PipelineId, chain_prefix
 
 
