@@ -181,9 +181,12 @@ def sorted_bytes(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
     bytes of the longest value; null for columns that are not text.
     """
     columns = {column.name: column for column in written}
-    values = [*(_compared(columns[name]) for name in merge.key), *map(quoted, merge.order_by)]
-    weights = ", ".join(f"MAX(OCTET_LENGTH(WEIGHT_STRING({value})))" for value in values)
-    return Rows(f"SELECT {weights} FROM ({rows.sql}) AS staged", rows.parameters)
+    values = [f"WEIGHT_STRING({_compared(columns[name])})" for name in merge.key]
+    for name in merge.order_by:
+        by_bytes = merge.staged[name] == TEXT
+        values.append(quoted(name) if by_bytes else f"WEIGHT_STRING({quoted(name)})")
+    most = ", ".join(f"MAX(OCTET_LENGTH({value}))" for value in values)
+    return Rows(f"SELECT {most} FROM ({rows.sql}) AS staged", rows.parameters)
 
 
 def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
