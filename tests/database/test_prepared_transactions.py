@@ -242,7 +242,7 @@ def test_a_task_that_was_left_shares_no_transaction(in_any_place: Prepared) -> N
     process.begin()
     opening = process.attempt._opening(Write(in_any_place.frame(["x"])), batch(0), 0)  # type: ignore[attr-defined]
     left, next_one = opening(_task(1)), opening(_task(2))
-    left._send([pa.record_batch({"value": ["left"]})])  # type: ignore[attr-defined]
+    left._writer._send([pa.record_batch({"value": ["left"]})])  # type: ignore[attr-defined]
     next_one.write(pa.record_batch({"value": ["next"]}))
     name = next_one.pre_commit()
     left.close()
@@ -265,7 +265,7 @@ def test_a_frozen_task_holds_its_locks_for_as_long_as_its_session_may_idle(
     process.begin()
     opening = process.attempt._opening(Write(in_any_place.frame(["x"])), batch(0), 0)  # type: ignore[attr-defined]
     frozen = opening(_task(1))
-    frozen._send([pa.record_batch({"value": ["same"]})])  # type: ignore[attr-defined]
+    frozen._writer._send([pa.record_batch({"value": ["same"]})])  # type: ignore[attr-defined]
     process.attempt.abort()
     in_any_place.write(["same", "other"], attempts=2)
     assert in_any_place.values() == ["other", "same"]
