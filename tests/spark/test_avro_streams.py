@@ -207,6 +207,21 @@ def test_what_is_beside_the_checkpoint_another_process_knows(
     assert job.letters() == {"UnknownSchemaId": 1}
 
 
+@pytest.mark.fault("avro-registry-replaced")
+def test_a_registry_that_is_set_up_anew_between_two_processes_is_noticed(
+    pipeline: Pipeline, memory: MemoryRegistry, forget: Callable[[], None]
+):
+    """Also where no batch has met a new id."""
+    feed(pipeline, framed(1, person(), id=1, name="x"))
+    job = Job(pipeline, memory, "people", checkpoint=pipeline.checkpoint)
+    query = job.start()
+    assert query.awaitTermination(150)
+    forget()
+    memory.add("people", person(AGE), 1)
+    with pytest.raises(RegistryReplaced):
+        job.start()
+
+
 def test_without_the_checkpoint_each_process_meets_new_ids_itself(
     pipeline: Pipeline, memory: MemoryRegistry, forget: Callable[[], None]
 ):

@@ -328,8 +328,19 @@ def test_ids_that_are_damaged_beside_a_checkpoint_are_learnt_again(
     unseen = NewSchemaId("5", details={"tag": step.tag, "ids": [5]})
     assert isinstance(step.explain(unseen, lambda: later), NewSchemaId)
     (file,) = (file for file in tmp_path.rglob("*.json"))
-    assert json.loads(file.read_text()) == {"ids": [1, 5], "missing": []}
-    for damage in ("", '{"ids": [1', '{"ids": [1, "x"], "missing": []}', "[]"):
+    found = json.loads(file.read_text())
+    assert (found["ids"], found["missing"], sorted(found["fingerprints"])) == (
+        [1, 5],
+        [],
+        ["1", "5"],
+    )
+    for damage in (
+        "",
+        '{"ids": [1',
+        '{"ids": [1, "x"], "missing": []}',
+        "[]",
+        '{"ids": [], "missing": [], "fingerprints": 7}',
+    ):
         (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
         file.write_text(damage)
         assert new_step().plan.good(later).count() == 1

@@ -301,11 +301,23 @@ def test_what_another_process_has_found_out_is_taken_over_and_asked_again():
     registry.add("s", record("int"), 7)
     remembered = memory.SchemaMemory()
     remembered.ask(registry, [7], wait_s=0)
-    remembered.recall([9, 8, 7])
+    remembered.recall([9, 8, 7], {})
     assert (remembered.ids(), remembered.missing_in_order()) == ([7], [9, 8])
     registry.add("s", record("int"), 8)
     known = remembered.schemas(registry, [])
     assert (set(known.texts), known.missing) == ({7, 8}, {9})
+
+
+def test_a_registry_that_was_set_up_anew_is_noticed_by_the_next_process():
+    registry, anew = MemoryRegistry(), MemoryRegistry()
+    registry.add("s", record("int"), 7)
+    before, after = memory.SchemaMemory(), memory.SchemaMemory()
+    before.ask(registry, [7], wait_s=0)
+    anew.add("s", record("string"), 7)
+    after.recall([], before.fingerprints())
+    with pytest.raises(RegistryReplaced):
+        after.schemas(anew, [])
+    assert after.schemas(registry, []).texts
 
 
 def test_what_is_no_json_is_no_schema():

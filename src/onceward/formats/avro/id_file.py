@@ -29,11 +29,11 @@ _FOLDER = PipelineId("@schema-ids")
 _BESIDE = "in this process or in another one: what was found out is beside the checkpoint"
 _IN_RUN = (
     "in this process or in the next one of this `onceward run`; for others to know what was found "
-    "out, pass the query's checkpointLocation as checkpoint= of avro.decode(…)"
+    "out, pass the query's checkpointLocation as checkpoint= of decode(…)"
 )
 _NOWHERE = (
     "in this process, which alone knows what was found out; for another process to know it, pass "
-    "the query's checkpointLocation as checkpoint= of avro.decode(…)"
+    "the query's checkpointLocation as checkpoint= of decode(…)"
 )
 
 
@@ -79,24 +79,32 @@ class IdFile:
         where, context = registry_place(registry)
         # An object of the user's without an address is another one in each process.
         place = f"{where if isinstance(where, str) else type(where).__qualname__} {context}"
+        # As it is in the file, as far as is known
+        self._text: str | None = None
         self._name = f"ids-{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"
 
     def recall(self, memory: SchemaMemory) -> list[int]:
-        """Tell ``memory`` which ids the registry did not have, and return those that it had.
+        """Tell ``memory`` which ids the registry did not have, and what the others were; return
+        those that it had.
 
         :raises CheckpointUnreachable: it cannot be read.
         """
-        text = self._files.read().get(self._name)
+        text = self._text = self._files.read().get(self._name)
         if text is None:
             return []
         try:
             document = json.loads(text)
             ids, missing = (list(map(int, document[name])) for name in ("ids", "missing"))
-        except (ValueError, KeyError, TypeError):
+            # A file of a version before has none
+            fingerprints = {
+                int(number): str(found)
+                for number, found in document.get("fingerprints", {}).items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError):
             # Cut short by a crash: what is lost is learnt again.
             log.warning("the schema ids beside the checkpoint cannot be read: %r", text[:100])
             return []
-        memory.recall(missing)
+        memory.recall(missing, fingerprints)
         return ids
 
     def write(self, memory: SchemaMemory) -> None:
@@ -104,7 +112,12 @@ class IdFile:
 
         :raises CheckpointUnreachable: it may not be there.
         """
-        self._files.write(
-            self._name,
-            json.dumps({"ids": sorted(memory.ids()), "missing": memory.missing_in_order()}),
-        )
+        known = {
+            "ids": sorted(memory.ids()),
+            "missing": memory.missing_in_order(),
+            "fingerprints": memory.fingerprints(),
+        }
+        text = json.dumps(known)
+        if text != self._text:
+            self._files.write(self._name, text)
+            self._text = text

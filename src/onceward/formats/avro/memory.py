@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -183,9 +183,18 @@ class SchemaMemory:
         with self._lock:
             return [number for number in self._fingerprints if number not in self._missing]
 
-    def recall(self, missing: Iterable[int]) -> None:
-        """Take over what another process has found out: ids that the registry did not have."""
+    def fingerprints(self) -> dict[int, str]:
+        """Return what the schemas of all ids were that the registry has ever had."""
         with self._lock:
+            return dict(self._fingerprints)
+
+    def recall(self, missing: Iterable[int], fingerprints: Mapping[int, str]) -> None:
+        """Take over what another process has found out: ids that the registry did not have, and
+        what the others were, by which one that was set up anew is noticed.
+        """
+        with self._lock:
+            for number, fingerprint in fingerprints.items():
+                self._fingerprints.setdefault(number, fingerprint)
             for number in missing:
                 if number not in self._fingerprints:
                     self._missing.setdefault(number)
@@ -252,7 +261,7 @@ def _resolve(registry: Registry, schema_id: int) -> tuple[str, str | None]:
 
 
 def _replaced(registry: Registry, schema_id: int, *, is_gone: bool = False) -> RegistryReplaced:
-    what = "there is none any more" if is_gone else "this process knows another schema"
+    what = "there is none any more" if is_gone else "another schema was there before"
     return RegistryReplaced(
         f"{registry!r} is not the one that it was: {what} under id {schema_id}",
         next_step="give it its schemas back under their ids (from a backup, in import mode), or "

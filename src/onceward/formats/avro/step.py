@@ -52,6 +52,7 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
         self._ids = ids
         self._wait_s = wait_s
         self._id_file = id_file
+        self._is_noted = False
         self._monitor = RegistryMonitor(registry, ids, refresh_s)
 
     def before_batch(self) -> None:
@@ -60,6 +61,13 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
         :raises RegistryReplaced: an id of the plan has another schema now.
         """
         self._monitor.check()
+        if self._id_file is not None and not self._is_noted:
+            # For the next process, by which one that is set up anew meanwhile is noticed
+            self._is_noted = True
+            try:
+                self._id_file.write(self._memory)
+            except OncewardError as error:
+                log.warning("the schema ids could not be kept beside the checkpoint: %s", error)
 
     def explain(
         self, error: OncewardError, rows: Callable[[], DataFrame] | None
