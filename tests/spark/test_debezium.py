@@ -422,7 +422,8 @@ def test_envelopes_are_read_with_and_without_their_schema(spark: Any, wrapped: b
     "bad",
     [
         {"schema": {}, "payload": EVENT}, {**EVENT, "op": None}, {**EVENT, "after": {"id": "1"}},
-        {"id": 1},
+        {"id": 1}, {**EVENT, "op": "x"}, {**EVENT, "op": ""}, {**EVENT, "after": None},
+        {"op": "u", "id": 1, "total": "6"},
         {**EVENT, "after": {**EVENT["after"], "total": "MTIz"}}, {**EVENT, "after": {}}, b"{",
         b"\x00\x00\x00\x00\x01x",
     ],

@@ -9,9 +9,10 @@ says; ``schemas.enable`` puts it into the field ``payload`` of another object (K
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
@@ -73,6 +74,24 @@ def envelope(schema: StructType | str, *, source: StructType | str = SOURCE) -> 
     )
 
 
+class _EnvelopeTypes(TableTypes):
+    """An envelope has an ``op`` that is known, and the row that it leaves behind: a flattened
+    record, which has an ``op`` beside its columns, would else be a change of nothing.
+    """
+
+    def __init__(self, *, wrapped: bool, decimals: bool) -> None:
+        super().__init__(utc=False, decimals=decimals)
+        self._wrapped = wrapped
+
+    def fits_whole(self, record: Column) -> Column:
+        envelope = record.getField("payload") if self._wrapped else record
+        op = self.convert(envelope.getField("op"), StringType())
+        after = envelope.getField("after")
+        # Of a delete, connectors for other databases may know the key of the record alone;
+        # TRUNCATE and messages (m) have no row
+        return (op.isin("c", "r", "u") & after.isNotNull()) | op.isin("d", "t", "m")
+
+
 _FIELDS = ("op", "before", "after", "source", "ts_ms")
 
 
@@ -89,6 +108,9 @@ def decode(
     tombstones: Literal["skip", "delete"] = "skip",
     column: str = "value",
     on_error: Literal["stop", "dead_letter"] = "stop",
+    refresh_s: float = 30.0,
+    unknown_id_wait_s: float = 10.0,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> DataFrame:
     """Decode ``column``, records of Debezium's, to ``op``, ``before``, ``after``, ``source`` and
     ``ts_ms``.
@@ -98,7 +120,10 @@ def decode(
         records = ow.kafka_source(spark, topic="prod.shop.orders", …)
         schema = "id BIGINT NOT NULL, total STRING"
         orders = ow.debezium.decode(records, schema=schema, on_error="dead_letter")
-        orders.where("op != 'd'").select("after.id", "after.total")
+        orders.where("after IS NOT NULL").select("after.id", "after.total")
+
+    An ``op`` is ``c``, ``u``, ``r`` (of a snapshot), ``d``, ``t`` (TRUNCATE) or ``m`` (a message);
+    the last three have no ``after``.
 
     Of JSON say the table's columns by ``schema``; of Avro, pass the ``registry``, and the columns
     are those of its schema. The flattened records of ``ExtractNewRecordState`` have no envelope:
@@ -120,6 +145,8 @@ def decode(
         ``"skip"``: left out. ``"delete"``: rows of ``op`` ``d``, of which only the record's key
         says what was deleted.
     :param column: binary. :param on_error: as for ``ow.json.decode``.
+    :param refresh_s: with ``registry``; it, ``unknown_id_wait_s`` and ``checkpoint`` as for
+        ``ow.avro.decode``.
     :raises InvalidColumn: there is no such column, it is not binary, or the frame has a column of
         one of those names.
     :raises ContradictoryOptions: both ``schema`` and ``registry``, or neither; or an option of the
@@ -144,21 +171,23 @@ def decode(
             subject=subject,
             reader_schema=reader_schema,
             on_error=on_error,
+            refresh_s=refresh_s,
+            unknown_id_wait_s=unknown_id_wait_s,
+            checkpoint=checkpoint,
         )
         _must_be_envelope(read.schema[column].dataType)
     else:
-        if subject is not None or reader_schema is not None:
+        if (subject, reader_schema, checkpoint) != (None, None, None):
             raise ContradictoryOptions(
-                "subject= and reader_schema= are of Avro, and there is no registry=",
+                "subject=, reader_schema= and checkpoint= are of Avro, and there is no registry=",
                 next_step="pass registry= as well, or leave them out",
             )
         assert schema is not None  # noqa: S101 — or there is a registry
         whole = envelope(schema, source=source)
         if wrapped:
             whole = StructType([StructField("payload", whole, nullable=False)])
-        read = decode_json_with(
-            frame, whole, column, on_error, TableTypes(utc=False, decimals=decimals is not None)
-        )
+        types = _EnvelopeTypes(wrapped=wrapped, decimals=decimals is not None)
+        read = decode_json_with(frame, whole, column, on_error, types)
     return _flat(
         read, column, f"{quoted(column)}.payload" if wrapped else quoted(column), tombstones
     )

@@ -131,6 +131,7 @@ class JsonPlan:
             F.is_valid_utf8(self._text),
             *self._fitting(),
             *self._finite(),
+            self._types.fits_whole(self._record),
         )
         return self._value.isNull() | F.coalesce(
             reduce(lambda a, b: a & b, conditions), F.lit(False)

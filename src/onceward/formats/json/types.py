@@ -63,6 +63,10 @@ class Types:
     (:meth:`_refusal`, :meth:`_is_read_as_variant`, :meth:`_from_variant`).
     """
 
+    def fits_whole(self, record: Column) -> Column:
+        """Return whether fields that fit each by itself do so together."""
+        return F.lit(True)
+
     def why_not(self, kind: DataType, at: str = "") -> str | None:
         """Return why JSON cannot be read as ``kind``; None: it can."""
         if isinstance(kind, StructType):
