@@ -299,6 +299,23 @@ def test_counts_go_on_right_after_a_replay(
     assert len(pipeline.ledger()) == 3
 
 
+@pytest.mark.fault("driver-killed-after-commit")
+@pytest.mark.parametrize("column", ["uuid()", "'a'"])
+def test_state_that_is_computed_again_by_chance_is_named(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture, column: str
+):
+    def largest(rows: DataFrame) -> DataFrame:
+        rows = rows.selectExpr("CAST(key AS STRING) AS key", f"{column} AS value")
+        return rows.groupBy("key").agg(f.max("value").alias("value"))
+
+    pipeline.feed([(b"k", b"")])
+    pipeline.run(largest, mode="update")
+    pipeline.forget_commit()
+    pipeline.run(largest, mode="update")
+    assert ("state and output may disagree" in caplog.text) == (column == "uuid()")
+    assert len(pipeline.visible()) == 1
+
+
 def windows(rows: DataFrame) -> DataFrame:
     """Counts per ten seconds of event time, which is the value, in seconds; late by no more than
     ten.

@@ -672,6 +672,23 @@ def test_rows_that_differ_by_chance_are_left():
     assert_once(target, 0)
 
 
+@pytest.mark.parametrize("repeatable", [True, False])
+@pytest.mark.parametrize("stateful", [True, False])
+def test_state_that_is_computed_again_by_chance_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    repeatable: bool,
+    stateful: bool,
+):
+    """As many rows as were committed say nothing of what is in the state."""
+    monkeypatch.setattr(replay_module, "is_repeatable", lambda frame: repeatable)
+    target = MemoryTarget()
+    for _ in range(2):
+        batches(target).process(write(Frame(5)), running(0, stateful=stateful))
+    assert_once(target, 0)
+    assert ("state and output may disagree" in caplog.text) == (stateful and not repeatable)
+
+
 def test_a_dead_letter_that_can_be_read_now_is_never_chance(monkeypatch: pytest.MonkeyPatch):
     """The state would have its record as well, and whoever feeds it back once more."""
     monkeypatch.setattr(replay_module, "is_repeatable", lambda frame: False)

@@ -112,6 +112,16 @@ def _missing_writes(
         committed, now, aside, exactly=refused, stateful=running.stateful
     )
     if outcome is ReplayOutcome.NOTHING_NEW:
+        if running.stateful and not all(is_repeatable(write.frame) for write in writes):
+            log.warning(
+                "%s: %s was committed by an earlier run, and its state has now been computed once "
+                "more, by a plan that may make other values each time (uuid(), rand(), first(), a "
+                "function of yours that looks something up): for the keys of this batch, state "
+                "and output may disagree. Next: take such values from the record, a hash of its "
+                "key and offset, say; where they are so already there is nothing to do",
+                policy.pipeline,
+                running.batch,
+            )
         return ()
     changed = _error(outcome, running.batch, committed, now)
     if outcome is ReplayOutcome.MORE_FRAMES and policy.resume == "write_missing":
