@@ -165,8 +165,8 @@ class TwoPhaseCommitSink(ForeachBatchSink):
                 state,
                 pickled(
                     self,
-                    "open connections in begin(), commit(), abort() and recover(), and not before; or "
-                    "leave the attribute out by __getstate__()",
+                    "open connections in begin(), commit(), abort() and recover(), and not "
+                    "before; or leave the attribute out by __getstate__()",
                 ),
             )
         chosen = policy or self._policy

@@ -11,6 +11,7 @@ import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
+from contextlib import closing
 from typing import Any, ClassVar, TypeVar
 
 from pyspark.sql import DataFrame, Row
@@ -195,20 +196,18 @@ class ForeachBatchSink(ABC):
         """
         if error.recovery is not Recovery.RESTART_IF_WORKED or not self._policy.has_ledger:
             return None
-        target = self._new_target(self._policy)
         try:
-            found = patience.in_time(
-                target.peek,
-                _ASK_SECONDS,
-                "onceward-ledger",
-                late=TimeoutError(),
-                abandon=lambda: None,
-            )
+            with closing(self._new_target(self._policy)) as target:
+                found = patience.in_time(
+                    target.peek,
+                    _ASK_SECONDS,
+                    "onceward-ledger",
+                    late=TimeoutError(),
+                    abandon=lambda: None,
+                )
         except Exception as unknown:  # noqa: BLE001 — the first error is the one to report
             log.debug("%s: whether it has worked is not known: %r", self._policy.pipeline, unknown)
             return None
-        finally:
-            target.close()
         return found is not None
 
     def _fail(
