@@ -366,6 +366,31 @@ def test_structs_go_through_avro_and_back(spark: Any):
         ow.debezium.decode(framed, registry=registry, subject=f"{topic}-key")
 
 
+@pytest.mark.parametrize(
+    ("spoilt", "is_one"),
+    [("value.op", True), ("'x' AS op", False), ("CAST('m' AS STRING) AS op", True)],
+)
+def test_an_envelope_in_avro_has_an_op_that_is_known(spark: Any, spoilt: str, is_one: bool):
+    registry = MemoryRegistry()
+    changes = frame(spark, change("d", 1, {"id": 7}, None))
+    records = ow.debezium.structs(
+        changes, table="shop.orders", schema="id BIGINT", key="id", prefix="p"
+    ).where("value IS NOT NULL")
+    fields = ["value.before", "value.after", "value.source", spoilt, "value.ts_ms"]
+    records = records.selectExpr(f"struct({', '.join(fields)}) AS value")
+    subject = "orders-value"
+    framed = ow.avro.encode(
+        records, registry=registry, subject=subject, auto_register_schemas=True
+    )
+    read = ow.debezium.decode(
+        framed, registry=registry, subject=subject, checkpoint=None, refresh_s=0
+    ).select("op")
+    if is_one:
+        assert len(read.collect()) == 1
+    else:
+        assert "do not fit together" in str(stopped(read.collect))
+
+
 # ── what Debezium has written ──
 
 EVENT = {

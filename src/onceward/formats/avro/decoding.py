@@ -15,7 +15,7 @@ from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnknown, UnsupportedSchema
 from onceward.formats.avro.id_file import id_file
 from onceward.formats.avro.memory import Registry, Schemas, as_registry, in_context, memory_for
-from onceward.formats.avro.plan import AvroPlan
+from onceward.formats.avro.plan import AvroPlan, Fits
 from onceward.formats.avro.resolution import why_some_are_lost, why_values_would_change
 from onceward.formats.avro.schemas import without_times
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
@@ -100,6 +100,37 @@ def decode(
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
     :raises CheckpointUnreachable: what is kept beside ``checkpoint`` cannot be read.
     """
+    return decode_with(
+        frame,
+        registry=registry,
+        column=column,
+        subject=subject,
+        reader_schema=reader_schema,
+        on_error=on_error,
+        refresh_s=refresh_s,
+        unknown_id_wait_s=unknown_id_wait_s,
+        checkpoint=checkpoint,
+    )
+
+
+def decode_with(
+    frame: DataFrame,
+    *,
+    registry: Registry | str,
+    column: str,
+    subject: str | None,
+    reader_schema: str | int | None,
+    on_error: Literal["stop", "dead_letter"],
+    refresh_s: float,
+    unknown_id_wait_s: float,
+    checkpoint: str | os.PathLike[str] | None,
+    fits: Fits | None = None,
+) -> DataFrame:
+    """Decode as :func:`decode` does.
+
+    :param fits: whether fields that fit each by itself do so together.
+    :raises OncewardError: as :func:`decode`.
+    """
     _check(frame, column, on_error, refresh_s, unknown_id_wait_s)
     registry = as_registry(registry)
     session = frame.sparkSession
@@ -115,10 +146,10 @@ def decode(
     reader, name = _reader(registry, subject, reader_schema)
     _refuse_reader(session, reader, name)
     tag = TAG + uuid.uuid4().hex
-    plan = _plan(session, tag, column, schemas, reader)
+    plan = _plan(session, tag, column, schemas, reader, fits)
     if not frame.isStreaming and (unseen := plan.unseen(frame, MOST_IDS)):
         memory.ask(registry, unseen, unknown_id_wait_s)
-        plan = _plan(session, tag, column, memory.schemas(registry, ids), reader)
+        plan = _plan(session, tag, column, memory.schemas(registry, ids), reader, fits)
     step = AvroDecoding(
         tag, plan, registry, memory, plan.ids,
         sets_aside=on_error == "dead_letter", refresh_s=refresh_s, wait_s=unknown_id_wait_s,
@@ -203,7 +234,14 @@ def _refuse_reader(session: SparkSession, reader: str, name: str) -> None:
         )
 
 
-def _plan(session: SparkSession, tag: str, column: str, schemas: Schemas, reader: str) -> AvroPlan:
+def _plan(
+    session: SparkSession,
+    tag: str,
+    column: str,
+    schemas: Schemas,
+    reader: str,
+    fits: Fits | None,
+) -> AvroPlan:
     texts, unreadable, unfit = {}, dict(schemas.unreadable), {}
     for number, text in schemas.texts.items():
         why = (
@@ -228,4 +266,5 @@ def _plan(session: SparkSession, tag: str, column: str, schemas: Schemas, reader
         reader,
         avro_column(session, reader),
         unfit,
+        fits,
     )

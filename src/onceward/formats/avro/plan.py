@@ -23,7 +23,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -59,6 +59,10 @@ _CHECKED = "onceward_checked"
 _MODE = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 
 
+Fits = Callable[[Column, DataType], Column]
+"""From the column that has a record's fields, and its type, texts as bytes."""
+
+
 class AvroPlan:
     """Fixed when it is made.
 
@@ -68,6 +72,7 @@ class AvroPlan:
         type of Spark.
     :param unfit: of ids that ``reader`` cannot be read from, or not always: what is wrong with
         them, for messages.
+    :param fits: whether fields that fit each by itself do so together.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class AvroPlan:
         reader: str,
         kind: DataType,
         unfit: Mapping[int, str],
+        fits: Fits | None = None,
     ) -> None:
         self._tag = tag
         self._value = F.col(quoted(column))
@@ -94,6 +100,7 @@ class AvroPlan:
         # Once: a batch that has dead letters is planned anew
         self._pairs = {number: self._pair(text) for number, text in schemas.texts.items()}
         self._unfit = unfit
+        self._fits = fits
         self._mark, self._end = _new_mark()
 
     @property
@@ -212,7 +219,11 @@ class AvroPlan:
         A null value is no record at all (a deletion, in Kafka), and passes.
         """
         return self._value.isNull() | F.coalesce(
-            self._ends() & self._texts_are_valid(read) & self._decimals_fit(read), F.lit(False)
+            self._ends()
+            & self._texts_are_valid(read)
+            & self._decimals_fit(read)
+            & self._fits_whole(read),
+            F.lit(False),
         )
 
     def _ends(self) -> Column:
@@ -253,6 +264,10 @@ class AvroPlan:
             kind = read.schema[DECODED].dataType
         fit = None if kind is None else narrow_enough(value, kind, self._kind)
         return F.lit(True) if fit is None else fit
+
+    def _fits_whole(self, read: DataFrame) -> Column:
+        value, kind = self._record(read, DECODED)
+        return F.lit(True) if kind is None or self._fits is None else self._fits(value, kind)
 
     def _with_value(self, rows: DataFrame, read: DataFrame, decoded: str) -> DataFrame:
         """Return the columns of ``rows``, in their order, with the record in the place of its
@@ -323,6 +338,10 @@ class AvroPlan:
                 F.concat(
                     by_id, F.lit(" a decimal in it has more digits than the reader's schema")
                 ),
+            ),
+            (
+                F.coalesce(self._ends(), F.lit(False)) & self._texts_are_valid(read),
+                F.concat(by_id, F.lit(" its fields do not fit together")),
             ),
             (
                 F.coalesce(self._ends(), F.lit(False)),

@@ -14,11 +14,11 @@ from typing import Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from onceward.engine.policy import check_choice
 from onceward.errors import ContradictoryOptions, InvalidColumn, UnsupportedSchema
-from onceward.formats.avro import decode as decode_avro
+from onceward.formats.avro.decoding import decode_with as decode_avro_with
 from onceward.formats.avro.memory import Registry
 from onceward.formats.debezium.types import TableTypes
 from onceward.formats.json.decoding import decode_with as decode_json_with
@@ -86,10 +86,20 @@ class _EnvelopeTypes(TableTypes):
     def fits_whole(self, record: Column) -> Column:
         envelope = record.getField("payload") if self._wrapped else record
         op = self.convert(envelope.getField("op"), StringType())
-        after = envelope.getField("after")
-        # Of a delete, connectors for other databases may know the key of the record alone;
-        # TRUNCATE and messages (m) have no row
-        return (op.isin("c", "r", "u") & after.isNotNull()) | op.isin("d", "t", "m")
+        return _has_its_row(op, envelope.getField("after"))
+
+
+def _fits(record: Column, kind: DataType) -> Column:
+    if _lacks(kind):
+        # Refused by name, once all is read
+        return F.lit(True)
+    return _has_its_row(record.getField("op").cast("string"), record.getField("after"))
+
+
+def _has_its_row(op: Column, after: Column) -> Column:
+    # Of a delete, connectors for other databases may know the key of the record alone; TRUNCATE
+    # and messages (m) have no row
+    return (op.isin("c", "r", "u") & after.isNotNull()) | op.isin("d", "t", "m")
 
 
 _FIELDS = ("op", "before", "after", "source", "ts_ms")
@@ -164,8 +174,9 @@ def decode(
                 "they are Avro",
                 next_step="leave them out; the registry's schema says it",
             )
-        read = decode_avro(
+        read = decode_avro_with(
             frame,
+            fits=_fits,
             registry=registry,
             column=column,
             subject=subject,
@@ -220,10 +231,14 @@ def _check(frame: DataFrame, column: str, schema: object, registry: object) -> N
         )
 
 
+def _lacks(kind: object) -> list[str]:
+    found = kind.names if isinstance(kind, StructType) else []
+    return [name for name in _FIELDS if name not in found]
+
+
 def _must_be_envelope(kind: object) -> None:
     found = kind.names if isinstance(kind, StructType) else []
-    missing = [name for name in _FIELDS if name not in found]
-    if missing:
+    if missing := _lacks(kind):
         raise UnsupportedSchema(
             f"the schema has no field {', '.join(missing)}, so that it is not Debezium's envelope "
             f"(it has {', '.join(found) or 'no fields'})",
