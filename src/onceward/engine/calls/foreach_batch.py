@@ -39,7 +39,7 @@ from onceward.spark.batch.source_errors import source_refusal
 
 log = logging.getLogger(__name__)
 
-_ASK_SECONDS = 10.0
+_ASK_MS = 10_000
 _Sink = TypeVar("_Sink", bound="ForeachBatchSink")
 
 
@@ -197,14 +197,8 @@ class ForeachBatchSink(ABC):
         if error.recovery is not Recovery.RESTART_IF_WORKED or not self._policy.has_ledger:
             return None
         try:
-            with closing(self._new_target(self._policy)) as target:
-                found = patience.in_time(
-                    target.peek,
-                    _ASK_SECONDS,
-                    "onceward-ledger",
-                    late=TimeoutError(),
-                    abandon=lambda: None,
-                )
+            with patience.within(_ASK_MS), closing(self._new_target(self._policy)) as target:
+                found = target.peek()
         except Exception as unknown:  # noqa: BLE001 — the first error is the one to report
             log.debug("%s: whether it has worked is not known: %r", self._policy.pipeline, unknown)
             return None
