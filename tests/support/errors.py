@@ -27,7 +27,12 @@ text a line.
 _VARIABLE = [
     (re.compile(r"file:/[^\s'\",;]*"), "file:/…"),
     (re.compile(r"(?<![\w/:.])(?:/[\w.@=+~\[\]-]+){2,}"), "/…"),
-    (re.compile(r"(?<![0-9A-Za-z])(?=[a-f]*\d)[0-9a-f]{7,}(?:-[0-9a-f]+)*(?![0-9A-Za-z])"), "…"),
+    (
+        re.compile(
+            r"(?<![0-9A-Za-z])(?=[a-f]*\d|[a-f]{10})[0-9a-f]{7,}(?:-[0-9a-f]+)*(?![0-9A-Za-z])"
+        ),
+        "…",
+    ),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x…"),
     (re.compile(r"memory://\d+"), "memory://#"),
     (re.compile(r"\d{4,}"), "#"),
