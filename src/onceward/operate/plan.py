@@ -453,11 +453,7 @@ def _judge(
     policy = sink._policy
     if not policy.has_ledger:
         return Line(Weight.AS_BEFORE, "start", f"delivery={policy.delivery!r} keeps no ledger")
-    target = sink._new_target(policy)
-    try:
-        newest = target.peek()
-    finally:
-        target.close()
+    newest = sink.newest_record()
     journal = Journal(policy.pipeline, running.run_id, checkpoint_files(frame, policy.pipeline))
     # What it names is the job's, and not the copy that is looked at
     history = replace(call_history(running, newest, policy, journal), checkpoint=checkpoint)

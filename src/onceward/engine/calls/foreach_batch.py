@@ -24,6 +24,7 @@ from onceward.engine.calls.advice import paragraph
 from onceward.engine.calls.batch import TO_FOREACH, Batch, passed_wrongly
 from onceward.engine.calls.sink_runs import SinkRuns
 from onceward.engine.ending import Ending
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
 from onceward.errors import BatchFailed, Fenced, OncewardError, Recovery, UnsupportedQuery
@@ -190,6 +191,13 @@ class ForeachBatchSink(ABC):
         asides = [step for step in steps if step.sets_aside]
         return [self._dead_letters(decoding.take_dead_letters(frame, step)) for step in asides]
 
+    def newest_record(self) -> LedgerRecord | None:
+        """Return the newest record of the pipeline's ledger, without touching a copy that runs;
+        None: there is none, or it is not certain.
+        """
+        with closing(self._new_target(self._policy)) as target:
+            return target.peek()
+
     def _has_committed(self, error: OncewardError) -> bool | None:
         """Return whether the ledger has a batch of the pipeline, as behind a crash before the
         first one is in Spark's log, or with a new checkpoint; None: not known, or not asked for.
@@ -197,8 +205,8 @@ class ForeachBatchSink(ABC):
         if error.recovery is not Recovery.RESTART_IF_WORKED or not self._policy.has_ledger:
             return None
         try:
-            with patience.within(_ASK_MS), closing(self._new_target(self._policy)) as target:
-                found = target.peek()
+            with patience.within(_ASK_MS):
+                found = self.newest_record()
         except Exception as unknown:  # noqa: BLE001 — the first error is the one to report
             log.debug("%s: whether it has worked is not known: %r", self._policy.pipeline, unknown)
             return None

@@ -186,7 +186,7 @@ class SchemaMemory:
     def fingerprints(self) -> dict[int, str]:
         """Return what the schemas of all ids were that the registry has ever had."""
         with self._lock:
-            return dict(self._fingerprints)
+            return dict(sorted(self._fingerprints.items()))
 
     def recall(self, missing: Iterable[int], fingerprints: Mapping[int, str]) -> None:
         """Take over what another process has found out: ids that the registry did not have, and

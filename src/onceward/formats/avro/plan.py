@@ -265,6 +265,12 @@ class AvroPlan:
         fit = None if kind is None else narrow_enough(value, kind, self._kind)
         return F.lit(True) if fit is None else fit
 
+    def _misfit(self, read: DataFrame, by_id: Column) -> list[tuple[Column, Column]]:
+        if self._fits is None:
+            return []
+        condition = F.coalesce(self._ends(), F.lit(False)) & self._texts_are_valid(read)
+        return [(condition, F.concat(by_id, F.lit(" its fields do not fit together")))]
+
     def _fits_whole(self, read: DataFrame) -> Column:
         value, kind = self._record(read, DECODED)
         return F.lit(True) if kind is None or self._fits is None else self._fits(value, kind)
@@ -339,10 +345,7 @@ class AvroPlan:
                     by_id, F.lit(" a decimal in it has more digits than the reader's schema")
                 ),
             ),
-            (
-                F.coalesce(self._ends(), F.lit(False)) & self._texts_are_valid(read),
-                F.concat(by_id, F.lit(" its fields do not fit together")),
-            ),
+            *self._misfit(read, by_id),
             (
                 F.coalesce(self._ends(), F.lit(False)),
                 F.concat(by_id, F.lit(" a text in it is not UTF-8")),
