@@ -6,19 +6,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Row
+from typer.testing import CliRunner
 
 from onceward import surroundings
+from onceward.cli.shared import LedgerOptions, names_a_ledger
 from onceward.engine.calls import foreach_batch, journal, runs, sink_runs
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.calls.journal import Journal
+from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import (
@@ -34,8 +40,11 @@ from onceward.errors import (
     StateOfFailedAttempt,
     UnsupportedQuery,
 )
+from onceward.files.ledger import FolderLedger
 from onceward.ids import BatchId, PipelineId
+from onceward.kafka.ledger.chain import KafkaLedger
 from onceward.spark.batch.job import JobInterrupted
+from onceward.sql.ledger.table import DatabaseLedger
 from support.errors import raises
 
 
@@ -92,12 +101,15 @@ class Batches:
         pass
 
 
+HERE = FolderLedger("/mnt/the ledger").where
+
+
 class Sink(ForeachBatchSink):
     def __init__(
         self, settings: str = "alike", attempts: int = 1, resume: Any = "checkpoint"
     ) -> None:
         policy = SinkPolicy(PipelineId("p"), resume=resume, batch_attempts=attempts)
-        super().__init__(policy, where="here", settings=settings)
+        super().__init__(policy, ledger=HERE, settings=settings)
         self.targets: list[Target] = []
 
     def _new_target(self, policy: SinkPolicy) -> Any:
@@ -263,7 +275,9 @@ def test_a_second_try_knows_what_failed(sink: Any, monkeypatch: pytest.MonkeyPat
         call(sink, "run-1/q", 3)
     monkeypatch.setattr(Batches, "error", None)
     call(sink, "run-1/q", 3)
-    assert runs.find(runs.RunKey("run-1/q", "here"), "alike").batches.failed == BatchId("q", 3)  # type: ignore[union-attr,attr-defined]
+    assert runs.find(runs.RunKey("run-1/q", (HERE, "p")), "alike").batches.failed == BatchId(
+        "q", 3
+    )  # type: ignore[union-attr,attr-defined]
 
 
 def test_what_is_written_outside_the_block_is_refused(sink: Any) -> None:
@@ -395,7 +409,7 @@ def test_a_batch_that_is_given_up_is_one_paragraph_in_the_log(
     assert (
         record.getMessage()
         == "p: batch 3 is not written: SendFailed: lost on the way. Next: see to it. (onceward "
-        "status --pipeline-id p)"
+        "status --pipeline-id p --ledger-path '/mnt/the ledger')"
     )
     assert record.exc_info is None
 
@@ -621,7 +635,7 @@ def test_an_outdated_ledger_makes_it_begin_anew(
 def test_a_refused_second_call_is_no_failed_try(
     sink: Any, monkeypatch: pytest.MonkeyPatch, failed_before: bool
 ) -> None:
-    place = runs.RunKey("run-1/q", "here")
+    place = runs.RunKey("run-1/q", (HERE, "p"))
     if failed_before:
         monkeypatch.setattr(Batches, "error", SendFailed("lost"))
         with pytest.raises(SendFailed):
@@ -793,3 +807,34 @@ def test_a_file_that_cannot_be_written_for_a_moment_is_written(
     assert len(pauses) == min(fails, 2)
     assert list(files.written) == (["4.failed"] if left else [])
     assert ("has left this batch out" in caplog.text) is not left
+
+
+@pytest.mark.parametrize(
+    ("ledger", "options"),
+    [
+        (FolderLedger("/mnt/the ledger"), {"ledger_path": Path("/mnt/the ledger")}),
+        (KafkaLedger("b:9092"), {}),
+        (KafkaLedger("b:9092", topic="audit"), {"ledger_topic": "audit"}),
+        (
+            DatabaseLedger("postgresql://me:s%40crt@h/db?password=s%40crt&sslmode=require"),
+            {"ledger_url": "postgresql://me@h/db?sslmode=require"},
+        ),
+        (
+            DatabaseLedger("mysql://me:secret@h:3307/db", table="a.b"),
+            {"ledger_url": "mysql://me@h:3307/db", "ledger_table": "a.b"},
+        ),
+    ],
+)
+def test_a_ledger_says_by_which_options_a_command_names_it(
+    ledger: Ledger, options: dict[str, Any]
+) -> None:
+    found: list[LedgerOptions] = []
+
+    @names_a_ledger
+    def look(*, at: LedgerOptions) -> None:
+        found.append(at)
+
+    app = typer.Typer()
+    app.command()(look)
+    CliRunner().invoke(app, shlex.split(ledger.where.options), catch_exceptions=False)
+    assert found == [LedgerOptions(**options)]

@@ -78,7 +78,7 @@ class FanOut(ForeachBatchSink):
         first = next(iter(sinks.values()))
         super().__init__(
             first._policy,
-            where=first._where,
+            ledger=first._where[0],
             settings=(
                 tuple((name, sink._built_with) for name, sink in self._sinks.items()),
                 tuple(self._select.items()),

@@ -90,8 +90,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
             checkpointing=checkpointing,
         )
         before = set(vars(self))
-        where = (ledger.where, policy.pipeline)
-        super().__init__(policy, where=where, settings=_BuiltAlike(self))
+        super().__init__(policy, ledger=ledger.where, settings=_BuiltAlike(self))
         self._ledger = ledger
         self._commit_timeout_s = commit_timeout_s
         self._as_built: tuple[dict[str, Any], bytes] | None = None

@@ -30,8 +30,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import socket
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -39,7 +40,14 @@ from pathlib import Path
 
 from onceward import surroundings
 from onceward.durable import make, sync, write_new
-from onceward.engine.ledger.chain import Chain, Ledger, cut_off_error, new_owner, takeover_error
+from onceward.engine.ledger.chain import (
+    Chain,
+    Ledger,
+    LedgerPlace,
+    cut_off_error,
+    new_owner,
+    takeover_error,
+)
 from onceward.engine.ledger.record import LedgerRecord, decode, encode
 from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerUnreachable
 from onceward.ids import AttemptId, PipelineId
@@ -102,8 +110,9 @@ class FolderLedger(Ledger):
         return sorted(map(PipelineId, found))
 
     @property
-    def where(self) -> Hashable:
-        return ("folder", str(self.path))
+    def where(self) -> LedgerPlace:
+        path = str(self.path)
+        return LedgerPlace(("folder", path), shlex.join(["--ledger-path", path]))
 
 
 class FolderChain(Chain):

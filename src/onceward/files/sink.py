@@ -127,8 +127,8 @@ class FileSink(ForeachBatchSink):
         )
         self._ledger_is_beside = ledger is None
         self.writes_to = canonical_folder(place)
-        where = (self.settings.ledger.where, self.settings.policy.pipeline)
-        super().__init__(self.settings.policy, where=where, settings=self.settings)
+        at = self.settings.ledger.where
+        super().__init__(self.settings.policy, ledger=at, settings=self.settings)
 
     def new_target(self, policy: SinkPolicy | None = None) -> FileTarget:
         """Return the target that the engine drives, as a new process of the pipeline would make

@@ -33,7 +33,7 @@ class _LakeSink(ForeachBatchSink):
         self.writes_to = writes_to
         super().__init__(
             settings.policy,
-            where=(settings.ledger.where, settings.policy.pipeline),
+            ledger=settings.ledger.where,
             settings=settings,
         )
 

@@ -24,6 +24,7 @@ from onceward.engine.calls.advice import paragraph
 from onceward.engine.calls.batch import TO_FOREACH, Batch, passed_wrongly
 from onceward.engine.calls.sink_runs import SinkRuns
 from onceward.engine.ending import Ending
+from onceward.engine.ledger.chain import LedgerPlace
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
@@ -51,8 +52,8 @@ class ForeachBatchSink(ABC):
     refused. When a query is started again in the same process, the new run takes the sink over and
     fences what the old one left behind.
 
-    :param where: names the chain of batches that the sink continues, and the ledger that has it:
-        in one run of a query it has one owner.
+    :param ledger: has the chain of batches that the sink continues, which in one run of a query
+        has one owner.
     :param settings: of the sink; two sinks with one chain must have equal ones.
     """
 
@@ -72,9 +73,9 @@ class ForeachBatchSink(ABC):
             raise _remembered(passed_wrongly(what, cls.__name__), arguments[0])
         return super().__new__(cls)
 
-    def __init__(self, policy: SinkPolicy, *, where: Hashable, settings: object) -> None:
+    def __init__(self, policy: SinkPolicy, *, ledger: LedgerPlace, settings: object) -> None:
         self._policy = policy
-        self._where = where
+        self._where = (ledger, policy.pipeline)
         self._built_with = settings
         self._runs = SinkRuns(policy, settings, self._new_target)
         self._checked_run = ""
@@ -235,12 +236,13 @@ class ForeachBatchSink(ABC):
                 next_step = "start the query again, which settles it first."
                 log.warning("%s: stopped in batch %d. Next: %s", pipeline, batch_id, next_step)
             else:
+                command = f"onceward status --pipeline-id {pipeline} {self._where[0].options}"
                 log.error(
-                    "%s: batch %d is not written: %s (onceward status --pipeline-id %s)",
+                    "%s: batch %d is not written: %s (%s)",
                     pipeline,
                     batch_id,
                     paragraph(error),
-                    pipeline,
+                    command.rstrip(),
                 )
                 memory.is_logged = True
                 ids = {**events.batch_ids(), "pipeline": pipeline, "batch_id": batch_id}

@@ -3,6 +3,6 @@ follow it.
 
 Called by ``engine`` and ``sources``; runs in the driver. :mod:`record` is the value,
 :mod:`admission` the decision (both without I/O). A pipeline's records are a :mod:`chain`; it is
-kept in Kafka (:mod:`kafka_chain`, on :mod:`kafka_topic`), in a :mod:`folder`, or in a
-:mod:`table`.
+kept in a topic, a folder or a table (``onceward.kafka.ledger``, ``onceward.files.ledger``,
+``onceward.sql.ledger``).
 """

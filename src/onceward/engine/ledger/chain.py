@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from onceward import surroundings
@@ -109,6 +110,21 @@ class Chain(ABC):
         """Give back connections. Never raises."""
 
 
+@dataclass(frozen=True)
+class LedgerPlace:
+    """Where a ledger is: equal ones are one place.
+
+    :param names: what tells it from others.
+    :param options: by which an ``onceward`` command names it, without passwords, for a shell.
+    """
+
+    names: tuple[Hashable, ...]
+    options: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return str(self.names)
+
+
 class LedgerReader(Protocol):
     """Looks at the chains of a ledger, and disturbs nobody."""
 
@@ -150,8 +166,8 @@ class Ledger(ABC):
 
     @property
     @abstractmethod
-    def where(self) -> Hashable:
-        """Names the place: two sinks with equal ones keep their chains in one ledger."""
+    def where(self) -> LedgerPlace:
+        """The place: two sinks with equal ones keep their chains in one ledger."""
 
 
 def new_owner() -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onceward import patience
-from onceward.engine.ledger.chain import Chain, Ledger, cut_off_error
+from onceward.engine.ledger.chain import Chain, Ledger, LedgerPlace, cut_off_error
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import Fenced, LedgerOutdated, OncewardError, RecordTooLarge, ResourceError
 from onceward.ids import AttemptId, PipelineId, topic_name
@@ -376,8 +376,14 @@ class KafkaLedger(Ledger):
         return LedgerTopicReader(client, self.topic)
 
     @property
-    def where(self) -> Hashable:
-        return (self._settings("onceward")[0].bootstrap_servers, self.topic)
+    def where(self) -> LedgerPlace:
+        return topic_place(self._settings("onceward")[0].bootstrap_servers, self.topic)
+
+
+def topic_place(bootstrap_servers: Hashable, topic: str) -> LedgerPlace:
+    """Return where a ledger topic is. The brokers are left to a shell's own variable."""
+    options = "" if topic == DEFAULT_TOPIC else f"--ledger-topic {topic}"
+    return LedgerPlace((bootstrap_servers, topic), options)
 
 
 def _sequence(record: LedgerRecord | None) -> int:

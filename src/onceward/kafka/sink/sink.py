@@ -23,6 +23,7 @@ from onceward.errors import (
 )
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ids import topic_name
+from onceward.kafka.ledger.chain import topic_place
 from onceward.kafka.ledger.topic import DEFAULT_TOPIC
 from onceward.kafka.sink import columns, dead_letters
 from onceward.kafka.sink.attempt import KafkaAttempt
@@ -244,7 +245,7 @@ class KafkaSink(ForeachBatchSink):
         )
         super().__init__(
             self.settings.policy,
-            where=((client.bootstrap_servers, ledger_topic), name),
+            ledger=topic_place(client.bootstrap_servers, ledger_topic),
             settings=self.settings,
         )
         self._plain: PlainBatches | None = None

@@ -23,13 +23,22 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Hashable, Iterator
+import shlex
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from onceward import surroundings
-from onceward.engine.ledger.chain import Chain, Ledger, cut_off_error, new_owner, takeover_error
+from onceward.engine.ledger.chain import (
+    Chain,
+    Ledger,
+    LedgerPlace,
+    cut_off_error,
+    new_owner,
+    takeover_error,
+)
 from onceward.engine.ledger.record import LedgerRecord, decode, encode
 from onceward.errors import (
     CommitInDoubt,
@@ -135,8 +144,21 @@ class DatabaseLedger(Ledger):
             chain.close()
 
     @property
-    def where(self) -> Hashable:
-        return self.database.where, self.table
+    def where(self) -> LedgerPlace:
+        table = [] if self.table == DEFAULT_TABLE else ["--ledger-table", self.table]
+        options = shlex.join(["--ledger-url", _without_passwords(self.url), *table])
+        return LedgerPlace((self.database.where, self.table), options)
+
+
+def _without_passwords(url: str) -> str:
+    parts = urlsplit(url)
+    login, at, hosts = parts.netloc.rpartition("@")
+    query = [
+        option for option in parts.query.split("&") if "password" not in option.partition("=")[0]
+    ]
+    return urlunsplit(
+        parts._replace(netloc=login.partition(":")[0] + at + hosts, query="&".join(query))
+    )
 
 
 def _database_at(url: object) -> Database:

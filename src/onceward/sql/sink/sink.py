@@ -172,8 +172,8 @@ class DatabaseSink(ForeachBatchSink):
             commit_timeout_s=commit_timeout_s,
         )
         self.is_atomic = not xa
-        where = (self.settings.decided_in.where, self.settings.policy.pipeline)
-        super().__init__(self.settings.policy, where=where, settings=self.settings)
+        place = self.settings.decided_in.where
+        super().__init__(self.settings.policy, ledger=place, settings=self.settings)
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         must_be_a_frame(frame)
