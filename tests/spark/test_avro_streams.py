@@ -222,6 +222,51 @@ def test_a_registry_that_is_set_up_anew_between_two_processes_is_noticed(
         job.start()
 
 
+@pytest.mark.fault("avro-registry-replaced")
+def test_envelopes_have_their_registry_beside_the_checkpoint_too(
+    pipeline: Pipeline, memory: MemoryRegistry, forget: Callable[[], None]
+):
+    row = person()
+    place = {"type": "record", "name": "Place", "fields": [{"name": "table", "type": "string"}]}
+    envelope = {
+        "type": "record",
+        "name": "Envelope",
+        "fields": [
+            {"name": "before", "type": ["null", row]},
+            {"name": "after", "type": ["null", person(name="After")]},
+            {"name": "source", "type": place},
+            {"name": "op", "type": "string"},
+            {"name": "ts_ms", "type": "long"},
+        ],
+    }
+    memory.add("elsewhere", envelope, 9)
+    memory.add("changes", envelope, 10)
+    after = (1, {"id": 7, "name": "x"})
+    feed(pipeline, framed(9, envelope, before=(0, None), after=after, source={"table": "t"},
+         op="c", ts_ms=5))  # fmt: skip
+
+    def start() -> Any:
+        changes = ow.debezium.decode(
+            pipeline.frame(), registry=memory, subject="changes", refresh_s=0,
+            unknown_id_wait_s=0.0, checkpoint=pipeline.checkpoint,
+        )  # fmt: skip
+        return pipeline.start(
+            frame=changes.select("key", F.to_json("after").alias("value")),
+            transform=lambda frame: frame,
+        )
+
+    pipeline.failed(query := start())
+    assert isinstance(ow.error_of(query), NewSchemaId)
+    forget()
+    query = start()
+    assert query.awaitTermination(150)
+    assert [json.loads(m.value())["id"] for m in pipeline.visible()] == [7]
+    forget()
+    memory.add("changes", row, 10)
+    with pytest.raises(RegistryReplaced):
+        start()
+
+
 def test_without_the_checkpoint_each_process_meets_new_ids_itself(
     pipeline: Pipeline, memory: MemoryRegistry, forget: Callable[[], None]
 ):

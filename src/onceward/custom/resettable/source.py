@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar, cast
 
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
@@ -24,6 +23,7 @@ from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import ConfigurationError, ContradictoryOptions, SourceContractViolated
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.kafka.source.positions import distinct, newest_in
+from onceward.spark.batch.as_built import pickled
 from onceward.spark.batch.carried import Carrier
 from onceward.spark.session.settings import use_the_drivers_python
 
@@ -85,7 +85,12 @@ class _Source(ABC):
         source, schema = self, self._struct()
         # Here, and not in the first batch
         Fitting(schema)
-        _refuse_unpicklable(source)
+        pickled(
+            source,
+            "keep settings in the source (addresses, names), and open connections, files and "
+            "locks in its methods",
+            refusal=SourceContractViolated,
+        )
         starts_at = None if ledger is None or pipeline_id is None else _end_in(ledger, pipeline_id)
         reads_with, carrying = self._reads_with, Carrier()
         # Spark's registry of names is one for the session
@@ -241,17 +246,6 @@ def _check(
             next_step="pass both, those of the sink, to begin where its ledger ends; or none of "
             "them",
         )
-
-
-def _refuse_unpicklable(source: _Source) -> None:
-    try:
-        cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise SourceContractViolated(
-            f"{type(source).__name__} cannot be pickled: {error}",
-            next_step="keep settings in the source (addresses, names), and open connections, "
-            "files and locks in its methods",
-        ) from error
 
 
 def _end_in(ledger: Ledger, pipeline: str) -> Any:

@@ -1,5 +1,5 @@
 """Objects of the user's that go to the tasks: as they were built, whatever they open later in the
-driver. Driver only; called by the sinks whose settings hold such objects.
+driver. Driver only; called by the sinks and sources that hold such objects.
 """
 
 from __future__ import annotations
@@ -8,21 +8,23 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, OncewardError
 
 restore = cloudpickle.loads
 """Makes the object of :func:`pickled` again, in a task."""
 
 
-def pickled(thing: Any, next_step: str) -> bytes:
+def pickled(
+    thing: Any, next_step: str, *, refusal: type[OncewardError] = ConfigurationError
+) -> bytes:
     """Return ``thing`` as PySpark would send it to the tasks.
 
     :param next_step: of the error.
-    :raises ConfigurationError: it cannot be sent.
+    :raises OncewardError: ``refusal``: it cannot be sent.
     """
     try:
         return bytes(cloudpickle.dumps(thing))  # type: ignore[no-untyped-call]
     except Exception as error:
-        raise ConfigurationError(
+        raise refusal(
             f"{type(thing).__name__} cannot be sent to the tasks: {error}", next_step=next_step
         ) from error
