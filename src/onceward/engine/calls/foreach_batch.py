@@ -236,13 +236,12 @@ class ForeachBatchSink(ABC):
                 next_step = "start the query again, which settles it first."
                 log.warning("%s: stopped in batch %d. Next: %s", pipeline, batch_id, next_step)
             else:
-                command = f"onceward status --pipeline-id {pipeline} {self._where[0].options}"
                 log.error(
-                    "%s: batch %d is not written: %s (%s)",
+                    "%s: batch %d is not written: %s (onceward status --pipeline-id %s)",
                     pipeline,
                     batch_id,
                     paragraph(error),
-                    command.rstrip(),
+                    f"{pipeline} {self._where[0].options}".rstrip(),
                 )
                 memory.is_logged = True
                 ids = {**events.batch_ids(), "pipeline": pipeline, "batch_id": batch_id}
