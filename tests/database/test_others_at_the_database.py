@@ -192,9 +192,30 @@ def standby_is_gone(place: Place) -> Iterator[Callable[[bool], None]]:
             ] != ("gone" if is_gone else names):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
+            while is_gone and not _waits(place.server.url, connection):
+                assert time.monotonic() < deadline
 
     yield gone
     gone(False)
+
+
+def _waits(url: str, connection: psycopg.Connection) -> bool:
+    """Return whether a COMMIT waits for a standby: the checkpointer says so, in its own time
+    (SyncRepUpdateSyncStandbysDefined).
+    """
+    with psycopg.connect(url) as probe:
+        probe.execute("SET synchronous_commit = on")
+        probe.execute("SELECT pg_logical_emit_message(true, 'probe', '')")
+        commit = threading.Thread(target=probe.commit)
+        commit.start()
+        pid = (probe.info.backend_pid,)
+        waiting = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
+        while commit.is_alive():
+            if connection.execute(waiting, pid).fetchone() is not None:
+                connection.execute("SELECT pg_cancel_backend(%s)", pid)
+                commit.join()
+                return True
+        return False
 
 
 def test_a_commit_that_waits_for_a_standby_that_is_gone_is_in_doubt(
