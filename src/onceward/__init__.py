@@ -53,12 +53,12 @@ if TYPE_CHECKING:
     from onceward.operate.tracing import trace_batches as trace_batches
     from onceward.operate.waiting import wait as wait
     from onceward.spark.session.settings import spark_conf as spark_conf
-    from onceward.sql.ledger.table import DatabaseLedger as DatabaseLedger
+    from onceward.sql.ledger.database_ledger import DatabaseLedger as DatabaseLedger
     from onceward.sql.sink.sink import DatabaseSink as DatabaseSink
 
 _HOME = {
     "CommitResult": "onceward.engine.two_phase",
-    "DatabaseLedger": "onceward.sql.ledger.table",
+    "DatabaseLedger": "onceward.sql.ledger.database_ledger",
     "DatabaseSink": "onceward.sql.sink.sink",
     "DeltaSink": "onceward.lake.sinks",
     "FanOut": "onceward.custom.fan_out",

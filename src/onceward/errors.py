@@ -1,5 +1,7 @@
 """Errors of Onceward, in one tree. Each says what happened to which resource, and the next step.
 
+It is longer than 500 lines so that all of them are found in one place.
+
 ::
 
     OncewardError

@@ -30,6 +30,7 @@ from made_tables import (
 
 from onceward.errors import ServerUnreachable
 from onceward.mysql.binlog.blocks import CHANGES
+from onceward.mysql.binlog.column_types import ColumnKind
 from onceward.mysql.binlog.decoder import PIECE_BYTES, Decoder
 from onceward.mysql.binlog.event import (
     ANONYMOUS_GTID,
@@ -43,7 +44,6 @@ from onceward.mysql.binlog.event import (
     BinlogEvent,
 )
 from onceward.mysql.binlog.framing import events_of_file
-from onceward.mysql.binlog.table_map import ColumnKind
 from onceward.mysql.snapshot import chunks
 from onceward.mysql.snapshot.keys import KeyColumn
 from onceward.mysql.source import partitions

@@ -23,9 +23,9 @@ from made_tables import (
     text,
 )
 
+from onceward.mysql.binlog.column_types import ColumnKind
 from onceward.mysql.binlog.decoder import Decoder
 from onceward.mysql.binlog.event import QUERY
-from onceward.mysql.binlog.table_map import ColumnKind
 from onceward.mysql.snapshot.filtering import SnapshotFilter
 from onceward.mysql.snapshot.keys import KeyColumn, is_behind
 from onceward.mysql.snapshot.state import advance_snapshot

@@ -17,6 +17,7 @@ from upsert_kits import TasksOfUpsertsHere, UpsertKit
 
 import onceward as ow
 from onceward.delivery import opensearch_writer
+from onceward.delivery.opensearch_answers import NotTaken
 from onceward.delivery.upserts import Upsert
 from onceward.engine import task_job
 from onceward.engine.ledger.chain import Ledger
@@ -545,7 +546,7 @@ def test_rows_go_in_requests_as_large_as_the_server_takes():
         ]
         writer(rows)
         large = Upsert("large", "0.1.0", "attempt", "people", {"v": "x" * 2_000_000})
-        with pytest.raises(opensearch_writer.NotTaken, match=r"key 'large' has 2000.* bytes"):
+        with pytest.raises(NotTaken, match=r"key 'large' has 2000.* bytes"):
             writer([rows[0], large])
         writer.close()
         urllib3.request("POST", f"{server.url}/people/_refresh", timeout=60)

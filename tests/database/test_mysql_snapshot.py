@@ -16,7 +16,7 @@ import pytest
 from snapshot_play import SnapshotPlay, assert_chained, assert_the_same_again, writers
 
 from onceward.errors import BinlogPurged, ChangeUnreadable, ServerMisconfigured, ServerUnreachable
-from onceward.mysql.binlog.table_map import ColumnKind
+from onceward.mysql.binlog.column_types import ColumnKind
 from onceward.mysql.snapshot import chunks
 from onceward.mysql.snapshot.catalogue import TableDescription, describe_table
 from onceward.mysql.snapshot.chunks import ConsistentView, read_chunk

@@ -161,7 +161,7 @@ NOT_HERE: Sequence[tuple[str, str]] = (
     ("files/settings", _BYTES),
     ("files/values", _BYTES),
     ("delivery/redis_writer", _SERVER),
-    ("delivery/opensearch_writer", _SERVER),
+    ("delivery/opensearch_", _SERVER),
 )
 """Patched files that begin so."""
 

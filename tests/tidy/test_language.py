@@ -50,6 +50,7 @@ WIDE = {
     "onceward/custom/resettable/reader.py",
     "onceward/custom/resettable/source.py",
     "onceward/custom/two_phase.py",
+    "onceward/delivery/opensearch_answers.py",
     "onceward/delivery/opensearch_writer.py",
     "onceward/delivery/redis_writer.py",
     "onceward/delivery/row_files.py",

@@ -59,6 +59,16 @@ def test_every_module_says_what_it_is():
     assert silent == []
 
 
+def test_a_long_module_says_why():
+    silent = [
+        str(module.relative_to(ROOT))
+        for module in modules()
+        if len((text := module.read_text()).splitlines()) > 500
+        and "longer than 500 lines" not in (ast.get_docstring(ast.parse(text)) or "")
+    ]
+    assert silent == []
+
+
 @pytest.mark.parametrize(
     "module", [*sorted((SOURCE / "spark").glob("*.py"))], ids=lambda module: module.name
 )

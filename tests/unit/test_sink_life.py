@@ -44,7 +44,7 @@ from onceward.files.ledger import FolderLedger
 from onceward.ids import BatchId, PipelineId
 from onceward.kafka.ledger.chain import KafkaLedger
 from onceward.spark.batch.job import JobInterrupted
-from onceward.sql.ledger.table import DatabaseLedger
+from onceward.sql.ledger.database_ledger import DatabaseLedger
 from support.errors import raises
 
 

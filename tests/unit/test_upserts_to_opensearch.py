@@ -13,10 +13,10 @@ import pytest
 
 import onceward as ow
 from onceward.delivery import opensearch_writer
+from onceward.delivery.opensearch_answers import NotTaken
 from onceward.delivery.opensearch_writer import (
     ROW_BITS,
     SEQUENCE_BITS,
-    NotTaken,
     OpenSearchWriter,
     parse_seconds,
     version_number,

@@ -29,11 +29,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
+from onceward.delivery.opensearch_answers import (
+    CONFLICT,
+    NotTaken,
+    TooLarge,
+    error_in,
+    first_error,
+    never_passes,
+    refusal,
+)
 from onceward.delivery.upsert_writer import UpsertWriter, as_json
 from onceward.delivery.upserts import RESTORE, VERSION_FIELD, Upsert, refused
 from onceward.errors import (
-    AccessDenied,
-    AuthenticationFailed,
     ConfigurationError,
     DeliveryRefused,
     TableMissing,
@@ -54,7 +61,6 @@ counts by itself.
 _TIMEOUT_SECONDS = 30.0
 # A server takes 100 MB (http.max_content_length), 5 to 15 are advised; a proxy may take 1 MB
 _REQUEST_BYTES = 5_000_000
-_PAYLOAD_TOO_LARGE = 413
 # The server waits for a shard that is missing for as long, and then says so (its default, 1m, is
 # more than we wait).
 _ANSWER = "timeout=20s&filter_path=errors,items.*.status,items.*.error"
@@ -63,22 +69,6 @@ _ANSWER = "timeout=20s&filter_path=errors,items.*.status,items.*.error"
 _ASKED_OF_AN_INDEX = (
     "index.uuid,index.plugins.index_state_management.rollover_alias,index.lifecycle.rollover_alias"
 )
-# What the server has against a document or a request itself. Any other kind may pass, whatever its
-# status: 400 is also the answer of a closed index and of a cluster that has no shard left.
-_NEVER = frozenset(
-    {
-        "action_request_validation_exception", "document_parsing_exception",
-        "illegal_argument_exception", "invalid_index_name_exception", "json_parse_exception",
-        "mapper_exception", "mapper_parsing_exception", "parse_exception", "parsing_exception",
-        "routing_missing_exception", "settings_exception", "strict_dynamic_mapping_exception",
-        "x_content_parse_exception",
-    }
-)  # fmt: skip
-_CONFLICT = "version_conflict_engine_exception"
-# and all from 500 on
-_NOT_NOW = frozenset({408, 429})
-# A full disk, or a cluster without a manager: for a time, though an old server says 403.
-_BLOCKED = "cluster_block_exception"
 _AT_CONFLICT = re.compile(r"current version \[(\d+)\] is higher than the one provided \[\d+\]\Z")
 _DURATION = re.compile(r"(\d+)(nanos|micros|ms|s|m|h|d)")
 _UNITS = {"nanos": 1e-9, "micros": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -86,10 +76,6 @@ _MAPPING = (
     "let the index take such a document (change its mapping, with ignore_malformed for the field, "
     "say; one that requires _routing has to be made anew, without), and start the query again: it "
     "begins with this chunk, and has skipped nothing"
-)
-_ASK = (
-    "see what the server wants, and start the query again: it begins with this chunk, and has "
-    "skipped nothing"
 )
 
 
@@ -144,7 +130,7 @@ class OpenSearchWriter(UpsertWriter):
                 self._judge(rows, answers, wrong, later)
         self._must_be_the_same(index)
         if wrong:
-            raise _first_error(wrong)
+            raise first_error(wrong)
         if later:
             raise NotTaken(f"{len(later)} rows were not taken now: {later[0]}")
 
@@ -235,13 +221,13 @@ class OpenSearchWriter(UpsertWriter):
         half = len(part.upserts) // 2
         try:
             answers = self._asked("POST", path, part.body)
-        except _TooLarge as refusal:
+        except TooLarge as large:
             if not half:
                 raise NotTaken(
                     f"the row of key {part.upserts[0].key!r} has {len(part.body)} bytes, which is "
                     f"more than the server, or a proxy before it, takes in a request; raise its "
-                    f"limit (http.max_content_length, client_max_body_size): {refusal}"
-                ) from refusal
+                    f"limit (http.max_content_length, client_max_body_size): {large}"
+                ) from large
         else:
             yield part.upserts, answers
             return
@@ -281,11 +267,11 @@ class OpenSearchWriter(UpsertWriter):
             if error is None and (status < 300 or (status == 404 and upsert.row is None)):
                 # 404: there was nothing to delete, and the version is kept all the same
                 continue
-            kind, reason = _error_of_answer(error)
-            if kind == _CONFLICT:
+            kind, reason = error_in(error)
+            if kind == CONFLICT:
                 if not self._is_news(upsert, reason):
                     wrong.append(refused(upsert.key, _NEWER.format(reason), RESTORE))
-            elif kind in _NEVER and not _may_pass(status, kind):
+            elif never_passes(status, kind):
                 wrong.append(
                     refused(
                         upsert.key,
@@ -407,52 +393,15 @@ class OpenSearchWriter(UpsertWriter):
             return document
         if answer.status == 404 and missing is not None:
             return missing
-        kind, reason = _error_of_answer(
-            document.get("error") if isinstance(document, dict) else document
-        )
-        raise self._refused(
+        kind, reason = error_in(document.get("error") if isinstance(document, dict) else document)
+        raise refusal(
+            self.index,
             where,
             answer.status,
             kind,
             reason,
             its_own=isinstance(document, dict) and "error" in document,
         )
-
-    def _refused(
-        self, where: str, status: int, kind: str, reason: str, *, its_own: bool
-    ) -> Exception:
-        """Return what a refusal of a request as a whole means.
-
-        Its rows are judged one by one, so what is said of all of them is about the request, the
-        login or the index; or it is not the server's own word at all, but that of a proxy before
-        it.
-        """
-        what, details = (
-            f"OpenSearch refuses {where}: {status} {kind}: {reason}",
-            {"status": status},
-        )
-        if status == 401:
-            return AuthenticationFailed(
-                what,
-                next_step="pass the login that the server wants in url= (http://user:password@…)",
-                details=details,
-            )
-        if its_own and status == 403 and kind != _BLOCKED:
-            return AccessDenied(
-                what,
-                next_step=f"grant the login what docs/how-to/upsert.md lists, on {self.index}",
-                details=details,
-            )
-        if its_own and status == 404:
-            return TableMissing(
-                what,
-                next_step=f"create {self.index}, or let the server create it by itself",
-                details=details,
-            )
-        if its_own and kind in _NEVER and not _may_pass(status, kind):
-            return DeliveryRefused(what, next_step=_ASK, details=details)
-        later = _TooLarge if status == _PAYLOAD_TOO_LARGE else NotTaken
-        return later(f"{where} is not answered now: {status} {kind}: {reason}")
 
     def _headers(self) -> dict[str, str]:
         at = urlsplit(self.url)
@@ -488,14 +437,6 @@ class OpenSearchWriter(UpsertWriter):
         return self._pool
 
 
-class NotTaken(Exception):
-    """Not now. It is asked again."""
-
-
-class _TooLarge(NotTaken):
-    """A request is larger than the server, or a proxy before it, takes."""
-
-
 class _Index(NamedTuple):
     """``uuid`` None: it is not there yet."""
 
@@ -520,10 +461,8 @@ def version_number(upsert: Upsert, by_column: bool) -> int:
     """
     users, sequence, row = map(int, upsert.version.split("."))
     if by_column:
-        return (
-            # below 2**63, as the server takes it: it comes out of a column of such numbers
-            users
-        )
+        # below 2**63, as the server takes it: it comes out of a column of such numbers
+        return users
     if sequence + 1 >> SEQUENCE_BITS or row >> ROW_BITS:
         raise refused(
             upsert.key,
@@ -545,37 +484,6 @@ def parse_seconds(duration: str) -> float:
     """
     found = _DURATION.fullmatch(duration)
     return 0.0 if found is None else int(found[1]) * _UNITS[found[2]]
-
-
-def _may_pass(status: int, kind: str) -> bool:
-    return status >= 500 or status in _NOT_NOW or kind == _BLOCKED
-
-
-def _error_of_answer(error: Any) -> tuple[str, str]:
-    """Return the kind of an error and its reason, with the reason behind it, which has the
-    field.
-    """
-    if not isinstance(error, dict):
-        return "error", str(error)
-    reason = str(error.get("reason"))
-    behind = error.get("caused_by")
-    if isinstance(behind, dict) and behind.get("reason"):
-        reason += f": {behind['reason']}"
-    return str(error.get("type")), reason
-
-
-def _first_error(wrong: Sequence[DeliveryRefused]) -> DeliveryRefused:
-    """Return the first error, with how many there are."""
-    first = wrong[0]
-    if len(wrong) == 1:
-        return first
-    keys = [error.details["key"] for error in wrong]
-    return DeliveryRefused(
-        f"{first.message}; and {len(wrong) - 1} more of the chunk cannot be, the next of key "
-        f"{keys[1]!r}",
-        next_step=first.next_step,
-        details={"key": keys[0], "keys": keys[:100]},
-    )
 
 
 def client_library() -> Any:

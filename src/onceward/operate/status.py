@@ -414,7 +414,8 @@ def open_ledger(
             )
         return LedgerView(FolderLedger(path), kafka)
     if url is not None:
-        from onceward.sql.ledger.table import DEFAULT_TABLE, DatabaseLedger
+        from onceward.sql.ledger.database_ledger import DatabaseLedger
+        from onceward.sql.ledger.table import DEFAULT_TABLE
 
         return LedgerView(DatabaseLedger(url, table or DEFAULT_TABLE), kafka)
     from onceward.kafka.ledger.chain import KafkaLedger

@@ -16,7 +16,8 @@ from urllib.parse import quote, urlsplit
 from onceward.cli.doctor.checks import run_checks
 from onceward.cli.doctor.kinds import CheckResult, diagnose
 from onceward.delivery import opensearch_writer, redis_writer
-from onceward.delivery.opensearch_writer import NotTaken, OpenSearchWriter
+from onceward.delivery.opensearch_answers import NotTaken
+from onceward.delivery.opensearch_writer import OpenSearchWriter
 from onceward.errors import ConfigurationError, TargetUnreachable
 from onceward.formats.registry.client import SchemaRegistry
 from onceward.sql.ledger.database import Database, Session

@@ -1,6 +1,8 @@
 """One process's client of one Kafka cluster: blocking calls, and what the process knows of leaders
 and coordinators.
 
+It is longer than 500 lines because every call may learn of leaders and coordinators, or forget.
+
 Used in the driver and in executor processes. Thread safe. Never survives a fork: Spark's Python
 workers are forked from a daemon, and two processes reading one socket would take each other's
 answers.

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from onceward.errors import ChangeUnreadable, OncewardError
 from onceward.mysql.binlog.blocks import PendingRows, RowBlock, merge_changes, truncation_block
+from onceward.mysql.binlog.column_types import ColumnKind, TableColumn
 from onceward.mysql.binlog.compression import COMPRESSED_EVENTS, decompress
 from onceward.mysql.binlog.errors import (
     DROP_SYSTEM_VERSIONING,
@@ -42,7 +43,7 @@ from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.mysql.binlog.rows import RowLayout, describe_rows
 from onceward.mysql.binlog.sql_effects import Truncation
 from onceward.mysql.binlog.statements import classify
-from onceward.mysql.binlog.table_map import ID_BYTES, ColumnKind, TableColumn, TableMap
+from onceward.mysql.binlog.table_map import ID_BYTES, TableMap
 
 _FLAGS_AT = HEADER_BYTES + ID_BYTES
 _COLUMNS_AT = _FLAGS_AT + 2

@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from onceward.mysql.binlog.column_types import ColumnKind, TableColumn, decimal_bytes
 from onceward.mysql.binlog.errors import InvalidCell, damaged_data
 from onceward.mysql.binlog.rows import Bytes, Cells, Mask, Numbers, RowData
-from onceward.mysql.binlog.table_map import ColumnKind, TableColumn, TableMap, decimal_bytes
+from onceward.mysql.binlog.table_map import TableMap
 
 
 class CellBytes:

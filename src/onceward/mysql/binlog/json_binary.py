@@ -19,7 +19,7 @@ from decimal import Decimal
 from json.encoder import encode_basestring
 from typing import Any
 
-from onceward.mysql.binlog.table_map import MOST_SCALE, decimal_bytes
+from onceward.mysql.binlog.column_types import MOST_SCALE, decimal_bytes
 
 _MOST_ZEROS = 15
 """Digits before the point, and zeros behind it."""

@@ -27,10 +27,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceward.errors import OncewardError
+from onceward.mysql.binlog.column_types import TEMPORAL, ColumnKind, TableColumn
 from onceward.mysql.binlog.errors import InvalidCell, unreadable_change
 from onceward.mysql.binlog.json_binary import double_text
 from onceward.mysql.binlog.rows import Numbers
-from onceward.mysql.binlog.table_map import TEMPORAL, ColumnKind, TableColumn, TableMap
+from onceward.mysql.binlog.table_map import TableMap
 
 CONVERTED = TEMPORAL
 _SECOND_BYTES = 19

@@ -40,6 +40,7 @@ import pyarrow.compute as pc
 
 from onceward.errors import OncewardError
 from onceward.mysql.binlog.charsets import UTF8, decoder_for, single_byte_table
+from onceward.mysql.binlog.column_types import TEMPORAL, ColumnKind, TableColumn
 from onceward.mysql.binlog.errors import InvalidCell, damaged_data, unreadable_change
 from onceward.mysql.binlog.fixed_width import (
     CellBytes,
@@ -50,7 +51,7 @@ from onceward.mysql.binlog.fixed_width import (
 )
 from onceward.mysql.binlog.json_binary import InvalidJson, json_text
 from onceward.mysql.binlog.rows import Cells, Numbers, RowData
-from onceward.mysql.binlog.table_map import TEMPORAL, ColumnKind, TableColumn, TableMap
+from onceward.mysql.binlog.table_map import TableMap
 
 _PLAIN, _ZLIB = 0, 8
 _RAW = 8

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceward.errors import ServerMisconfigured
+from onceward.mysql.binlog.column_types import ColumnKind, TableColumn
 from onceward.mysql.binlog.event import Dialect
-from onceward.mysql.binlog.table_map import ColumnKind, TableColumn, TableMap
+from onceward.mysql.binlog.table_map import TableMap
 from onceward.mysql.binlog.values import select_expression
 from onceward.mysql.snapshot.keys import SORTED_HERE, SORTED_THERE, Key, KeyColumn, Query, quote
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceward.mysql.binlog.table_map import ColumnKind
+from onceward.mysql.binlog.column_types import ColumnKind
 
 Query = Callable[[str], Sequence[tuple[Any, ...]]]
 """Runs a statement and returns its rows."""

@@ -22,19 +22,13 @@ differ (:mod:`onceward.sql.ledger.database`): what each needs stands in :mod:`po
 from __future__ import annotations
 
 import logging
-import re
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from onceward import surroundings
 from onceward.engine.ledger.chain import (
     Chain,
-    Ledger,
-    LedgerPlace,
     cut_off_error,
     new_owner,
     takeover_error,
@@ -42,7 +36,6 @@ from onceward.engine.ledger.chain import (
 from onceward.engine.ledger.record import LedgerRecord, decode, encode
 from onceward.errors import (
     CommitInDoubt,
-    ConfigurationError,
     Fenced,
     LedgerBehind,
     LedgerUnreachable,
@@ -53,8 +46,6 @@ from onceward.errors import (
 from onceward.ids import AttemptId, PipelineId
 from onceward.sql.ledger import overdue
 from onceward.sql.ledger.database import Database, Session
-from onceward.sql.ledger.mysql import MySQL
-from onceward.sql.ledger.postgresql import PostgreSQL
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +53,6 @@ Work = Callable[[Session], None]
 Refusal = Callable[[Exception, str], OncewardError]
 
 DEFAULT_TABLE = "onceward_ledger"
-# "_batches" is added
-_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,54})?|[a-z_][a-z0-9_]{0,54}")
 BATCHES = "_batches"
 """Ends the name of the table with the records of batches."""
 BATCHES_KEPT = 10_000
@@ -88,88 +77,6 @@ _APPEND = (
 _IDENTITY = "SELECT identity FROM {table} WHERE pipeline = %s"
 _PIPELINES = "SELECT pipeline FROM {table} ORDER BY pipeline"
 _READ = "SELECT owner, sequence, record, state FROM {table} WHERE pipeline = %s"
-
-
-_KINDS: dict[str, type[PostgreSQL] | type[MySQL]] = {
-    "postgresql": PostgreSQL, "postgres": PostgreSQL, "mysql": MySQL, "mariadb": MySQL,
-}  # fmt: skip
-"""By the scheme of an address."""
-
-
-@dataclass(frozen=True)
-class DatabaseLedger(Ledger):
-    """Chains in a table of a database, which is created when it is missing: PostgreSQL (12 or
-    later), MySQL (8.0 or later) or MariaDB (10.6 or later).
-
-    Beside it is a second one, ``…_batches``, with the records of the last 10,000 batches of each
-    pipeline.
-
-    Needs the extra ``onceward[postgresql]`` or ``onceward[mysql]``, and for the login the rights
-    to SELECT, INSERT, UPDATE and DELETE; CREATE in the schema (MySQL: the database) where the
-    tables are missing.
-
-    :param url: ``postgresql://user:password@host:port/database?sslmode=…``, as libpq takes it.
-        What is not in it comes from libpq's own variables and files (``PGPASSWORD``,
-        ``~/.pgpass``), and ``target_session_attrs`` is ``read-write`` unless it says otherwise, so
-        that several hosts may be named. Or ``mysql://user:password@host:port/database?ssl_ca=…``
-        or ``mariadb://…``; behind the ``?`` PyMySQL's words.
-    :param table: its name, also ``schema.table``: lower case letters, digits and ``_``.
-    :raises ConfigurationError: no such URL or name, or the extra is not installed.
-    """
-
-    url: str = field(repr=False)
-    table: str = DEFAULT_TABLE
-    database: Database = field(init=False, repr=False, compare=False)
-    """The server that ``url`` names."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "database", _database_at(self.url))
-        is_name = isinstance(self.table, str) and _TABLE.fullmatch(self.table)
-        if not is_name or self.database.is_reserved(self.table):
-            raise ConfigurationError(
-                f"table={self.table!r} is not a usable name",
-                next_step="use lower case letters, digits and '_', and a schema and '.' before it "
-                "if need be",
-            )
-
-    def chain(self, pipeline: PipelineId) -> TableChain:
-        return TableChain(self.database, self.table, pipeline)
-
-    def pipelines(self) -> list[PipelineId]:
-        """Return the pipelines that have a row in the table; none where it is missing."""
-        chain = self.chain(PipelineId(""))
-        try:
-            return chain.pipelines()
-        finally:
-            chain.close()
-
-    @property
-    def where(self) -> LedgerPlace:
-        table = [] if self.table == DEFAULT_TABLE else ["--ledger-table", self.table]
-        options = shlex.join(["--ledger-url", _without_passwords(self.url), *table])
-        return LedgerPlace((self.database.where, self.table), options)
-
-
-def _without_passwords(url: str) -> str:
-    parts = urlsplit(url)
-    login, at, hosts = parts.netloc.rpartition("@")
-    query = [
-        option for option in parts.query.split("&") if "password" not in option.partition("=")[0]
-    ]
-    return urlunsplit(
-        parts._replace(netloc=login.partition(":")[0] + at + hosts, query="&".join(query))
-    )
-
-
-def _database_at(url: object) -> Database:
-    scheme, _, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
-    if scheme in _KINDS and rest:
-        return _KINDS[scheme](str(url))
-    raise ConfigurationError(
-        "DatabaseLedger(url=…) is no address of a database",
-        next_step="pass postgresql://user@host:port/database, mysql://user@host:port/database or "
-        "mariadb://…; in a password write % as %25, and other special characters in the same way",
-    )
 
 
 def _refused(error: Exception, what: str) -> OncewardError:

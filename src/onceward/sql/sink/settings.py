@@ -11,8 +11,8 @@ from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy, check_choice, must_be_decided, whole_number
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.sql.ledger.database import Database
+from onceward.sql.ledger.database_ledger import DatabaseLedger
 from onceward.sql.ledger.mysql import MySQL
-from onceward.sql.ledger.table import DatabaseLedger
 from onceward.sql.sink.dialect import Dialect
 
 

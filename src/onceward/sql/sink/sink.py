@@ -25,7 +25,8 @@ from onceward.engine.target import AtomicTarget, Target, Write
 from onceward.errors import InvalidColumn, UnsupportedQuery
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.spark.batch.query import RunningBatch
-from onceward.sql.ledger.table import DEFAULT_TABLE, DatabaseLedger
+from onceward.sql.ledger.database_ledger import DatabaseLedger
+from onceward.sql.ledger.table import DEFAULT_TABLE
 from onceward.sql.sink.attempt import DatabaseAttempt
 from onceward.sql.sink.columns import staged_columns
 from onceward.sql.sink.prepared_target import PreparedTarget

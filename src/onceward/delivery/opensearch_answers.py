@@ -1,0 +1,107 @@
+"""What OpenSearch's answers mean: what may pass, and what it will never take. Pure; called by
+:mod:`opensearch_writer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onceward.errors import AccessDenied, AuthenticationFailed, DeliveryRefused, TableMissing
+
+_PAYLOAD_TOO_LARGE = 413
+# What the server has against a document or a request itself. Any other kind may pass, whatever its
+# status: 400 is also the answer of a closed index and of a cluster that has no shard left.
+_NEVER = frozenset(
+    {
+        "action_request_validation_exception", "document_parsing_exception",
+        "illegal_argument_exception", "invalid_index_name_exception", "json_parse_exception",
+        "mapper_exception", "mapper_parsing_exception", "parse_exception", "parsing_exception",
+        "routing_missing_exception", "settings_exception", "strict_dynamic_mapping_exception",
+        "x_content_parse_exception",
+    }
+)  # fmt: skip
+CONFLICT = "version_conflict_engine_exception"
+# and all from 500 on
+_NOT_NOW = frozenset({408, 429})
+# A full disk, or a cluster without a manager: for a time, though an old server says 403.
+_BLOCKED = "cluster_block_exception"
+_ASK = (
+    "see what the server wants, and start the query again: it begins with this chunk, and has "
+    "skipped nothing"
+)
+
+
+class NotTaken(Exception):
+    """Not now. It is asked again."""
+
+
+class TooLarge(NotTaken):
+    """A request is larger than the server, or a proxy before it, takes."""
+
+
+def refusal(
+    index: str, where: str, status: int, kind: str, reason: str, *, its_own: bool
+) -> Exception:
+    """Return what a refusal of a request as a whole means.
+
+    Its rows are judged one by one, so what is said of all of them is about the request, the
+    login or the index; or it is not the server's own word at all, but that of a proxy before
+    it.
+    """
+    what = f"OpenSearch refuses {where}: {status} {kind}: {reason}"
+    details = {"status": status}
+    if status == 401:
+        return AuthenticationFailed(
+            what,
+            next_step="pass the login that the server wants in url= (http://user:password@…)",
+            details=details,
+        )
+    if its_own and status == 403 and kind != _BLOCKED:
+        return AccessDenied(
+            what,
+            next_step=f"grant the login what docs/how-to/upsert.md lists, on {index}",
+            details=details,
+        )
+    if its_own and status == 404:
+        return TableMissing(
+            what,
+            next_step=f"create {index}, or let the server create it by itself",
+            details=details,
+        )
+    if its_own and never_passes(status, kind):
+        return DeliveryRefused(what, next_step=_ASK, details=details)
+    later = TooLarge if status == _PAYLOAD_TOO_LARGE else NotTaken
+    return later(f"{where} is not answered now: {status} {kind}: {reason}")
+
+
+def never_passes(status: int, kind: str) -> bool:
+    """Return whether it is about the document or request itself, and would be said again."""
+    return kind in _NEVER and not (status >= 500 or status in _NOT_NOW)
+
+
+def error_in(error: Any) -> tuple[str, str]:
+    """Return the kind of an error and its reason, with the reason behind it, which has the
+    field.
+    """
+    if not isinstance(error, dict):
+        return "error", str(error)
+    reason = str(error.get("reason"))
+    behind = error.get("caused_by")
+    if isinstance(behind, dict) and behind.get("reason"):
+        reason += f": {behind['reason']}"
+    return str(error.get("type")), reason
+
+
+def first_error(wrong: Sequence[DeliveryRefused]) -> DeliveryRefused:
+    """Return the first error, with how many there are."""
+    first = wrong[0]
+    if len(wrong) == 1:
+        return first
+    keys = [error.details["key"] for error in wrong]
+    return DeliveryRefused(
+        f"{first.message}; and {len(wrong) - 1} more of the chunk cannot be, the next of key "
+        f"{keys[1]!r}",
+        next_step=first.next_step,
+        details={"key": keys[0], "keys": keys[:100]},
+    )
