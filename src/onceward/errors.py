@@ -474,8 +474,8 @@ class LedgerBehind(AdmissionRefused):
 
 
 class LedgerOutdated(AdmissionRefused):
-    """The ledger was read from a broker that no longer led it: more is committed than this run
-    knew.
+    """What this run knew of the ledger holds no longer: it was read from a broker that no longer
+    led it, or a failover has lost this run's takeover. It is taken and read anew.
     """
 
     recovery = Recovery.REOPEN

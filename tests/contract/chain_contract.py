@@ -13,7 +13,7 @@ import pytest
 
 from onceward.engine.ledger.chain import Chain
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
-from onceward.errors import CommitInDoubt, Fenced
+from onceward.errors import CommitInDoubt, Fenced, LedgerBehind, LedgerOutdated, Recovery
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 from onceward_testing.sink_contract import certain
 
@@ -193,3 +193,63 @@ class ChainContract:
         taken.take()
         taken.close()
         taken.close()
+
+
+class RestoredContract(ChainContract):
+    """Of stores that may be restored from an older copy, or fail over to one, while a query runs.
+
+    ``copy`` copies the chain's store, and returns what puts the copy in its place.
+    """
+
+    @pytest.mark.parametrize("looks", ["newest", "begin", "append", "settle"])
+    def test_records_that_are_gone_are_noticed_and_nobody_newer_is_blamed(
+        self, store: Store, copy: Callable[[], Callable[[], None]], looks: str
+    ) -> None:
+        chain = store.chain()
+        first = append(chain, chain.take())
+        restore = copy()
+        second = append(chain, first)
+        begun = record(2, chain.begin(second))
+        restore()
+        with pytest.raises(LedgerBehind):
+            {
+                "newest": chain.newest,
+                "begin": lambda: chain.begin(second),
+                "append": lambda: chain.append(begun),
+                "settle": chain.settle,
+            }[looks]()
+        assert [found.sequence for found in store.chain().history()] == [0]
+        assert store.chain().take() == first
+
+    def test_records_that_are_gone_when_a_doubt_is_settled_are_noticed(
+        self, store: Store, copy: Callable[[], Callable[[], None]]
+    ) -> None:
+        chain = store.chain()
+        first = append(chain, chain.take())
+        restore = copy()
+        second = append(chain, first)
+        third = record(2, chain.begin(second))
+        with store.unanswered(chain, False), pytest.raises(CommitInDoubt):
+            chain.append(third)
+        restore()
+        with pytest.raises(LedgerBehind):
+            chain.settle()
+
+    @pytest.mark.parametrize("looks", ["begin", "append"])
+    def test_a_takeover_that_is_gone_alone_is_repeated(
+        self, store: Store, copy: Callable[[], Callable[[], None]], looks: str
+    ) -> None:
+        """It stops nobody: all records are there."""
+        old = store.chain()
+        first = append(old, old.take())
+        restore = copy()
+        chain = store.chain()
+        begun = record(1, chain.begin(chain.take()))
+        restore()
+        with pytest.raises(LedgerOutdated) as lost:
+            {"begin": lambda: chain.begin(first), "append": lambda: chain.append(begun)}[looks]()
+        assert lost.value.recovery is Recovery.REOPEN
+        again = store.chain()
+        append(again, again.take())
+        with pytest.raises(Fenced):
+            old.begin(first)

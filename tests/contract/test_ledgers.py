@@ -20,7 +20,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from chain_contract import ChainContract, P, Store, append, record
+from chain_contract import ChainContract, P, RestoredContract, Store, append, record
 
 import onceward as ow
 from onceward.engine.ledger.chain import Chain
@@ -29,7 +29,6 @@ from onceward.errors import (
     CommitInDoubt,
     ConfigurationError,
     Fenced,
-    LedgerBehind,
     LedgerUnreachable,
     LedgerUnreadable,
     TransactionTimedOut,
@@ -71,10 +70,24 @@ while appended < count:
 """
 
 
-class TestFolder(ChainContract):
+class TestFolder(RestoredContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Store:
         return Store(lambda: ow.FolderLedger(tmp_path).chain(P), _unsynced)
+
+    @pytest.fixture
+    def copy(self, tmp_path: Path) -> Callable[[], Callable[[], None]]:
+        copied = tmp_path.with_name(f"{tmp_path.name}-copy")
+
+        def restore() -> None:
+            shutil.rmtree(tmp_path / P)
+            shutil.copytree(copied, tmp_path / P)
+
+        def copy() -> Callable[[], None]:
+            shutil.copytree(tmp_path / P, copied)
+            return restore
+
+        return copy
 
     def test_old_entries_are_removed_and_cannot_be_won_again(
         self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -175,15 +188,6 @@ class TestFolder(ChainContract):
             assert chain.settle() == first
             append(chain, first)
 
-    def test_a_folder_that_is_gone_or_restored_is_noticed_by_who_works_with_it(
-        self, store: Store, tmp_path: Path
-    ) -> None:
-        chain = store.chain()
-        first = append(chain, chain.take())
-        (tmp_path / P / f"{1:020}.json").unlink()
-        with pytest.raises(LedgerBehind):
-            chain.begin(first)
-
     def test_a_folder_that_is_gone_as_a_whole_may_be_on_a_disk_that_is_not_mounted(
         self, store: Store, tmp_path: Path
     ) -> None:
@@ -278,7 +282,7 @@ def _a_client_beside(server: LocalPostgres | LocalMySQL) -> Iterator[Callable[[s
             yield connection.execute
 
 
-class DatabaseContract(ChainContract):
+class DatabaseContract(RestoredContract):
     """What a table owes besides; ``server`` has an ``url``."""
 
     @pytest.fixture
@@ -296,6 +300,25 @@ class DatabaseContract(ChainContract):
         yield Store(chain, lost_commit)
         for each in chains:
             each.close()
+
+    @pytest.fixture
+    def copy(
+        self, server: LocalPostgres | LocalMySQL, ledger: ow.DatabaseLedger
+    ) -> Iterator[Callable[[], Callable[[], None]]]:
+        names = [ledger.table, f"{ledger.table}_batches"]
+
+        def copy() -> Callable[[], None]:
+            for name in names:
+                execute(f"CREATE TABLE {name}_copy AS SELECT * FROM {name}")  # noqa: S608
+            return restore
+
+        def restore() -> None:
+            for name in names:
+                execute(f"DELETE FROM {name}")  # noqa: S608
+                execute(f"INSERT INTO {name} SELECT * FROM {name}_copy")  # noqa: S608
+
+        with _a_client_beside(server) as execute:
+            yield copy
 
     @pytest.mark.fault("database-commit-late")
     def test_a_commit_that_arrives_late_is_waited_for(self, store: Store) -> None:

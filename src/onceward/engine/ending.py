@@ -19,6 +19,7 @@ from onceward.errors import (
     BatchTimedOut,
     CommitInDoubt,
     Fenced,
+    LedgerBehind,
     OncewardError,
     TransactionTimedOut,
 )
@@ -106,7 +107,7 @@ def settle_doubt(
     log.warning("%s: %s is in doubt (%s); asking the ledger", record.pipeline, record.batch, error)
     try:
         newest = target.settle()
-    except Fenced:
+    except (Fenced, LedgerBehind):
         raise
     except OncewardError as unsettled:
         # Never an error that may be retried: as long as nobody knows, running the batch again

@@ -47,9 +47,16 @@ from onceward.engine.ledger.chain import (
     cut_off_error,
     new_owner,
     takeover_error,
+    takeover_lost_error,
 )
 from onceward.engine.ledger.record import LedgerRecord, decode, encode
-from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerUnreachable
+from onceward.errors import (
+    CommitInDoubt,
+    ConfigurationError,
+    Fenced,
+    LedgerUnreachable,
+    OncewardError,
+)
 from onceward.ids import AttemptId, PipelineId
 
 log = logging.getLogger(__name__)
@@ -61,6 +68,7 @@ _IDENTITY = "identity"
 _KEPT = 1_000
 """Entries behind the newest record, for whoever wants to know what was."""
 _NOBODY = -1
+_RESTORED = "the folder was deleted, or restored from an older copy"
 _LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "tmpfs"}
 """File systems whose ``link`` fails exactly if the name is there, and has happened or not when it
 returns.
@@ -121,8 +129,9 @@ class FolderChain(Chain):
     def __init__(self, path: Path, pipeline: PipelineId) -> None:
         self._folder = path / pipeline
         self._pipeline = pipeline
-        # the slot behind the newest entry, as far as known
+        # the slot behind the newest entry, and the newest record's sequence, as far as known
         self._next = 0
+        self._known = -1
         self._owner = _NOBODY
         self._attempts = 0
         # the last record that was to be
@@ -180,7 +189,21 @@ class FolderChain(Chain):
 
     def newest(self) -> LedgerRecord | None:
         """Return the newest record, after a look that the chain is still ours."""
-        return next(self._records(self._still_ours()), None)
+        newest = self._newest_of(self._still_ours())
+        self._known = -1 if newest is None else newest.sequence
+        return newest
+
+    def _newest_of(self, slots: list[int]) -> LedgerRecord | None:
+        """Return the newest record.
+
+        :raises LedgerBehind: it is older than one that this owner has seen.
+        """
+        newest = next(self._records(slots), None)
+        found = -1 if newest is None else newest.sequence
+        if found < self._known:
+            what = f"ended with sequence {self._known} and now ends with {found}: {_RESTORED}"
+            raise cut_off_error(self._pipeline, str(self._folder), what)
+        return newest
 
     def identity(self) -> str:
         """Return the chain's identity, drawn when its folder was made."""
@@ -203,11 +226,7 @@ class FolderChain(Chain):
 
         :raises Fenced: another owner has taken a slot.
         """
-        if self._next - 1 not in self._still_ours():
-            what = (
-                "has lost its newest entry: the folder was deleted, or restored from an older copy"
-            )
-            raise cut_off_error(self._pipeline, str(self._folder), what)
+        self._must_end_here(self._still_ours())
         self._attempts += 1
         return AttemptId(self._owner, self._attempts)
 
@@ -216,12 +235,18 @@ class FolderChain(Chain):
         self._appended = encode(record)
         if not self._won(self._appended):
             raise self._overtaken()
-        # the name was free because its entry has been removed
-        if self._listed()[1] > self._next:
+        slots, floor = self._listed()
+        try:
+            # the name was free because its entry has been removed
+            if floor > self._next:
+                raise self._overtaken()
+            self._must_end_here([slot for slot in slots if slot != self._next])
+        except OncewardError:
             with suppress(OSError):
                 self._path(self._next).unlink()
-            raise self._overtaken()
+            raise
         self._next += 1
+        self._known = record.sequence
         if self._next % _KEPT == 0:
             self._remove_old()
 
@@ -293,6 +318,16 @@ class FolderChain(Chain):
         if self._next in slots or floor > self._next:
             raise self._overtaken()
         return slots
+
+    def _must_end_here(self, slots: list[int]) -> None:
+        """Check that the newest of ``slots`` is the entry that this owner knows.
+
+        :raises LedgerBehind: records are gone.
+        :raises LedgerOutdated: only its takeover is.
+        """
+        if self._next - 1 not in slots:
+            self._newest_of(slots)
+            raise takeover_lost_error(self._pipeline, str(self._folder), _RESTORED)
 
     def _overtaken(self) -> Fenced:
         return takeover_error(self._pipeline, f"{self._folder}, slot {self._next}")

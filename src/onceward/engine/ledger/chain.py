@@ -22,7 +22,7 @@ from typing import ClassVar, Protocol
 
 from onceward import surroundings
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import Fenced, LedgerBehind
+from onceward.errors import Fenced, LedgerBehind, LedgerOutdated
 from onceward.ids import AttemptId, PipelineId
 
 
@@ -55,7 +55,10 @@ class Chain(ABC):
 
     @abstractmethod
     def newest(self) -> LedgerRecord | None:
-        """Read the newest record anew. As the owner."""
+        """Read the newest record anew. As the owner.
+
+        :raises LedgerBehind: it is older than one that this owner has seen.
+        """
 
     @abstractmethod
     def identity(self) -> str:
@@ -99,6 +102,8 @@ class Chain(ABC):
     def settle(self) -> LedgerRecord | None:
         """End all doubt: afterwards a late append can no longer arrive. Returns the newest
         record.
+
+        :raises LedgerBehind: it is older than one that this owner has seen.
         """
 
     @abstractmethod
@@ -183,6 +188,20 @@ def takeover_error(pipeline: PipelineId, where: str) -> Fenced:
         f"a newer copy of pipeline {pipeline} has taken its chain in {where}",
         next_step="leave this copy stopped; if two are running by mistake, give one another "
         "pipeline_id",
+    )
+
+
+def takeover_lost_error(pipeline: PipelineId, where: str, how: str) -> LedgerOutdated:
+    """Return the error of an owner whose own takeover is gone, and no record with it.
+
+    :param how: it can have come.
+    """
+    return LedgerOutdated(
+        f"pipeline {pipeline} had taken its chain in {where}, and the chain has an older owner "
+        f"now, with all records: {how}",
+        next_step="nothing; the chain is taken and read anew. If it repeats, see that all copies "
+        "of the pipeline have one database, and machines whose clocks agree",
+        details={"pipeline": pipeline},
     )
 
 

@@ -16,7 +16,14 @@ from typing import Any
 from onceward import patience
 from onceward.engine.ledger.chain import Chain, Ledger, LedgerPlace, cut_off_error
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import Fenced, LedgerOutdated, OncewardError, RecordTooLarge, ResourceError
+from onceward.errors import (
+    Fenced,
+    LedgerBehind,
+    LedgerOutdated,
+    OncewardError,
+    RecordTooLarge,
+    ResourceError,
+)
 from onceward.ids import AttemptId, PipelineId, topic_name
 from onceward.kafka.ledger.reader import LedgerTopicReader
 from onceward.kafka.ledger.topic import DEFAULT_TOPIC, LedgerTopic
@@ -106,10 +113,24 @@ class KafkaChain(Chain):
         )
 
     def newest(self) -> LedgerRecord | None:
-        newest = self._topic.newest()
+        known, newest = self._committed, self._topic.newest()
         self._committed = _sequence(newest)
         self._confirmed = False
+        if self._committed < known:
+            raise self._cut_off(known)
         return newest
+
+    def _cut_off(self, known: int) -> LedgerBehind:
+        """Return the error for a ledger that ends before the sequence that its owner knows.
+
+        :raises LedgerOutdated: it does not, but a broker that no longer leads it was asked.
+        """
+        self.confirm()
+        what = (
+            f"ended with sequence {known} and now ends with {self._committed}: the topic was "
+            "deleted, truncated or restored from an older copy"
+        )
+        return cut_off_error(self._pipeline, f"ledger topic {self._topic.topic}", what)
 
     def identity(self) -> str:
         """Return the topic's (KIP-516), where brokers tell it: since 2.8."""
@@ -154,12 +175,7 @@ class KafkaChain(Chain):
         """
         newest = self.newest()
         if _sequence(newest) < _sequence(known):
-            self.confirm()
-            what = (
-                f"ended with sequence {_sequence(known)} and now ends with {_sequence(newest)}: "
-                "the topic was deleted, truncated or restored from an older copy"
-            )
-            raise cut_off_error(self._pipeline, f"ledger topic {self._topic.topic}", what)
+            raise self._cut_off(_sequence(known))
         if newest is not None and (known is None or newest.attempt != known.attempt):
             raise Fenced(
                 f"a newer copy of pipeline {self._pipeline} has written {newest.batch} (sequence "

@@ -32,11 +32,11 @@ from onceward.engine.ledger.chain import (
     cut_off_error,
     new_owner,
     takeover_error,
+    takeover_lost_error,
 )
 from onceward.engine.ledger.record import LedgerRecord, decode, encode
 from onceward.errors import (
     CommitInDoubt,
-    Fenced,
     LedgerBehind,
     LedgerUnreachable,
     OncewardError,
@@ -60,6 +60,10 @@ BATCHES_KEPT = 10_000
 _IDLE_MS = 30_000
 _STATEMENT_MS = 60_000
 _NOBODY = -1
+_RESTORED = (
+    "the database was restored from an older copy, or a standby was promoted that had not all of "
+    "it"
+)
 # Later ones are of a ledger whose row somebody has removed since.
 _KEEP_NO_OTHER = "DELETE FROM {batches} WHERE pipeline = %s AND (sequence <= %s OR sequence > %s)"
 _KEPT = (
@@ -154,7 +158,7 @@ class TableChain(Chain):
 
     def _now_ours(self, found: Any) -> LedgerRecord | None:
         if found is None:
-            raise self._overtaken()
+            raise self._without_its_row()
         self._owner, self._attempts = int(found[0]), 0
         newest = self._decoded(found[2])
         self._known = (-1, "") if newest is None else (newest.sequence, newest.state.value)
@@ -172,12 +176,7 @@ class TableChain(Chain):
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
         found = self._ours()
         if (int(found[1]), found[3]) != self._known:
-            what = (
-                f"ended with sequence {self._known[0]} ({self._known[1] or 'empty'}) and now ends "
-                f"with {found[1]} ({found[3] or 'empty'}): the database was restored from an "
-                "older copy, or a standby was promoted that had not all of it"
-            )
-            raise cut_off_error(self._pipeline, self._place, what)
+            raise self._cut_off(found)
         self._attempts += 1
         return AttemptId(self._owner, self._attempts)
 
@@ -210,7 +209,8 @@ class TableChain(Chain):
                 self._durably(connection)
                 parameters = (*row, self._pipeline, self._owner, *self._known)
                 if connection.execute(self._sql(_APPEND), parameters).rowcount != 1:
-                    raise self._overtaken()
+                    found = connection.execute(self._sql(_READ), (self._pipeline,)).fetchone()
+                    raise self._cut_off(self._must_be_ours(found))
                 connection.execute(self._sql(self._database.keep), (self._pipeline, *row))
                 keys = (self._pipeline, record.sequence - BATCHES_KEPT, record.sequence)
                 connection.execute(self._sql(_KEEP_NO_OTHER), keys)
@@ -284,8 +284,7 @@ class TableChain(Chain):
                 found = connection.execute(
                     self._sql(_READ + self._database.for_share), (self._pipeline,)
                 ).fetchone()
-                if found is None or int(found[0]) != self._owner:
-                    raise self._overtaken()
+                self._must_be_ours(found)
                 yield connection
                 connection.commit()
                 self._database.let_go(connection, self._named, self._pipeline)
@@ -304,10 +303,8 @@ class TableChain(Chain):
     def settle(self) -> LedgerRecord | None:
         # its own transaction may still be under way: the update below waits for it
         self._forget_connection()
-        found = self._read_row(_READ, (self._pipeline,))
-        # For good: and shall not wait for the decision of the newer owner
-        if found is not None and int(found[0]) != self._owner:
-            raise self._overtaken()
+        # A newer owner is one for good: and shall not wait for its decision
+        self._ours()
         with self._talking() as connection:
             self._durably(connection)
             parameters = (new_owner(), self._pipeline, self._owner)
@@ -318,9 +315,10 @@ class TableChain(Chain):
             # 3. the server carries it out: a batch that counted as lost is decided.
             # An update of the same row waits for its lock, sees what became of the COMMIT, and
             # fences it.
-            if connection.execute(self._sql(_TAKE_AGAIN), parameters).rowcount != 1:
-                raise self._overtaken()
+            taken = connection.execute(self._sql(_TAKE_AGAIN), parameters).rowcount == 1
             found = connection.execute(self._sql(_READ), (self._pipeline,)).fetchone()
+            if not taken:
+                raise self._cut_off(self._must_be_ours(found))
             connection.commit()
         return self._now_ours(found)
 
@@ -347,15 +345,35 @@ class TableChain(Chain):
     # the database
 
     def _ours(self) -> Any:
-        found = self._read_row(_READ, (self._pipeline,))
+        return self._must_be_ours(self._read_row(_READ, (self._pipeline,)))
+
+    def _must_be_ours(self, found: Any) -> Any:
+        """Check the chain's row.
+
+        :raises Fenced: it has a newer owner: they grow.
+        :raises LedgerBehind: it ends before what this owner has seen.
+        :raises LedgerOutdated: it has an older owner, and all records.
+        """
         if found is None:
             raise self._without_its_row()
-        if int(found[0]) != self._owner:
-            raise self._overtaken()
+        owner, sequence = int(found[0]), int(found[1])
+        if owner > self._owner:
+            raise takeover_error(self._pipeline, self._place)
+        if sequence < self._known[0]:
+            raise self._cut_off(found)
+        if owner < self._owner:
+            raise takeover_lost_error(self._pipeline, self._place, _RESTORED)
         return found
 
     def _without_its_row(self) -> LedgerBehind:
         return cut_off_error(self._pipeline, self._place, "has lost its row")
+
+    def _cut_off(self, found: Any) -> LedgerBehind:
+        what = (
+            f"ended with sequence {self._known[0]} ({self._known[1] or 'empty'}) and now ends "
+            f"with {found[1]} ({found[3] or 'empty'}): {_RESTORED}"
+        )
+        return cut_off_error(self._pipeline, self._place, what)
 
     def _read_row(self, statement: str, parameters: tuple[object, ...]) -> Any:
         """Read one row. A connection that broke since the last batch is replaced once."""
@@ -394,9 +412,6 @@ class TableChain(Chain):
             if text is None
             else decode(text.encode(), where=f"{self._place}, row {self._pipeline!r}")
         )
-
-    def _overtaken(self) -> Fenced:
-        return takeover_error(self._pipeline, self._place)
 
     @contextmanager
     def _talking(self) -> Iterator[Session]:
