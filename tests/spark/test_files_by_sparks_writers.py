@@ -4,7 +4,10 @@ twice.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import shutil
 import time
 import uuid
 from collections import Counter
@@ -13,6 +16,7 @@ from typing import Any
 
 import pyarrow.dataset as dataset
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -24,9 +28,11 @@ from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import (
+    BatchNotWritten,
     ComputationsMixed,
     ConfigurationError,
     InvalidColumn,
+    OncewardError,
     RowRefused,
     SendFailed,
 )
@@ -316,3 +322,44 @@ def test_a_query_that_is_stopped_has_not_failed(spark: SparkSession, tmp_path: P
     assert spark.read.parquet(str(tmp_path / "out")).count() == 200
     left = (tmp_path / "out" / "_onceward" / "prepared").iterdir()
     assert [path for path in left if path.suffix != ".published"] == []
+
+
+def test_a_folder_restored_from_a_backup_goes_back_as_the_error_says(
+    spark: SparkSession, tmp_path: Path
+):
+    """Ledger and files have lost the same batches: Spark runs them again."""
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    source.mkdir()
+
+    def run(*numbers: int) -> OncewardError | None:
+        for number in numbers:
+            file = source / f"{number}.txt"
+            file.write_text(f"{number}\n")
+            os.utime(file, (1_700_000_000 + number,) * 2)
+        query = (
+            spark.readStream.option("maxFilesPerTrigger", 1)
+            .text(str(source))
+            .writeStream.option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .foreachBatch(sink(tmp_path))
+            .start()
+        )
+        with contextlib.suppress(StreamingQueryException):
+            query.awaitTermination(120)
+        return ow.error_of(query)
+
+    assert run(0, 1) is None
+    shutil.copytree(tmp_path / "out", tmp_path / "backup")
+    assert run(2, 3) is None
+    shutil.rmtree(tmp_path / "out")
+    shutil.move(tmp_path / "backup", tmp_path / "out")
+    error = run(4)
+    assert isinstance(error, BatchNotWritten)
+    commits, offsets = re.findall(r"(commits|offsets)/(\d+) and above", error.next_step)
+    for folder, first in (commits, offsets):
+        for number in range(int(first), 5):
+            (checkpoint / folder / str(number)).unlink(missing_ok=True)
+            (checkpoint / folder / f".{number}.crc").unlink(missing_ok=True)
+    assert run() is None
+    found = spark.read.parquet(str(tmp_path / "out")).select("value").collect()
+    assert Counter(row.value for row in found) == Counter("01234")

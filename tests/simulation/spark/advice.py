@@ -26,11 +26,13 @@ _REWIND = re.compile(
     r"move away from \S+ the files commits/(\d+) and above and offsets/(\d+) and above.*? start it"
     r'(?: once with resume="(\w+)")?'
 )
+_LOST_END = re.compile(r"^if ledger and output have lost the same .*?; else ")
+"""No ledger here loses its records, nor does any output."""
 _COMPLETE = 'start once with resume="write_missing"'
 _LEFT_OUT = re.compile(
     r'call the sink for every batch.*? start once with resume="(skip_missing|adopt)"'
 )
-_FROM_LEDGER = 'kafka_source(starting="ledger")'
+_FROM_LEDGER = 'kafka_source(starting="ledger"'
 _TOGETHER, _LEAVE = (
     "hand all frames of a batch over together",
     "let the sink's errors leave the function",
@@ -82,7 +84,7 @@ class Operator:
 
     def follows(self, error: Any) -> bool:
         """Do what ``error`` says. False: it is nothing that is done here."""
-        world, words = self._world, error.next_step
+        world, words = self._world, _LOST_END.sub("", error.next_step)
         if not self._cares() or self._deeds >= _MOST:
             return False
         rewind = _REWIND.search(words)

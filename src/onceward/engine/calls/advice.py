@@ -51,9 +51,13 @@ class Refusal(NamedTuple):
         )
 
 
+_READ_AT_THE_LEDGER = (
+    'kafka_source(starting="ledger", pipeline_id=…, otherwise="error"), with ledger_topic= or '
+    "ledger= where the sink's ledger is not the default topic (a source of your own: "
+    "stream(ledger=…, pipeline_id=…))"
+)
 _AT_THE_LEDGER = (
-    'with a new, empty checkpoint, KafkaSink(resume="ledger") and kafka_source(starting="ledger") '
-    "(of a source of your own: stream(ledger=…, pipeline_id=…))"
+    f'with a new, empty checkpoint, resume="ledger" of the sink and {_READ_AT_THE_LEDGER}'
 )
 _ONE_BLOCK = (
     "hand all frames of a batch over together, `with sink.batch(frame, batch_id) as batch: "
@@ -84,7 +88,9 @@ REFUSALS: Mapping[Admission, Refusal] = {
         "before were written by another sink, or a foreachBatch function skipped them in an "
         "earlier run",
         (
-            "if the ledger was lost, find out from the output how far it goes",
+            "if the ledger was lost, find out from the output how far it goes; if that has lost "
+            "all rows with it (a backup of before the first batch), start with a new, empty "
+            "checkpoint",
             "to begin a chain on an existing checkpoint on purpose (migration, or skipped "
             'batches), start once with resume="adopt" while the pipeline has no ledger record, '
             "and call the sink for every batch from then on",
@@ -114,8 +120,7 @@ REFUSALS: Mapping[Admission, Refusal] = {
         '{batch} was offered with resume="ledger", but it does not begin where the ledger ends: '
         "{offsets}",
         (
-            'read with kafka_source(starting="ledger"), or a source of your own with '
-            "stream(ledger=…, pipeline_id=…), and a new, empty checkpoint, so that nothing is "
+            f"read with {_READ_AT_THE_LEDGER}, and a new, empty checkpoint, so that nothing is "
             "skipped or repeated",
         ),
     ),
@@ -136,8 +141,8 @@ REFUSALS: Mapping[Admission, Refusal] = {
         "{batch} was handed over, but not {skipped} before it, which the ledger does not have: "
         "the foreachBatch function did not call the sink for every batch{or_lost}",
         (
-            f"{_EVERY_BATCH} (no `if not frame.isEmpty()` before it), and start once with "
-            'resume="{resume}", which goes on without those that were left out{find_out}',
+            f"{{lost_end}}{_EVERY_BATCH} (no `if not frame.isEmpty()` before it), and start once "
+            'with resume="{resume}", which goes on without those that were left out{find_out}',
             'if leaving batches out is meant, pass skipped_batches="allow" as well',
         ),
     ),
@@ -210,6 +215,7 @@ def refusal(
     elif outcome is Admission.SKIPPED:
         first = newest.batch.batch_id + 1 if newest else 0
         facts |= _gap_facts(first, batch.batch_id - 1, newest, calls)
+        details["checkpoint"] = calls.checkpoint
         details["not_written"] = [first, batch.batch_id - 1]
     elif outcome is Admission.NOT_WRITTEN and calls.failed is not None:
         failed, error = calls.failed
@@ -235,19 +241,26 @@ def _gap_facts(
         "find_out": " (after a look at whether the output has the rows of these batches)"
         if may_be_lost
         else "",
+        "lost_end": "if ledger and output have lost the same (one backup, or one failover), and "
+        f"the rows of these batches are to be written, {_rewind(first, history)}; else "
+        if may_be_lost
+        else "",
     }
 
 
 def _rewind_facts(failed: int, error: str, history: CallHistory, resume: str) -> dict[str, object]:
-    facts: dict[str, object] = {
+    return {
         "failed": failed,
-        "after_failed": failed + 1,
         "error": _short(error),
-        "checkpoint": history.checkpoint,
-        "once": f' once with resume="{resume}"' if resume else "",
+        "rewind": _rewind(failed, history, f' once with resume="{resume}"' if resume else ""),
     }
-    rewind = _REWIND if history.rewindable else _CANNOT_REWIND
-    return {**facts, "rewind": rewind.format_map(facts)}
+
+
+def _rewind(first: int, history: CallHistory, once: str = "") -> str:
+    """Return how Spark runs the batches from ``first`` on again."""
+    return (_REWIND if history.rewindable else _CANNOT_REWIND).format(
+        failed=first, after_failed=first + 1, checkpoint=history.checkpoint, once=once
+    )
 
 
 def second_call(batch: BatchId) -> OncewardError:

@@ -353,7 +353,8 @@ def call_history(
         first_of_run=spark.first_of_run(),
         ends=spark.ends(last) if gap and last >= 0 else None,
         checkpoint=spark.checkpoint,
-        rewindable=failed is not None and failed[0] >= last and _can_rewind(spark, failed[0]),
+        rewindable=(first := last + 1 if failed is None else failed[0]) >= last
+        and _can_rewind(spark, first),
     )
 
 

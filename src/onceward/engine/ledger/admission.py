@@ -99,7 +99,8 @@ class CallHistory:
     or nobody, has skipped some. ``ends``: where Spark's offset log has the ledger's newest batch
     end, one a source; None where the log has dropped it
     (``spark.sql.streaming.minBatchesToRetain``), or where it is not needed. ``checkpoint``: where
-    Spark keeps its logs; ``rewindable``: they reach back to ``failed``.
+    Spark keeps its logs; ``rewindable``: they reach back to ``failed``, or to the first batch
+    that the ledger does not have.
     """
 
     skipped_batches: SkippedBatches = "refuse"

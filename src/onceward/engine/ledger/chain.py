@@ -212,6 +212,7 @@ def cut_off_error(pipeline: PipelineId, where: str, what: str) -> LedgerBehind:
     """
     return LedgerBehind(
         f"the chain of pipeline {pipeline} in {where} {what}, while this query was running",
-        next_step="restore the ledger; or find out from the output how far it goes, and begin "
-        "anew under a new pipeline_id",
+        next_step="where the output has lost the same (one backup, or one failover), start the "
+        "query again: the error of its first batch says how to go back; else restore the ledger, "
+        "or find out from the output how far it goes, and begin anew under a new pipeline_id",
     )
