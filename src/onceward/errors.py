@@ -106,6 +106,13 @@ next batch is refused.
 _LINE_BREAKS = re.compile(r"\s*[\r\n]\s*")
 
 
+def summary(error: BaseException) -> str:
+    """Return the type and the words of an error, for the log: not every library's ``repr`` has
+    words.
+    """
+    return f"{type(error).__name__}: {error}"
+
+
 class Recovery(Enum):
     """What may be done about an error without a person.
 

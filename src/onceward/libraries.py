@@ -6,6 +6,10 @@ Runs everywhere; called by ledgers, sinks and formats, none of which needs more 
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -21,6 +25,27 @@ def release() -> str:
         return version("onceward")
     except PackageNotFoundError:
         return "unknown"
+
+
+@contextmanager
+def readable_file(data: bytes) -> Iterator[str]:
+    """Lend a path by which this process alone can read ``data``, for a library that takes only
+    files. On Linux it needs no disk.
+    """
+    if not hasattr(os, "memfd_create"):
+        # Mode 0600, gone at once
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            yield file.name
+        return
+    number = os.memfd_create("onceward")
+    try:
+        with open(number, "wb", closefd=False) as file:
+            file.write(data)
+        yield f"/proc/self/fd/{number}"
+    finally:
+        os.close(number)
 
 
 def library(why: str, extra: str, name: str, *parts: str) -> Any:

@@ -22,6 +22,8 @@ from onceward.delivery.redis_writer import TOMBSTONES
 from onceward.engine import task_job
 from onceward.engine.ledger.chain import Ledger
 from onceward.errors import (
+    AccessDenied,
+    AuthenticationFailed,
     ConfigurationError,
     DeliveryRefused,
     Fenced,
@@ -39,6 +41,7 @@ from onceward_testing.sink_contract import (
     TwoPhaseContract,
     run_batch,
 )
+from support.errors import raises
 from support.tasks_here import ArrowFrame, TasksHere
 
 pytestmark = pytest.mark.lengthy("ci")
@@ -630,6 +633,42 @@ def test_a_script_that_the_server_has_forgotten_is_sent_again(here: RedisKitHere
     here.client.script_flush()
     here.write(process, id=["a"], value=["2"])
     assert here.rows()["a"]["value"] == "2"
+
+
+def test_a_master_that_became_a_replica_is_left_for_the_one_the_address_leads_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its connection lives on, and would say READONLY for ever: each try connects anew."""
+    monkeypatch.setattr(task_job, "run", TasksHere().run)
+    with LocalRedis() as server:
+        kit = RedisKitHere(
+            None, server, tmp_path, ow.FolderLedger(tmp_path / "ledger"), commit_timeout_s=1.0
+        )
+        process = kit.write(id=["a"], value=["1"])
+        kit.client.replicaof("127.0.0.1", "1")
+        before = kit.client.info("stats")["total_connections_received"]
+        with pytest.raises(PublishIncomplete):
+            kit.write(process, id=["b"], value=["2"])
+        assert kit.client.info("stats")["total_connections_received"] >= before + 2
+        kit.client.replicaof("NO", "ONE")
+        Process(kit).open()
+        assert kit.values() == {"a": "1", "b": "2"}
+        kit.close()
+
+
+@pytest.mark.parametrize("wrong", ["password", "rights"])
+def test_a_login_that_is_refused_is_named_before_anything_is_decided(
+    here: RedisKitHere, wrong: str
+):
+    address = here.settings["url"].partition("@")[2]
+    user = f"user-{uuid.uuid4().hex[:10]}"
+    here.client.execute_command("ACL", "SETUSER", user, "on", ">a-password", "-@all", "+info")
+    password = "another" if wrong == "password" else "a-password"
+    here.settings |= {"url": f"redis://{user}:{password}@{address}"}
+    with raises(AuthenticationFailed if wrong == "password" else AccessDenied):
+        here.write(id=["a"], value=["1"])
+    assert Process(here).target.peek() is None
+    assert list(here.rows()) == []
 
 
 def test_the_rights_that_the_page_names_suffice(here: RedisKitHere):

@@ -459,6 +459,15 @@ def test_an_index_that_is_deleted_while_rows_are_written_is_missing(here: OpenSe
     assert here.values() == {"b": "1", "c": "1"}
 
 
+def test_an_index_that_nothing_makes_is_missing(here: OpenSearchKitHere):
+    here.asked("PUT", "_cluster/settings", {"transient": {"action.auto_create_index": "false"}})
+    try:
+        with pytest.raises(TableMissing):
+            here.write(id=["a"], value=["1"])
+    finally:
+        here.asked("PUT", "_cluster/settings", {"transient": {"action.auto_create_index": None}})
+
+
 # the server
 
 

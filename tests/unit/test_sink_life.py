@@ -5,8 +5,10 @@ was replaced.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import shlex
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from onceward.engine.calls import foreach_batch, journal, runs, sink_runs
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.calls.journal import Journal
 from onceward.engine.ledger.chain import Ledger
+from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import (
@@ -38,11 +41,13 @@ from onceward.errors import (
     OncewardError,
     SendFailed,
     StateOfFailedAttempt,
+    TableMissing,
     UnsupportedQuery,
 )
 from onceward.files.ledger import FolderLedger
-from onceward.ids import BatchId, PipelineId
+from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward.kafka.ledger.chain import KafkaLedger
+from onceward.libraries import readable_file
 from onceward.spark.batch.job import JobInterrupted
 from onceward.sql.ledger.database_ledger import DatabaseLedger
 from support.errors import raises
@@ -838,3 +843,39 @@ def test_a_ledger_says_by_which_options_a_command_names_it(
     app.command()(look)
     CliRunner().invoke(app, shlex.split(ledger.where.options), catch_exceptions=False)
     assert found == [LedgerOptions(**options)]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "state", "worked"),
+    [
+        (None, None, False),
+        (0, RecordState.DECIDED, False),  # its target may never have taken it
+        (0, RecordState.FINISHED, True),
+        (1, RecordState.DECIDED, True),
+    ],
+)
+def test_a_pipeline_has_worked_once_a_target_has_taken_a_batch(
+    sink: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    sequence: int | None,
+    state: RecordState | None,
+    worked: bool,
+) -> None:
+    newest = sequence is not None and LedgerRecord(
+        PipelineId("p"), sequence, BatchId("q", sequence), (), AttemptId(1, 1), {}, 0, state
+    )
+    monkeypatch.setattr(Sink, "newest_record", lambda _: newest or None)
+    monkeypatch.setattr(Batches, "error", TableMissing("gone"))
+    with pytest.raises(TableMissing) as failed:
+        call(sink, "run-worked/q", 0)
+    assert failed.value.worked_before is worked
+
+
+def test_what_a_library_takes_as_a_file_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
+    with readable_file(b"a certificate") as path:
+        assert Path(path).read_bytes() == b"a certificate"
+    assert not Path(path).exists()

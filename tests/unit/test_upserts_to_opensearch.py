@@ -171,8 +171,8 @@ def test_nothing_is_asked_for_no_rows():
         ((403, "cluster_block_exception"), NotTaken),
         ((400, "mapper_parsing_exception"), DeliveryRefused),
         ((400, "routing_missing_exception"), DeliveryRefused),
-        ((403, "security_exception"), NotTaken),  # what is said of the login or the index may pass
-        ((404, "index_not_found_exception"), NotTaken),
+        ((403, "security_exception"), AccessDenied),
+        ((404, "index_not_found_exception"), TableMissing),
         # A closed index and a cluster without a shard left answer so, too
         ((400, "index_closed_exception"), NotTaken),
         ((400, "validation_exception"), NotTaken),

@@ -21,6 +21,8 @@ _NEVER = frozenset(
         "x_content_parse_exception",
     }
 )  # fmt: skip
+OF_THE_INDEX = frozenset({"index_not_found_exception", "security_exception"})
+"""Said of each document, it is said of all."""
 CONFLICT = "version_conflict_engine_exception"
 # and all from 500 on
 _NOT_NOW = frozenset({408, 429})

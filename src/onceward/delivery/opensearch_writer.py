@@ -31,6 +31,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from onceward.delivery.opensearch_answers import (
     CONFLICT,
+    OF_THE_INDEX,
     NotTaken,
     TooLarge,
     error_in,
@@ -170,9 +171,11 @@ class OpenSearchWriter(UpsertWriter):
             raise NotTaken(f"the alias {self.index} was moved from {index.name} to {now.name}")
         raise TableMissing(
             f"the index {index.name} was deleted while the pipeline was writing to it, and what "
-            f"is called {self.index} now has none of its rows but the newest",
-            next_step=f"restore {self.index}, or write all of it anew under another pipeline_id, "
-            "from the source's beginning; started again, the query goes on with newer rows",
+            f"is called {self.index} now is another one: restored from a snapshot it lacks the "
+            "rows delivered since, made anew all but the newest",
+            next_step=f"restore {self.index} if it is not, and write what it lacks anew under "
+            "another pipeline_id, from the source's beginning if need be; started again, the "
+            "query goes on with newer rows",
             details={"index": self.index},
         )
 
@@ -279,6 +282,9 @@ class OpenSearchWriter(UpsertWriter):
                         _MAPPING,
                     )
                 )
+            elif kind in OF_THE_INDEX:
+                where = f"rows into {self.index}"
+                raise refusal(self.index, where, status, kind, reason, its_own=True)
             else:
                 later.append(f"{status} {kind}: {reason}")
 

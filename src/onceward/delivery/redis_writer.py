@@ -18,7 +18,8 @@ had not all of it, an eviction) is lost here, too: the ledger has counted it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,7 +33,7 @@ from onceward.delivery.upserts import (
     Upsert,
     refused,
 )
-from onceward.errors import ConfigurationError
+from onceward.errors import AccessDenied, AuthenticationFailed, ConfigurationError
 from onceward.libraries import library
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ class RedisWriter(UpsertWriter):
         upserts = list(upserts)
         if not upserts:
             return
-        pipe, sent_bytes = self._in_time(self._connected).pipeline(transaction=False), 0
+        with self._naming_refusals():
+            pipe, sent_bytes = self._in_time(self._connected).pipeline(transaction=False), 0
         for upsert in upserts:
             key = self.prefix + upsert.key
             deleted = "" if upsert.row is not None else str(1000 * self.tombstone_s)
@@ -128,13 +130,40 @@ class RedisWriter(UpsertWriter):
             ]
             pipe.evalsha(self._script, 2, key, TOMBSTONES + key, *arguments)
             sent_bytes += sum(map(len, arguments))
-        try:
+        with self._naming_refusals():
             answers = self._in_time(pipe.execute, sent_bytes)
-        except client_library().exceptions.NoScriptError:
-            # The server was restarted, or flushed
-            self._script = ""
-            raise
         self._must_be_written(upserts, answers)
+
+    def check(self) -> None:
+        """Check that the server stands alone, and takes the login and the script."""
+        with self._naming_refusals():
+            self._in_time(self._connected)
+
+    @contextmanager
+    def _naming_refusals(self) -> Iterator[None]:
+        """Give the connection up with whatever fails: it may lead to a server that has no script
+        any more, or is the replica of another now.
+
+        :raises AuthenticationFailed, AccessDenied: the server refuses the login, or its rights.
+        """
+        library = client_library().exceptions
+        try:
+            yield
+        except library.AuthenticationError as error:
+            self.close()
+            raise AuthenticationFailed(
+                f"Redis refuses the login: {error}",
+                next_step="pass the login that the server wants in url= (redis://user:password@…)",
+            ) from error
+        except (library.NoPermissionError, library.AuthorizationError) as error:
+            self.close()
+            raise AccessDenied(
+                f"Redis refuses the login a command or a key: {error}",
+                next_step="grant the login what docs/how-to/upsert.md lists",
+            ) from error
+        except Exception:
+            self.close()
+            raise
 
     def _abandon(self) -> None:
         self._client, self._script = None, ""

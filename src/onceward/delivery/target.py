@@ -52,6 +52,7 @@ from onceward.errors import (
     PreparedDataLost,
     PublishIncomplete,
     StoreUnreachable,
+    summary,
 )
 from onceward.ids import AttemptId, PipelineId
 from onceward.spark.batch.computation import Computation
@@ -201,7 +202,8 @@ class WriteAheadTarget(TwoPhaseTarget):
             raise
         except Exception as error:  # noqa: BLE001
             # Rows can be stored all the same, and wait for it.
-            log.warning("%s: the target cannot be looked at now: %r", self._policy.pipeline, error)
+            text = "%s: the target cannot be looked at now: %s"
+            log.warning(text, self._policy.pipeline, summary(error))
         return super().list_prepared()
 
     def must_be_of_this_chain(self) -> None:
@@ -319,7 +321,8 @@ class WriteAheadTarget(TwoPhaseTarget):
                 # the decision stands: whatever it is, it is tried again
                 if isinstance(error, OncewardError) and error.recovery.needs_a_change:
                     raise
-                log.warning("%s: delivering %s failed: %r", record.pipeline, chunk.key, error)
+                text = "%s: delivering %s failed: %s"
+                log.warning(text, record.pipeline, chunk.key, summary(error))
                 if not patience.wait():
                     raise self._unfinished(chunk, record, error) from error
                 # others may have come while we waited

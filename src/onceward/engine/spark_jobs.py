@@ -18,7 +18,7 @@ from onceward.engine.ledger.chain import Chain
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Prepared
-from onceward.errors import ReportMismatch
+from onceward.errors import ReportMismatch, summary
 from onceward.ids import AttemptId, PipelineId, chain_prefix
 from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
@@ -128,8 +128,8 @@ class SparkJobsAttempt(Attempt):
             self._drop()
         except Exception as error:  # noqa: BLE001 — see above
             log.warning(
-                "%s: what %s has written could not be dropped: %r",
+                "%s: what %s has written could not be dropped: %s",
                 self._policy.pipeline,
                 self._name,
-                error,
+                summary(error),
             )

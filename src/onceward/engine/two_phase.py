@@ -44,6 +44,7 @@ from onceward.errors import (
     OncewardError,
     PreparedDataLost,
     PublishIncomplete,
+    summary,
 )
 from onceward.ids import AttemptId, PipelineId
 from onceward.spark.batch.computation import Computation
@@ -263,17 +264,12 @@ class TwoPhaseTarget(Target):
     def _commit(self, committable: Any, record: LedgerRecord) -> CommitResult:
         try:
             result = self.committer.commit(committable)
-        except OncewardError as error:
-            if error.recovery.needs_a_change:
+        except Exception as error:
+            # it stays decided, and is tried again
+            if isinstance(error, OncewardError) and error.recovery.needs_a_change:
                 raise
-            log.warning(
-                "%s: committing a part of %s failed: %s", record.pipeline, record.batch, error
-            )
-            return CommitResult.RETRY_LATER
-        except Exception as error:  # noqa: BLE001 — it stays decided, and is tried again
-            log.warning(
-                "%s: committing a part of %s failed: %r", record.pipeline, record.batch, error
-            )
+            text = "%s: committing a part of %s failed: %s"
+            log.warning(text, record.pipeline, record.batch, summary(error))
             return CommitResult.RETRY_LATER
         if result is not None and not isinstance(result, CommitResult):
             raise ConfigurationError(
@@ -437,7 +433,7 @@ def drop(committer: Committer, committable: Any, pipeline: PipelineId) -> None:
     try:
         committer.abort(committable)
     except Exception as error:  # noqa: BLE001 — see above
-        log.warning("%s: %s could not be dropped: %r", pipeline, committable, error)
+        log.warning("%s: %s could not be dropped: %s", pipeline, committable, summary(error))
 
 
 class GrowingPauses:

@@ -25,7 +25,7 @@ from onceward.engine.calls.batch import TO_FOREACH, Batch, passed_wrongly
 from onceward.engine.calls.sink_runs import SinkRuns
 from onceward.engine.ending import Ending
 from onceward.engine.ledger.chain import LedgerPlace
-from onceward.engine.ledger.record import LedgerRecord
+from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
 from onceward.errors import BatchFailed, Fenced, OncewardError, Recovery, UnsupportedQuery
@@ -211,7 +211,8 @@ class ForeachBatchSink(ABC):
         except Exception as unknown:  # noqa: BLE001 — the first error is the one to report
             log.debug("%s: whether it has worked is not known: %r", self._policy.pipeline, unknown)
             return None
-        return found is not None
+        # What was decided first may never have been taken by its target
+        return found is not None and (found.sequence > 0 or found.state is RecordState.FINISHED)
 
     def _fail(
         self,

@@ -21,10 +21,7 @@ has to give no warning (:class:`onceward.sql.ledger.mysql.Warned`), and as many 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +31,7 @@ import pyarrow.compute as pc
 from onceward.engine.task_writer import TaskWriter
 from onceward.errors import RowRefused, SendFailed
 from onceward.ids import TaskAttempt
+from onceward.libraries import readable_file
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.mysql import MySQLSession, connected, may_load
 from onceward.sql.mysql.refusals import translate_errors
@@ -155,7 +153,7 @@ def load_straight(
     texts = ", ".join(
         f"{quoted(name)} = CONVERT({place} USING utf8mb4)" for name, place in places.items()
     )
-    with _readable(lines(rows)) as path, may_load(session):
+    with readable_file(lines(rows)) as path, may_load(session):
         # binary: texts as they are, and the column says whether they are some.
         loaded = session.execute(
             f"LOAD DATA LOCAL INFILE %s INTO TABLE {sql_name} CHARACTER SET binary "
@@ -171,24 +169,6 @@ def load_straight(
             f"of {rows.num_rows} rows the server loaded {loaded} into {sql_name}",
             next_step="nothing; the batch runs again",
         )
-
-
-@contextmanager
-def _readable(data: bytes) -> Iterator[str]:
-    """Lend a path by which this process can read ``data``: the client library requires a file."""
-    if not hasattr(os, "memfd_create"):
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(data)
-            file.flush()
-            yield file.name
-        return
-    number = os.memfd_create("onceward")
-    try:
-        with open(number, "wb", closefd=False) as file:
-            file.write(data)
-        yield f"/proc/self/fd/{number}"
-    finally:
-        os.close(number)
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ STAND_INS: list[tuple[str, str, Any]] = [
     ),
     ("onceward.sql.mysql.staging", "pa", _ARROW),
     ("onceward.sql.mysql.staging", "lines", lambda rows: rows),
-    ("onceward.sql.mysql.staging", "_readable", _readable),
+    ("onceward.sql.mysql.staging", "readable_file", _readable),
     ("onceward.sql.mysql.prepared", "pa", _ARROW),
     ("onceward.sql.mysql.prepared", "must_stay_as_they_are", lambda rows, written, table: None),
 ]

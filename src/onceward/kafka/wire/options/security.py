@@ -12,13 +12,13 @@ import logging
 import os
 import re
 import ssl
-import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, FileUnreadable
+from onceward.libraries import readable_file
 
 log = logging.getLogger(__name__)
 
@@ -323,11 +323,8 @@ def _load_own_certificate(context: ssl.SSLContext, security: Security) -> None:
 
     if security.certificate_pem:
         text = security.certificate_pem + "\n" + (security.key_pem or "")
-        # Mode 0600, gone at once; ssl takes only files
-        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-            file.write(text)
-            file.flush()
-            context.load_cert_chain(file.name, password=password)
+        with readable_file(text.encode()) as path:
+            context.load_cert_chain(path, password=password)
     elif security.certificate_file:
         context.load_cert_chain(security.certificate_file, security.key_file, password=password)
 
