@@ -222,6 +222,32 @@ def test_a_registry_that_is_set_up_anew_between_two_processes_is_noticed(
         job.start()
 
 
+def test_registries_without_an_address_are_not_taken_for_one_another(
+    pipeline: Pipeline, memory: MemoryRegistry, forget: Callable[[], None]
+):
+    """Two wrappers, of two registries, for key and value of one topic."""
+    keys = MemoryRegistry()
+    keys.add("keys", person(name="Key"), 1)
+    memory.url = keys.url = ""
+    pipeline.feed(
+        [(framed(1, person(name="Key"), id=7, name="k"), framed(1, person(), id=1, name="x"))]
+    )
+
+    def start() -> Any:
+        at: dict[str, Any] = {"checkpoint": pipeline.checkpoint, "unknown_id_wait_s": 0.0}
+        people = ow.avro.decode(pipeline.frame(), registry=memory, subject="people", **at)
+        people = ow.avro.decode(people, registry=keys, subject="keys", column="key", **at)
+        rows = people.select(F.to_json("key").alias("key"), F.to_json("value").alias("value"))
+        return pipeline.start(frame=rows, transform=lambda frame: frame)
+
+    for _ in range(2):
+        query = start()
+        assert query.awaitTermination(150)
+        assert ow.error_of(query) is None
+        forget()
+    assert [json.loads(message.key())["id"] for message in pipeline.visible()] == [7]
+
+
 @pytest.mark.fault("avro-registry-replaced")
 def test_envelopes_have_their_registry_beside_the_checkpoint_too(
     pipeline: Pipeline, memory: MemoryRegistry, forget: Callable[[], None]

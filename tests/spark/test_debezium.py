@@ -388,7 +388,7 @@ def test_an_envelope_in_avro_has_an_op_that_is_known(spark: Any, spoilt: str, is
     if is_one:
         assert len(read.collect()) == 1
     else:
-        assert "do not fit together" in str(stopped(read.collect))
+        assert "its op is none of Debezium's" in str(stopped(read.collect))
 
 
 # ── what Debezium has written ──
@@ -461,6 +461,31 @@ def test_what_is_no_envelope_stops_by_name(spark: Any, bad: dict[str, Any] | byt
     )
     assert isinstance(error, InvalidRecord)
     assert error.details["offset"] == 0
+
+
+def test_a_flattened_record_is_told_how_it_is_read(spark: Any):
+    flattened = records(spark, {"op": "u", "id": 1, "total": "6"})
+    error = stopped(
+        ow.debezium.decode(flattened, schema=TABLE, decimals="string").select("op").collect
+    )
+    assert "its op is none of Debezium's" in str(error)
+    assert "is read by ow.json.decode" in str(error)
+
+
+def test_an_update_of_mongodb_may_have_no_document(spark: Any):
+    """With capture.mode=change_streams, or where the document is gone by then."""
+    registry = MemoryRegistry()
+    rows = "VALUES ('c', '{\"_id\": 1}'), ('u', NULL)"
+    source = "struct('mongodb' AS connector) AS source"
+    changes = spark.sql(f"SELECT * FROM {rows} AS t(op, after)").selectExpr(  # noqa: S608
+        f"struct(CAST(NULL AS STRING) AS before, after, {source}, op, 5L AS ts_ms) AS value"
+    )
+    framed = ow.avro.encode(changes, registry=registry, subject="s", auto_register_schemas=True)
+    read = ow.debezium.decode(framed, registry=registry, subject="s", refresh_s=0)
+    assert sorted((row.op, row.after) for row in read.collect()) == [
+        ("c", '{"_id": 1}'),
+        ("u", None),
+    ]
 
 
 def test_what_is_no_envelope_is_a_dead_letter(pipeline: Pipeline):

@@ -81,6 +81,9 @@ def test_what_a_provider_of_tokens_opens_stays_in_the_driver():
     sent = cloudpickle.loads(cloudpickle.dumps(sink.settings)).client.oauth_token_provider
     assert provider.kept is not None
     assert (sent.kept, sent.token()) == (None, "t")
+    provider.kept = "renewed"
+    sent = cloudpickle.loads(cloudpickle.dumps(sink.settings)).client.oauth_token_provider
+    assert sent.kept == "renewed", "what can be sent goes as it is"
     with raises(ConfigurationError, "oauth_token_provider="):
         ow.KafkaSink(**GOOD, options=login, oauth_token_provider=Tokens(threading.Lock()))
 

@@ -33,6 +33,7 @@ from onceward.engine.target import Write
 from onceward.errors import (
     ROWS_REFUSED,
     BatchChanged,
+    BatchFailed,
     BatchNotWritten,
     CheckpointUnreachable,
     Fenced,
@@ -824,6 +825,15 @@ def test_a_file_that_cannot_be_written_for_a_moment_is_written(
             DatabaseLedger("postgresql://me:s%40crt@h/db?password=s%40crt&sslmode=require"),
             {"ledger_url": "postgresql://me@h/db?sslmode=require"},
         ),
+        # libpq takes these characters as they are
+        (
+            DatabaseLedger("postgresql://me:s[#?℀@h:1,i:2/d%20b"),
+            {"ledger_url": "postgresql://me@h:1,i:2/d%20b"},
+        ),
+        (
+            DatabaseLedger("postgresql://[::1]:1/db?pass%77ord=secret"),
+            {"ledger_url": "postgresql://[::1]:1/db"},
+        ),
         (
             DatabaseLedger("mysql://me:secret@h:3307/db", table="a.b"),
             {"ledger_url": "mysql://me@h:3307/db", "ledger_table": "a.b"},
@@ -879,3 +889,21 @@ def test_what_a_library_takes_as_a_file_needs_no_disk(monkeypatch: pytest.Monkey
     with readable_file(b"a certificate") as path:
         assert Path(path).read_bytes() == b"a certificate"
     assert not Path(path).exists()
+
+
+@pytest.mark.parametrize("where", ["in the block", "by select="])
+def test_what_is_no_exception_is_one_before_it_leaves_the_sink(
+    sink: Any, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Py4J's thread would end without an answer, and the query wait for ever."""
+
+    def leave(*_: object) -> Any:
+        raise SystemExit(3)
+
+    if where == "by select=":
+        monkeypatch.setattr(Sink, "_checked_writes", leave)
+    with raises(BatchFailed), sink.batch(Frame("run-exit/q"), 3) as batch:
+        batch.write(Frame("run-exit/q"))
+        leave()
+    with pytest.raises(KeyboardInterrupt), sink.batch(Frame("run-exit/q"), 3):
+        raise KeyboardInterrupt

@@ -137,6 +137,15 @@ def test_what_its_methods_open_stays_in_the_driver(tmp_path: Path):
     assert sink._built_with == alike._built_with
 
 
+def test_what_is_renewed_between_runs_goes_to_the_tasks_of_the_next(tmp_path: Path):
+    sink, alike = (Sink("first", **settings(tmp_path)) for _ in range(2))
+    for place in ("first", "second"):
+        sink.place = place
+        sink.new_target()
+        assert cloudpickle.loads(cloudpickle.dumps(sink)).place == place
+    assert sink._built_with == alike._built_with
+
+
 def test_two_that_are_built_alike_are_one_and_others_are_not(tmp_path: Path):
     first, alike, other = (
         Sink(place, **settings(tmp_path)) for place in ("here", "here", "there")

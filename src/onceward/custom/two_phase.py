@@ -19,7 +19,7 @@ from onceward.engine.policy import SinkPolicy, must_be_decided
 from onceward.engine.target import Target, Write
 from onceward.engine.task_writer import Task, TaskWriter
 from onceward.engine.two_phase import CommitResult, TwoPhaseTarget
-from onceward.errors import LedgerUnreadable
+from onceward.errors import ConfigurationError, LedgerUnreadable
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.spark.batch.as_built import pickled, restore
 
@@ -158,16 +158,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
     def new_target(self, policy: SinkPolicy | None = None) -> Target:
         """Return the target that the engine drives, as a new process of the pipeline would make
         it; for contract tests, too."""
-        if self._as_built is None:
-            state = self.__getstate__()
-            self._as_built = (
-                state,
-                pickled(
-                    self,
-                    "open connections in begin(), commit(), abort() and recover(), and not "
-                    "before; or leave the attribute out by __getstate__()",
-                ),
-            )
+        self._build()
         chosen = policy or self._policy
         return TwoPhaseTarget(
             self,
@@ -178,6 +169,24 @@ class TwoPhaseCommitSink(ForeachBatchSink):
 
     def _new_target(self, policy: SinkPolicy) -> Target:
         return self.new_target(policy)
+
+    def _build(self) -> None:
+        """Note what goes to the tasks of a new run: the sink as it is now, with settings that were
+        renewed; or as it was for the run before, where it has opened since what cannot be sent.
+        """
+        before, self._as_built = self._as_built, None
+        state = self.__getstate__()
+        try:
+            now = pickled(
+                self,
+                "open connections in begin(), commit(), abort() and recover(), and not before; or "
+                "leave the attribute out by __getstate__()",
+            )
+        except ConfigurationError:
+            if before is None:
+                raise
+            now = before[1]
+        self._as_built = (state if before is None else before[0], now)
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         must_be_a_frame(frame)
@@ -191,8 +200,8 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         }
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Go to the tasks as before the first batch: what the methods have opened since then stays
-        in the driver."""
+        """Go to the tasks as before the first batch of the run: what the methods have opened since
+        then stays in the driver."""
         as_built = vars(self).get("_as_built")
         return super().__reduce_ex__(protocol) if as_built is None else (restore, as_built[1:])
 

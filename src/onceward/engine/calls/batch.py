@@ -15,7 +15,13 @@ from typing import ClassVar, Protocol
 from pyspark.sql import DataFrame
 
 from onceward.engine.target import Write
-from onceward.errors import ROWS_REFUSED, InvalidColumn, OncewardError, UnsupportedQuery
+from onceward.errors import (
+    ROWS_REFUSED,
+    BatchFailed,
+    InvalidColumn,
+    OncewardError,
+    UnsupportedQuery,
+)
 
 
 class WritingSink(Protocol):
@@ -73,7 +79,7 @@ class Batch:
             self._check_word("table", table)
             writes = self._sink._checked_writes(frame, where)
         except BaseException as error:  # noqa: BLE001 — raised again below
-            refusal = error
+            refusal = as_exception(error)
         if not self._collect(block, writes, refusal):
             refusal = _misused(
                 "batch.write() was called outside the with block, where nothing would be written"
@@ -130,15 +136,30 @@ class Batch:
     ) -> None:
         with self._lock:
             writes, self._writes = self._writes or [], None
-        failure = self._refusal if error is None else error
+        failure = self._refusal if error is None else as_exception(error)
         if failure is None:
             self._sink._write(self._frame, self._batch_id, writes)
             return
         # To an exception of its own the function may answer as it likes: with other frames, say.
         is_ours = self._refusal is not None or isinstance(error, OncewardError)
         self._sink._fail(self._frame, self._batch_id, failure, writes if is_ours else None)
-        if error is None:
-            raise failure
+        if failure is not error:
+            raise failure from error
+
+
+def as_exception(error: BaseException) -> BaseException:
+    """Return ``error``, or an Exception in its place: at anything else Py4J's thread ends without
+    an answer, for which the query would wait for ever. KeyboardInterrupt is for the process.
+    """
+    if isinstance(error, Exception | KeyboardInterrupt):
+        return error
+    return BatchFailed(
+        f"{error!r} was raised in the batch, by a function or a method of the user's: it is no "
+        "Exception, and would end Spark's thread without a word",
+        next_step="catch it there, and raise an Exception in its place (SystemExit comes of "
+        "sys.exit(), CancelledError of a task of asyncio that was cancelled, PanicException of a "
+        "library in Rust); then start the query again, which settles the batch first",
+    )
 
 
 def _misused(message: str) -> UnsupportedQuery:

@@ -21,14 +21,14 @@ from onceward import events, patience
 from onceward.engine import decoding
 from onceward.engine.calls import gate, runs
 from onceward.engine.calls.advice import paragraph
-from onceward.engine.calls.batch import TO_FOREACH, Batch, passed_wrongly
+from onceward.engine.calls.batch import TO_FOREACH, Batch, as_exception, passed_wrongly
 from onceward.engine.calls.sink_runs import SinkRuns
 from onceward.engine.ending import Ending
 from onceward.engine.ledger.chain import LedgerPlace
 from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
-from onceward.errors import BatchFailed, Fenced, OncewardError, Recovery, UnsupportedQuery
+from onceward.errors import Fenced, OncewardError, Recovery, UnsupportedQuery
 from onceward.spark.batch import callbacks
 from onceward.spark.batch.job import JobInterrupted
 from onceward.spark.batch.query import (
@@ -272,29 +272,16 @@ def _error_at_end(
 ) -> BaseException:
     if isinstance(met, Fenced | JobInterrupted):
         return met
-    ends_threads = _ends_threads(met)
+    failure = as_exception(met)
     # stop() interrupts the thread, and all that waits in it fails in a way of its own: while the
     # query is being stopped that is no error, whatever it is.
-    if (ends_threads or isinstance(met, Exception)) and is_being_stopped(frame):
+    if isinstance(failure, Exception) and is_being_stopped(frame):
         return JobInterrupted(
             "the query is being stopped in the middle of a batch, which the next start settles."
         )
-    if ends_threads:
-        return BatchFailed(
-            f"{met!r} was raised in the batch, by a function or a method of the user's: it is no "
-            "Exception, and would end Spark's thread without a word",
-            next_step="catch it there, and raise an Exception in its place (SystemExit comes of "
-            "sys.exit(), CancelledError of a task of asyncio that was cancelled, PanicException "
-            "of a library in Rust); then start the query again, which settles the batch first",
-        )
+    if failure is not met:
+        return failure
     return decoding.explain(met, tuple(steps), frame) if isinstance(met, OncewardError) else met
-
-
-def _ends_threads(error: BaseException) -> bool:
-    """Return whether ``error`` is no Exception: Py4J's thread ends at it without an answer, for
-    which the query would wait for ever. KeyboardInterrupt is for the process.
-    """
-    return not isinstance(error, Exception | KeyboardInterrupt)
 
 
 def error_of(query: StreamingQuery) -> OncewardError | None:

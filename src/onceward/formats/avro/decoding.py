@@ -15,7 +15,7 @@ from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnknown, UnsupportedSchema
 from onceward.formats.avro.id_file import id_file
 from onceward.formats.avro.memory import Registry, Schemas, as_registry, in_context, memory_for
-from onceward.formats.avro.plan import AvroPlan, Fits
+from onceward.formats.avro.plan import AvroPlan, Whole
 from onceward.formats.avro.resolution import why_some_are_lost, why_values_would_change
 from onceward.formats.avro.schemas import without_times
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
@@ -124,11 +124,11 @@ def decode_with(
     refresh_s: float,
     unknown_id_wait_s: float,
     checkpoint: str | os.PathLike[str] | None,
-    fits: Fits | None = None,
+    whole: Whole | None = None,
 ) -> DataFrame:
     """Decode as :func:`decode` does.
 
-    :param fits: whether fields that fit each by itself do so together.
+    :param whole: asked of each record.
     :raises OncewardError: as :func:`decode`.
     """
     _check(frame, column, on_error, refresh_s, unknown_id_wait_s)
@@ -146,10 +146,10 @@ def decode_with(
     reader, name = _reader(registry, subject, reader_schema)
     _refuse_reader(session, reader, name)
     tag = TAG + uuid.uuid4().hex
-    plan = _plan(session, tag, column, schemas, reader, fits)
+    plan = _plan(session, tag, column, schemas, reader, whole)
     if not frame.isStreaming and (unseen := plan.unseen(frame, MOST_IDS)):
         memory.ask(registry, unseen, unknown_id_wait_s)
-        plan = _plan(session, tag, column, memory.schemas(registry, ids), reader, fits)
+        plan = _plan(session, tag, column, memory.schemas(registry, ids), reader, whole)
     step = AvroDecoding(
         tag, plan, registry, memory, plan.ids,
         sets_aside=on_error == "dead_letter", refresh_s=refresh_s, wait_s=unknown_id_wait_s,
@@ -240,7 +240,7 @@ def _plan(
     column: str,
     schemas: Schemas,
     reader: str,
-    fits: Fits | None,
+    whole: Whole | None,
 ) -> AvroPlan:
     texts, unreadable, unfit = {}, dict(schemas.unreadable), {}
     for number, text in schemas.texts.items():
@@ -266,5 +266,5 @@ def _plan(
         reader,
         avro_column(session, reader),
         unfit,
-        fits,
+        whole,
     )

@@ -77,7 +77,9 @@ class IdFile:
             )
         self._files = CheckpointFiles(session, path.rstrip("/"), _FOLDER)
         where, context = registry_place(registry)
-        # An object of the user's without an address is another one in each process.
+        # Two objects of the user's without an address are not told apart, and have one file: ids
+        # that the other has are but asked for once more, and of a schema it would be a mistake.
+        self._has_address = isinstance(where, str)
         place = f"{where if isinstance(where, str) else type(where).__qualname__} {context}"
         # As it is in the file, as far as is known
         self._text: str | None = None
@@ -104,7 +106,7 @@ class IdFile:
             # Cut short by a crash: what is lost is learnt again.
             log.warning("the schema ids beside the checkpoint cannot be read: %r", text[:100])
             return []
-        memory.recall(missing, fingerprints)
+        memory.recall(missing, fingerprints if self._has_address else {})
         return ids
 
     def write(self, memory: SchemaMemory) -> None:
@@ -115,7 +117,7 @@ class IdFile:
         known = {
             "ids": sorted(memory.ids()),
             "missing": memory.missing_in_order(),
-            "fingerprints": memory.fingerprints(),
+            "fingerprints": memory.fingerprints() if self._has_address else {},
         }
         text = json.dumps(known)
         if text != self._text:

@@ -25,6 +25,7 @@ import os
 import struct
 from collections.abc import Callable, Mapping
 from functools import reduce
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
@@ -59,8 +60,15 @@ _CHECKED = "onceward_checked"
 _MODE = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 
 
-Fits = Callable[[Column, DataType], Column]
-"""From the column that has a record's fields, and its type, texts as bytes."""
+class Whole(NamedTuple):
+    """Whether fields that fit each by itself do so together.
+
+    :param fits: from the column that has a record's fields, and its type, texts as bytes.
+    :param misfit: what is wrong where they do not.
+    """
+
+    fits: Callable[[Column, DataType], Column]
+    misfit: str
 
 
 class AvroPlan:
@@ -72,7 +80,7 @@ class AvroPlan:
         type of Spark.
     :param unfit: of ids that ``reader`` cannot be read from, or not always: what is wrong with
         them, for messages.
-    :param fits: whether fields that fit each by itself do so together.
+    :param whole: asked of each record.
     """
 
     def __init__(
@@ -83,7 +91,7 @@ class AvroPlan:
         reader: str,
         kind: DataType,
         unfit: Mapping[int, str],
-        fits: Fits | None = None,
+        whole: Whole | None = None,
     ) -> None:
         self._tag = tag
         self._value = F.col(quoted(column))
@@ -100,7 +108,7 @@ class AvroPlan:
         # Once: a batch that has dead letters is planned anew
         self._pairs = {number: self._pair(text) for number, text in schemas.texts.items()}
         self._unfit = unfit
-        self._fits = fits
+        self._whole = whole
         self._mark, self._end = _new_mark()
 
     @property
@@ -266,14 +274,16 @@ class AvroPlan:
         return F.lit(True) if fit is None else fit
 
     def _misfit(self, read: DataFrame, by_id: Column) -> list[tuple[Column, Column]]:
-        if self._fits is None:
+        if self._whole is None:
             return []
         condition = F.coalesce(self._ends(), F.lit(False)) & self._texts_are_valid(read)
-        return [(condition, F.concat(by_id, F.lit(" its fields do not fit together")))]
+        return [(condition, F.concat(by_id, F.lit(f" {self._whole.misfit}")))]
 
     def _fits_whole(self, read: DataFrame) -> Column:
         value, kind = self._record(read, DECODED)
-        return F.lit(True) if kind is None or self._fits is None else self._fits(value, kind)
+        if kind is None or self._whole is None:
+            return F.lit(True)
+        return self._whole.fits(value, kind)
 
     def _with_value(self, rows: DataFrame, read: DataFrame, decoded: str) -> DataFrame:
         """Return the columns of ``rows``, in their order, with the record in the place of its

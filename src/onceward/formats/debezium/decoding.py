@@ -20,6 +20,7 @@ from onceward.engine.policy import check_choice
 from onceward.errors import ContradictoryOptions, InvalidColumn, UnsupportedSchema
 from onceward.formats.avro.decoding import decode_with as decode_avro_with
 from onceward.formats.avro.memory import Registry
+from onceward.formats.avro.plan import Whole
 from onceward.formats.debezium.types import TableTypes
 from onceward.formats.json.decoding import decode_with as decode_json_with
 from onceward.formats.json.decoding import parse_schema
@@ -74,6 +75,12 @@ def envelope(schema: StructType | str, *, source: StructType | str = SOURCE) -> 
     )
 
 
+_MISFIT = (
+    "its op is none of Debezium's (c, r, u, d, t, m), or is a change without the row behind it in "
+    "after; a flattened record (ExtractNewRecordState) is read by {}"
+)
+
+
 class _EnvelopeTypes(TableTypes):
     """An envelope has an ``op`` that is known, and the row that it leaves behind: a flattened
     record, which has an ``op`` beside its columns, would else be a change of nothing.
@@ -83,6 +90,8 @@ class _EnvelopeTypes(TableTypes):
         super().__init__(utc=False, decimals=decimals)
         self._wrapped = wrapped
 
+    misfit = _MISFIT.format("ow.json.decode(…)")
+
     def fits_whole(self, record: Column) -> Column:
         envelope = record.getField("payload") if self._wrapped else record
         op = self.convert(envelope.getField("op"), StringType())
@@ -90,10 +99,14 @@ class _EnvelopeTypes(TableTypes):
 
 
 def _fits(record: Column, kind: DataType) -> Column:
-    if _lacks(kind):
+    if not isinstance(kind, StructType) or _lacks(kind):
         # Refused by name, once all is read
         return F.lit(True)
-    return _has_its_row(record.getField("op").cast("string"), record.getField("after"))
+    op = record.getField("op").cast("string")
+    has_its_row = _has_its_row(op, record.getField("after"))
+    # MongoDB's document is a text, and an update may have its description alone
+    is_text = not isinstance(kind["after"].dataType, StructType)
+    return has_its_row | (op == "u") if is_text else has_its_row
 
 
 def _has_its_row(op: Column, after: Column) -> Column:
@@ -176,7 +189,7 @@ def decode(
             )
         read = decode_avro_with(
             frame,
-            fits=_fits,
+            whole=Whole(_fits, _MISFIT.format("ow.avro.decode(…)")),
             registry=registry,
             column=column,
             subject=subject,

@@ -236,4 +236,4 @@ class JsonPlan:
             reason = reason.when(~F.coalesce(condition, F.lit(False)), F.lit(why))
         for finite in self._finite():
             reason = reason.when(~finite, F.lit("a number in it is too large"))
-        return reason.otherwise(F.lit("it is not what the schema says"))
+        return reason.otherwise(F.lit(self._types.misfit))

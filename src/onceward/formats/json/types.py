@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import reduce
+from typing import ClassVar
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
@@ -62,6 +63,9 @@ class Types:
     """How fields are read; a format whose texts stand for more types says so in a subclass
     (:meth:`_refusal`, :meth:`_is_read_as_variant`, :meth:`_from_variant`).
     """
+
+    misfit: ClassVar[str] = "it is not what the schema says"
+    """Why a record is refused of which :meth:`fits_whole` says that it does not fit."""
 
     def fits_whole(self, record: Column) -> Column:
         """Return whether fields that fit each by itself do so together."""

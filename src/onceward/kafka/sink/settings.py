@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -173,16 +174,19 @@ def _refuse_several(topic: object) -> None:
 
 
 class TokensAsBuilt:
-    """Asks the user's provider for tokens; goes to the tasks as the provider was when the sink was
-    built. What it opens and keeps in the driver stays there.
+    """Asks the user's provider for tokens; goes to the tasks as the provider is, or, once it has
+    opened in the driver what cannot be sent, as it last could be.
 
     :raises ConfigurationError: the provider cannot be sent to the tasks.
     """
 
     def __init__(self, provider: TokenProvider) -> None:
         self._provider = provider
-        self._pickled = pickled(
-            provider,
+        self._pickled = self._sent()
+
+    def _sent(self) -> bytes:
+        return pickled(
+            self._provider,
             "open what oauth_token_provider= needs in token(), and not before; or leave the "
             "attribute out by __getstate__()",
         )
@@ -192,6 +196,8 @@ class TokensAsBuilt:
         return self._provider.token()
 
     def __reduce__(self) -> Any:
+        with suppress(ConfigurationError):
+            self._pickled = self._sent()
         return restore, (self._pickled,)
 
     def __eq__(self, other: object) -> bool:

@@ -6,8 +6,9 @@ it. Driver only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, Protocol
+from urllib.parse import quote
 
 from onceward.sql.ledger.overdue import Patience
 
@@ -51,6 +52,8 @@ class Database(ABC):
     """A row of it, for pipeline, sequence, state and record; in the place of one that is there."""
     for_share: ClassVar[str]
     """Behind a query: its row stays as it is while the transaction lasts."""
+    address: str
+    """The URL of server and database, with the user and without a password."""
     durably: ClassVar[tuple[str, ...]] = ()
     """First in a transaction that must be one, and outlast a crash of the server."""
 
@@ -132,3 +135,27 @@ class Database(ABC):
 
     def let_go(self, session: Session, table: str, pipeline: str) -> None:  # noqa: B027
         """See :meth:`hold`."""
+
+
+def url_without_password(scheme: str, parameters: Mapping[str, Any]) -> str:
+    """Return the URL of ``parameters``, as a driver has parsed them: ``user``, ``host`` and
+    ``port`` (both may be several, with commas), ``database``, options; no password.
+    """
+    known = {
+        name: quote(str(value).lower() if isinstance(value, bool) else str(value), safe="/,")
+        for name, value in parameters.items()
+        if value is not None and "password" not in name and name != "dbname"
+    }
+    user, database = known.pop("user", ""), known.pop("database", "")
+    hosts = [
+        f"[{host}]" if ":" in host else quote(host, safe="")
+        for host in str(parameters.get("host") or "").split(",")
+    ]
+    ports = str(parameters.get("port") or "").split(",")
+    ports = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
+    places = [f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True)]
+    known = {name: value for name, value in known.items() if name not in ("host", "port")}
+    options = "&".join(f"{name}={value}" for name, value in known.items())
+    return (
+        f"{scheme}://{user and user + '@'}{','.join(places)}/{database}{options and '?' + options}"
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit, urlunsplit
 
 from onceward.engine.ledger.chain import Ledger, LedgerPlace
 from onceward.errors import ConfigurationError
@@ -73,19 +72,8 @@ class DatabaseLedger(Ledger):
     @property
     def where(self) -> LedgerPlace:
         table = [] if self.table == DEFAULT_TABLE else ["--ledger-table", self.table]
-        options = shlex.join(["--ledger-url", _without_passwords(self.url), *table])
+        options = shlex.join(["--ledger-url", self.database.address, *table])
         return LedgerPlace((self.database.where, self.table), options)
-
-
-def _without_passwords(url: str) -> str:
-    parts = urlsplit(url)
-    login, at, hosts = parts.netloc.rpartition("@")
-    query = [
-        option for option in parts.query.split("&") if "password" not in option.partition("=")[0]
-    ]
-    return urlunsplit(
-        parts._replace(netloc=login.partition(":")[0] + at + hosts, query="&".join(query))
-    )
 
 
 def _database_at(url: object) -> Database:

@@ -34,7 +34,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from onceward import surroundings
 from onceward.errors import ConfigurationError, LedgerUnreachable
 from onceward.libraries import library
-from onceward.sql.ledger.database import Database, Session
+from onceward.sql.ledger.database import Database, Session, url_without_password
 from onceward.sql.ledger.overdue import LOOKS_EVERY_SECONDS, STATEMENT_SECONDS, Overdue, Patience
 
 # of MySQL, of MariaDB
@@ -135,6 +135,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
         )
         """What PyMySQL needs to connect. It may hold a password."""
         self.host = self.parameters["host"]
+        self.address = url_without_password("mysql", self.parameters)
 
     @property
     def where(self) -> Hashable:

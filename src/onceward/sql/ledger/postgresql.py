@@ -21,7 +21,7 @@ from typing import Any
 
 from onceward.errors import ConfigurationError
 from onceward.libraries import library
-from onceward.sql.ledger.database import Database, Session
+from onceward.sql.ledger.database import Database, Session, url_without_password
 from onceward.sql.ledger.overdue import Overdue, Patience
 
 _DEFAULTS = {
@@ -106,6 +106,10 @@ CREATE TABLE IF NOT EXISTS {batches} (
                 next_step="pass postgresql://user@host:port/database; in a password write % as "
                 "%25, and other special characters in the same way",
             )
+        # Of what libpq has parsed, and not of the URL: it takes more than other parsers do
+        self.address = url_without_password(
+            "postgresql", {**found, "database": found.get("dbname")}
+        )
         self._options = {**_DEFAULTS, **found, "client_encoding": "UTF8"}
         self.host = self._options.get("host") or "the database"
 
