@@ -129,7 +129,7 @@ class Findings:
     def nothing_is_left(self) -> bool:
         """Whether all that the ledger names has been removed, so that nothing was looked at."""
         left = sum(
-            facts[unit] - facts[f"unaccounted_{unit}"]
+            facts[unit] - facts.get(f"unaccounted_{unit}", 0)
             for kind, unit in (("topics", "records"), ("tables", "rows"))
             for facts in self.facts.get(kind, {}).values()
         )

@@ -84,9 +84,8 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
         "database",
         changed(
             CHAIN, "settle",
-            "if connection.execute(self._sql(_TAKE_AGAIN), parameters).rowcount != 1:\n"
-            "            raise self._overtaken()\n",
-            "pass\n",
+            "connection.execute(self._sql(_TAKE_AGAIN), parameters).rowcount == 1\n",
+            "True\n",
         ),
         {"db:commit held": 4},
         {},
