@@ -64,13 +64,14 @@ def librdkafka_settings(properties: dict[str, str]) -> dict[str, str]:
         if name == "sasl.jaas.config":
             settings |= _login(value)
         elif name == "ssl.truststore.location":
-            if not pem:
+            if pem:
+                settings.setdefault("ssl.ca.location", value)
+            elif "ssl.ca.location" not in properties:
                 raise WrongUsage(
                     "librdkafka reads no Java truststore",
                     next_step="export its certificates as PEM (keytool -exportcert -rfc) and "
-                    "name the file in ssl.ca.location",
+                    "name the file in ssl.ca.location, which may stand beside the truststore",
                 )
-            settings["ssl.ca.location"] = value
         elif (
             name == "ssl.keystore.location"
             and properties.get("ssl.keystore.type", "").upper() == "PEM"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import onceward as ow
-from onceward.errors import ConfigurationError
+from onceward.engine.calls.foreach_batch import ForeachBatchSink
+from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.kafka.ledger.chain import KafkaChain
 
 SERVERS = "localhost:9092"
@@ -114,6 +115,60 @@ def test_functions_are_for_sinks_that_are_there(tmp_path: Path, select: Any, sai
 def test_the_chain_of_all_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     closed: list[KafkaChain] = []
     monkeypatch.setattr(KafkaChain, "close", lambda chain: closed.append(chain))
-    target = ow.FanOut({name: files(tmp_path / name) for name in ("one", "two")}).new_target()
+    target = ow.FanOut(
+        {name: folder_sink(tmp_path / name) for name in ("one", "two")}
+    ).new_target()
     assert target.chain not in closed
     assert len(closed) == 1
+
+
+LEDGER = ow.KafkaLedger("b:9092")
+
+
+def upserts(**place: str) -> ow.UpsertSink:
+    return ow.UpsertSink(key="id", pipeline_id="p", store="/store", ledger=LEDGER, **place)  # type: ignore[arg-type]
+
+
+def folder_sink(path: str) -> ow.FileSink:
+    return ow.FileSink(path=path, pipeline_id="p", ledger=LEDGER, layout="manifest")
+
+
+def delta(**place: str) -> ow.DeltaSink:
+    return ow.DeltaSink(pipeline_id="p", ledger=LEDGER, **place)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        (
+            upserts(url="redis://h", prefix="c:"),
+            upserts(url="redis://H:6379/0", prefix="c:"),
+            True,
+        ),
+        (
+            upserts(url="redis://h", prefix="c:"),
+            upserts(url="redis://h?db=0", prefix="c:d:"),
+            True,
+        ),
+        (upserts(url="redis://h", prefix="c:"), upserts(url="redis://h/1", prefix="c:"), False),
+        (upserts(url="redis://h", prefix="c:"), upserts(url="redis://h", prefix="d:"), False),
+        (upserts(url="https://h", index="c"), upserts(url="https://h:443/", index="c"), True),
+        (upserts(url="https://h", index="c"), upserts(url="https://h", index="cd"), False),
+        (folder_sink("/files"), folder_sink("/files/errors"), True),
+        (folder_sink("/files"), folder_sink("/files-2"), False),
+        (folder_sink("s3a://b/files"), folder_sink("s3a://b/files/"), True),
+        (delta(path="/d"), delta(path="file:///d/"), True),
+        (delta(path="s3a://b/d"), delta(path="s3://b/d"), True),
+        (delta(path="/d"), folder_sink("/d/files"), True),
+        (delta(table="db.T"), delta(table="db.t"), True),
+        (delta(table="db.t"), delta(table="db.u"), False),
+    ],
+)
+def test_two_sinks_of_one_place_are_refused_however_it_is_spelled(
+    one: ForeachBatchSink, other: ForeachBatchSink, meet: bool
+) -> None:
+    if meet:
+        with pytest.raises(ContradictoryOptions):
+            ow.FanOut({"one": one, "other": other})
+    else:
+        ow.FanOut({"one": one, "other": other})

@@ -111,8 +111,8 @@ def _submit(connector: Connector) -> str:
     if any(set(word) & _SPLIT for word in words):
         raise ConfigurationError(
             "the shell would take the path of a jar or of Python apart",
-            next_step="pass --jars and --conf by hand, in quotes; `onceward jars --paths` lists "
-            "the jars",
+            next_step="install Onceward and Python below a path without spaces, or pass --jars "
+            f"and --conf by hand, in quotes: --jars '{words[1]}'",
         )
     return " ".join(words)
 
@@ -121,6 +121,6 @@ def _packages(connector: Connector) -> str:
     if any("token-provider" in coordinate for coordinate in connector.coordinates):
         raise ConfigurationError(
             "what was put together here cannot be said with --packages",
-            next_step="use `onceward jars --submit`, or `onceward jars --paths` and --jars",
+            next_step="use `onceward jars --submit`",
         )
     return f"--packages {','.join(connector.coordinates)}"

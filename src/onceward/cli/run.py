@@ -6,6 +6,7 @@ Registered in :mod:`onceward.cli`; what it does is in :mod:`onceward.operate.run
 from __future__ import annotations
 
 import logging
+import re
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -130,4 +131,12 @@ def restart_strategy(restart: Restart, arguments: dict[str, Any]) -> Any:
             )
         is_time = settings[name].endswith("_s")
         parameters[settings[name]] = seconds(f"--{name}", value) if is_time else value
-    return kind(**parameters)
+    try:
+        return kind(**parameters)
+    except ConfigurationError as error:
+        # In the words of the code that is called; here they are options
+        for name, parameter in settings.items():
+            of_code = re.compile(rf"\b{parameter}\b")
+            error.message = of_code.sub(f"--{name}", error.message)
+            error.next_step = of_code.sub(f"--{name}", error.next_step)
+        raise

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, ContradictoryOptions
 
 if TYPE_CHECKING:
     from onceward.kafka.wire.client import KafkaClient
@@ -105,6 +105,12 @@ class LedgerOptions:
                 "no ledger is named",
                 next_step="add --bootstrap-servers, --ledger-path or --ledger-url, or set "
                 f"{SERVERS_VARIABLE} in the shell",
+            )
+        if self.ledger_path is not None and self.ledger_url is not None:
+            raise ContradictoryOptions(
+                "two ledgers are named",
+                next_step="leave out --ledger-path or --ledger-url (or the variable of the shell "
+                "that sets it)",
             )
         config = self.command_config
         return open_ledger(

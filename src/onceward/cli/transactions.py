@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onceward.cli.shared import Config, Json, Servers, connect, print_table, table
-from onceward.errors import ConfigurationError, ResourceError
+from onceward.errors import ConfigurationError, ContradictoryOptions, ResourceError
 from onceward.operate.status import span
 
 if TYPE_CHECKING:
@@ -127,7 +127,13 @@ def abort(
     """Abort a transaction, after a list of what it touches. By its transactional id where the
     coordinator has it; else, where it hangs, by a marker in the one partition.
     """
-    if (transactional_id is None) == (topic is None) or (topic is None) != (partition is None):
+    by_id, by_place = transactional_id is not None, (topic, partition) != (None, None)
+    if by_id and by_place:
+        raise ContradictoryOptions(
+            "two transactions are named, by an id and by a partition",
+            next_step="leave out --transactional-id, or --topic and --partition",
+        )
+    if not by_id and (topic is None or partition is None):
         raise ConfigurationError(
             "it is not said what to abort",
             next_step="add --transactional-id, or --topic and --partition",

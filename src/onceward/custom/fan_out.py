@@ -152,11 +152,13 @@ def _must_be_sinks(sinks: object) -> None:
             "of its own",
         )
     for (one, sink), (other, another) in combinations(sinks.items(), 2):
-        if sink.writes_to is not None and sink.writes_to == another.writes_to:
+        if sink.writes_to is not None and sink.writes_to.meets(another.writes_to):
             raise ContradictoryOptions(
-                f"{one} and {other} write to the same place, and would get into each other's way",
+                f"{one} and {other} write to the same place, or the one within the other's, and "
+                "would get into each other's way",
                 next_step="write a union of the two frames by one sink; or give each a place of "
-                "its own (path=, or for upserts prefix= or write=)",
+                "its own (path=, table=, or for upserts index=, write= or a prefix= with which "
+                "the other one's does not begin)",
             )
     (first_name, first), *others = sinks.items()
     for name, sink in others:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 from pyspark.sql import DataFrame
 
@@ -26,7 +26,7 @@ from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import names, whole_number
-from onceward.engine.target import Write
+from onceward.engine.target import Place, Write
 from onceward.engine.task_writer import Task, TaskWriter
 from onceward.errors import ConfigurationError, ContradictoryOptions
 
@@ -107,6 +107,20 @@ def _opensearch(
         )
     opensearch_writer.client_library()
     return OpenSearchWriter(url, index, by_column, tombstone_s)
+
+
+def _place(url: str | None, prefix: str | None, index: str | None, write: object) -> Place:
+    if url is None:
+        return Place(("a function", write))
+    at = urlsplit(url)
+    if index is not None:
+        port = at.port or (443 if at.scheme == "https" else 80)
+        return Place(("opensearch", at.hostname, port, at.path.rstrip("/"), index))
+    if at.scheme == "unix":
+        number = dict(parse_qsl(at.query)).get("db", "0")
+        return Place(("redis", at.path, number), str(prefix))
+    number = dict(parse_qsl(at.query)).get("db") or at.path.strip("/") or "0"
+    return Place(("redis", at.hostname or "localhost", at.port or 6379, number), str(prefix))
 
 
 def _names_one_index(name: str) -> bool:
@@ -238,7 +252,7 @@ class UpsertSink(WriteAheadSink):
         )
         self.columns = columns
         self._prefix, self._index, self._write_to = prefix, index, write
-        self.writes_to = (url, prefix or index) if url is not None else write
+        self.writes_to = _place(url, prefix, index, write)
 
     def begin(self, task: Task) -> TaskWriter:
         """Open a file for the task's rows, and refuse before the decision what can never be

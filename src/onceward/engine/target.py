@@ -28,6 +28,25 @@ from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
 
 
+class Place(NamedTuple):
+    """Where a sink writes.
+
+    :param server: tells it from others, however its address is spelled.
+    :param within: a folder with its last ``/``, or a prefix: what begins so is within it.
+    """
+
+    server: tuple[object, ...]
+    within: str = ""
+
+    def meets(self, other: object) -> bool:
+        """Return whether the one is the other, or within it."""
+        return (
+            isinstance(other, Place)
+            and self.server == other.server
+            and (self.within.startswith(other.within) or other.within.startswith(self.within))
+        )
+
+
 class Write(NamedTuple):
     """One frame of a batch and where it goes (a topic, say); None: where the target's settings or
     the rows say.

@@ -111,13 +111,6 @@ def checked_path(path: str | os.PathLike[str]) -> str:
     return text
 
 
-def canonical_folder(path: str) -> str:
-    """Return a folder's path, equal for two spellings of one folder of this machine."""
-    if path_scheme(path) not in ("", "file"):
-        return path.rstrip("/")
-    return str(Path(local_path(path) if path_scheme(path) else path).resolve())
-
-
 def default_ledger(path: str) -> Ledger:
     """Return a ledger beside the files, where these are on a local disk.
 

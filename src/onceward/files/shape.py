@@ -121,7 +121,8 @@ def _read(files: Files, path: str, ours: Any) -> Any:
     if not isinstance(existing, type(ours)):
         raise ConfigurationError(
             f"{files.uri(path)} is damaged: {text[:100]!r}",
-            next_step=f"restore it, or write {_text(ours)} into it",
+            next_step=f"restore it; or, once it is certain that the files below {files.root} are "
+            f"like this, write {_text(ours)} into it",
             details={"asked": ours},
         )
     return existing

@@ -15,14 +15,13 @@ from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Write
+from onceward.engine.target import Place, Write
 from onceward.files import columns
 from onceward.files.publishing import Publisher
 from onceward.files.settings import (
     FileSinkSettings,
     Format,
     Layout,
-    canonical_folder,
     checked_path,
     column_names,
     default_ledger,
@@ -32,6 +31,7 @@ from onceward.files.target import FileTarget
 from onceward.files.values import guarded, must_keep_times
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.spark.batch.file_names import must_write_name
+from onceward.spark.files.file_system import canonical_folder
 from onceward.spark.files.file_writer import must_know
 
 
@@ -126,7 +126,7 @@ class FileSink(ForeachBatchSink):
             target_file_size_bytes=target_file_size_bytes,
         )
         self._ledger_is_beside = ledger is None
-        self.writes_to = canonical_folder(place)
+        self.writes_to = Place(("files",), canonical_folder(place))
         at = self.settings.ledger.where
         super().__init__(self.settings.policy, ledger=at, settings=self.settings)
 

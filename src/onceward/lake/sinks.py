@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Hashable
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -17,18 +16,19 @@ from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Write
+from onceward.engine.target import Place, Write
 from onceward.errors import ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.lake.delta import Delta
 from onceward.lake.iceberg import Iceberg
 from onceward.lake.target import DeltaTarget, IcebergTarget, LakeSettings, LakeTarget
+from onceward.spark.files.file_system import canonical_folder
 
 
 class _LakeSink(ForeachBatchSink):
     """What both have in common."""
 
-    def __init__(self, settings: LakeSettings, writes_to: Hashable) -> None:
+    def __init__(self, settings: LakeSettings, writes_to: Place) -> None:
         self.settings = settings
         self.writes_to = writes_to
         super().__init__(
@@ -113,7 +113,8 @@ class DeltaSink(_LakeSink):
             pipeline_id, resume, skipped_batches, batch_attempts, batch_timeout_s, checkpointing
         )
         super().__init__(
-            LakeSettings(policy, ledger, table, place, commit_timeout_s), ("delta", place, table)
+            LakeSettings(policy, ledger, table, place, commit_timeout_s),
+            _place("delta", table, place),
         )
 
     def _build_target(self, settings: LakeSettings) -> LakeTarget:
@@ -160,7 +161,7 @@ class IcebergSink(_LakeSink):
             pipeline_id, resume, skipped_batches, batch_attempts, batch_timeout_s, checkpointing
         )
         super().__init__(
-            LakeSettings(policy, ledger, table, None, commit_timeout_s), ("iceberg", table)
+            LakeSettings(policy, ledger, table, None, commit_timeout_s), _place("iceberg", table)
         )
 
     def _build_target(self, settings: LakeSettings) -> LakeTarget:
@@ -172,6 +173,13 @@ class IcebergSink(_LakeSink):
             f"IcebergSink(pipeline_id={self.settings.policy.pipeline!r}, "
             f"table={self.settings.table!r})"
         )
+
+
+def _place(kind: str, table: str | None, path: str | None = None) -> Place:
+    if path is None:
+        # Spark tells no cases apart
+        return Place((kind, str(table).lower().replace("`", "")))
+    return Place(("files",), canonical_folder(path))
 
 
 def _policy(

@@ -35,7 +35,14 @@ class Folder:
             else:
                 absolute = os.path.abspath(os.path.expanduser(uri))
                 self._fs, self._root = fs.LocalFileSystem(), absolute
-        except (OSError, ValueError, ImportError) as error:
+        except OSError as error:
+            raise CheckpointUnreachable(
+                f"{path} cannot be reached ({error})",
+                next_step="see that the store answers and takes this login (for hdfs:// that "
+                "Hadoop's native library, libjvm and CLASSPATH are set); or copy the checkpoint "
+                "of the stopped query to a local path by other means first",
+            ) from error
+        except (ValueError, ImportError) as error:
             raise ConfigurationError(
                 f"{path} is on no file system that savepoints can read ({error})",
                 next_step="name a local path, s3://, gs://, abfss:// or hdfs://; or copy the "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, ClassVar, TypeVar
 
@@ -27,7 +27,7 @@ from onceward.engine.ending import Ending
 from onceward.engine.ledger.chain import LedgerPlace
 from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Target, Write
+from onceward.engine.target import Place, Target, Write
 from onceward.errors import Fenced, OncewardError, Recovery, UnsupportedQuery
 from onceward.spark.batch import callbacks
 from onceward.spark.batch.job import JobInterrupted
@@ -60,8 +60,8 @@ class ForeachBatchSink(ABC):
     is_atomic: bool = False
     """Whether the target's own commit is the decision; else it is the ledger's."""
 
-    writes_to: Hashable = None
-    """The place, where it is known: two sinks with equal ones would conflict in one batch."""
+    writes_to: Place | None = None
+    """The place, where it is known: two sinks whose places meet would conflict in one batch."""
 
     place_word: ClassVar[str] = ""
     """What a frame may be sent to, as :meth:`Batch.write` calls it."""

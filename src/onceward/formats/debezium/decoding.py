@@ -204,7 +204,7 @@ def decode(
         if (subject, reader_schema, checkpoint) != (None, None, None):
             raise ContradictoryOptions(
                 "subject=, reader_schema= and checkpoint= are of Avro, and there is no registry=",
-                next_step="pass registry= as well, or leave them out",
+                next_step="pass registry= in the place of schema=, or leave them out",
             )
         assert schema is not None  # noqa: S101 — or there is a registry
         whole = envelope(schema, source=source)

@@ -128,8 +128,8 @@ def parse_address(url: Any) -> RegistryAddress:
     if at.query or at.fragment or not _IN_A_PATH.issuperset(at.path) or "," in at.path:
         raise ConfigurationError(
             "SchemaRegistry(url=…) has more in it than an address and a path",
-            next_step="leave out what begins with ? or #, further addresses behind a comma, and "
-            "spaces",
+            next_step="leave out what begins with ? or #, and further addresses behind a comma; "
+            "write other characters of the path as %7B and the like",
         )
     return RegistryAddress(
         at.scheme, host, port or (443 if at.scheme == "https" else 80), at.path.rstrip("/")
@@ -146,7 +146,7 @@ def _split_options(options: Mapping[str, Any]) -> _OptionParts:
     for name, value in options.items():
         short = str(name).removeprefix(_PREFIX)
         if short not in OPTIONS:
-            nearest = difflib.get_close_matches(short, OPTIONS, n=1, cutoff=0.5)
+            nearest = difflib.get_close_matches(short, OPTIONS, n=1, cutoff=0.75)
             raise UnknownOption(
                 f"option {name!r} of the schema registry is not known",
                 next_step=f"did you mean {nearest[0]!r}?"

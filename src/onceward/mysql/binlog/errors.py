@@ -100,6 +100,10 @@ def unreadable_event(
 
 AnyError = TypeVar("AnyError", bound=OncewardError)
 
+SET_GTIDS = (
+    "set enforce_gtid_consistency=ON, then gtid_mode=ON (by way of OFF_PERMISSIVE and "
+    "ON_PERMISSIVE, without a restart)"
+)
 SET_FULL_METADATA = (
     "SET PERSIST binlog_row_metadata = 'FULL' on the server (in MariaDB: SET GLOBAL, and the same "
     "line in its configuration), then start from a position after that: what was written before "

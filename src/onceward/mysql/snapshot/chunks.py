@@ -44,7 +44,7 @@ from onceward.libraries import library
 from onceward.mysql.binlog.blocks import CHANGES, snapshot_changes
 from onceward.mysql.binlog.compression import COMPRESSED_EVENTS
 from onceward.mysql.binlog.decoder import Decoder, inner_events
-from onceward.mysql.binlog.errors import InvalidCell
+from onceward.mysql.binlog.errors import SET_GTIDS, InvalidCell
 from onceward.mysql.binlog.event import BinlogEvent
 from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.mysql.binlog.values import columns_from_text
@@ -125,8 +125,8 @@ class ConsistentView:
             raise ServerMisconfigured(
                 f"before {self._as_of.place} there are transactions without a GTID, so nobody can "
                 "say when all of them are committed",
-                next_step="set gtid_mode=ON on the server, and start with a new checkpoint; or "
-                "use another start than initial",
+                next_step=f"{SET_GTIDS}, and start with a new checkpoint; or use another start "
+                "than initial",
             )
         while gtids:
             (answer,) = self._server.query(

@@ -19,6 +19,7 @@ import time
 from typing import Any
 
 from onceward.errors import ChangeUnreadable, OncewardError, ServerMisconfigured
+from onceward.mysql.binlog.errors import SET_GTIDS
 from onceward.mysql.binlog.event import Dialect
 from onceward.mysql.snapshot.catalogue import (
     TableDescription,
@@ -63,8 +64,7 @@ def begin_snapshot(server: Server, settings: ChangesSettings, start: Position) -
         raise ServerMisconfigured(
             f"{settings.where} has not given each transaction a GTID, so nobody can say which of "
             "them its tables have",
-            next_step="set gtid_mode=ON (by way of OFF_PERMISSIVE and ON_PERMISSIVE, without a "
-            "restart), and FLUSH BINARY LOGS; or use another start than initial",
+            next_step=f"{SET_GTIDS}, and FLUSH BINARY LOGS; or use another start than initial",
         )
     return new_state(server.query, server.dialect, list_tables(server.query, settings.selects))
 

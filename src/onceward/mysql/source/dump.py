@@ -15,6 +15,7 @@ from typing import Any
 
 from onceward.errors import BinlogCorrupted, ServerMisconfigured, ServerUnreachable
 from onceward.libraries import library
+from onceward.mysql.binlog.errors import SET_GTIDS
 from onceward.mysql.binlog.event import BinlogEvent, Dialect
 from onceward.mysql.binlog.framing import BLOCK_BYTES, EventReader, ServerError
 
@@ -137,8 +138,8 @@ class Dump:
             raise ServerMisconfigured(
                 f"{at} is beyond the first 4 GiB of a binlog, which this server cannot be asked "
                 "for",
-                next_step="set gtid_mode=ON, or let no transaction be that large; then start from "
-                "a new checkpoint, with a snapshot"
+                next_step=f"{SET_GTIDS}, or let no transaction be that large; then start from a "
+                "new checkpoint, with a snapshot"
                 if reader.dialect == "mysql"
                 else "MariaDB's protocol has no word for it: let no transaction be that large, "
                 "then start from a new checkpoint, with a snapshot",

@@ -15,10 +15,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from onceward.errors import AccessDenied, ServerMisconfigured, ServerUnreachable
+from onceward.mysql.binlog.errors import SET_GTIDS
 from onceward.mysql.snapshot.catalogue import quote_table
 from onceward.mysql.snapshot.keys import quote
 from onceward.mysql.snapshot.state import is_missing
-from onceward.mysql.source.connection import LOCK_WAIT, Server, error_number, open_dump
+from onceward.mysql.source.connection import (
+    LOCK_WAIT,
+    Server,
+    error_number,
+    open_dump,
+)
 from onceward.mysql.source.position import FIRST_BYTE, Coordinates
 from onceward.mysql.source.settings import SYSTEM, ChangesSettings
 
@@ -213,7 +219,7 @@ def _check_variables(server: Server, variables: Mapping[str, str]) -> Iterator[R
         yield Requirement(
             "gtid_mode", actual, is_met=True, why="without ON a query cannot go on by itself "
                                                   "after a failover",
-            fix="" if actual == "ON" else "set gtid_mode=ON and enforce_gtid_consistency=ON",
+            fix="" if actual == "ON" else SET_GTIDS,
         )  # fmt: skip
 
 

@@ -30,7 +30,9 @@ SYSTEM = ("mysql", "sys", "information_schema", "performance_schema")
 
 _STARTS = ("initial", "earliest", "latest")
 _PLACE = re.compile(r"[^:]+\.\d+:\d+(?:#\d+)?(?:/\d+)?")
-_GTID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}:.+|\d+-\d+-\d+")
+_UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
+_GTID = re.compile(rf"\s*(?:{_UUID}:[0-9a-zA-Z_,:\s-]+|\d+-\d+-\d+(?:\s*,\s*\d+-\d+-\d+)*)\s*")
+"""One, or a set as the servers write it."""
 _CASCADE = re.compile(r"cascade:[^.]+\..+")
 
 
@@ -258,10 +260,9 @@ def _parse_pass_over(names: Sequence[str], tables: tuple[tuple[str, str], ...]) 
                 '"binlog.000003:1234" or "binlog.000003:1234/5"; transactions by their GTIDs; or '
                 '"cascade:shop.items"',
             )
-        if _CASCADE.fullmatch(one) and not _may_match(one.removeprefix("cascade:"), tables):
-            raise _invalid(
-                "pass_over", one, "name a table that tables= names, as it is spelled there"
-            )
+        table = one.removeprefix("cascade:")
+        if _CASCADE.fullmatch(one) and (set(table) & set("*?") or not _may_match(table, tables)):
+            raise _invalid("pass_over", one, "name one table, without a pattern, that tables= has")
     return tuple(each)
 
 

@@ -65,6 +65,15 @@ def local_path(uri: str) -> str:
     return "/" + re.sub(r"^//[^/]*", "", uri.partition(":")[2]).lstrip("/")
 
 
+def canonical_folder(path: str) -> str:
+    """Return a folder's path with its last ``/``, equal for two spellings of one folder."""
+    scheme = path_scheme(path)
+    if scheme in ("", "file"):
+        return str(Path(local_path(path) if scheme else path).resolve()).rstrip("/") + "/"
+    rest = path.partition(":")[2].rstrip("/")
+    return f"{'s3' if scheme in ('s3', 's3n', 's3a') else scheme}:{rest}/"
+
+
 def refuse_other_schemes(path: str, *, renames: bool = True) -> None:
     """:param renames: files are published by renaming.
     :raises ConfigurationError: ``path`` lies on a file system of which nothing is known, or which

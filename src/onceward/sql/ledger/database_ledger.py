@@ -54,8 +54,8 @@ class DatabaseLedger(Ledger):
         if not is_name or self.database.is_reserved(self.table):
             raise ConfigurationError(
                 f"table={self.table!r} is not a usable name",
-                next_step="use lower case letters, digits and '_', and a schema and '.' before it "
-                "if need be",
+                next_step="use up to 55 lower case letters, digits and '_', a letter or '_' "
+                "first, no word that SQL reserves, and a schema and '.' before it if need be",
             )
 
     def chain(self, pipeline: PipelineId) -> TableChain:

@@ -151,8 +151,10 @@ class MySQLDialect(Dialect):
                     f"a value of column {name!r} is sorted by {most} bytes, and servers take the "
                     f"first {SORTED_BYTES} of them: which row of a key is the last would be "
                     "chance",
-                    next_step="make key= and order_by= of shorter values, such as sha2(…, 256), "
-                    "or of numbers",
+                    next_step="make key= of shorter values, such as sha2(…, 256)"
+                    if name in merge.key
+                    else "make order_by= of numbers, of times, or of shorter texts that sort "
+                    "alike; no hash does",
                 )
 
 

@@ -89,8 +89,8 @@ def _text(name: str, column: pa.Array) -> pa.Array:
         if not pc.all(pc.is_finite(column), skip_nulls=True, min_count=0).as_py():
             raise RowRefused(
                 f"column {name!r} has infinity or NaN, which the server has not",
-                next_step="mend or filter such rows in the query; nullif(x, 'NaN') makes nulls of "
-                "them",
+                next_step="mend or filter such rows in the query: if(abs(x) < "
+                "double('Infinity'), x, NULL) makes nulls of both",
             )
         column = column.cast(pa.float64())
     elif pa.types.is_date32(kind):

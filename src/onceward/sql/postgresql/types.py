@@ -105,8 +105,8 @@ def staged(name: str, kind: DataType) -> str:
     raise InvalidColumn(
         f"column {name!r} has the type {kind.simpleString()}, which no column of a table can hold "
         "without loss",
-        next_step="make a string of it with to_json(…), for a column of type jsonb; or leave it "
-        "out with drop(…)",
+        next_step="make a string of it with to_json(…), for a column of type jsonb, or CAST(… AS "
+        "STRING), for one of text; or leave it out with drop(…)",
     )
 
 
