@@ -185,3 +185,29 @@ def test_without_an_order_the_error_says_to_give_one(anywhere: Place) -> None:
     told = changes(("u", 1, "-"), ("u", 2, "a"), ("u", 1, "b")).drop_columns("op")
     place.write("t", told, mode="upsert", key="id", order_by="n")
     assert sorted(place.sql("SELECT * FROM {s}.t")) == [(1, "b"), (2, "a")]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"mode": "upsert", "key": "id"},
+        {"mode": "upsert", "key": "id", "order_by": "n"},
+        CHANGES,
+    ],
+    ids=["append", "upsert", "upsert in order", "changes"],
+)
+def test_a_batch_without_rows_is_a_batch_like_any_other(
+    either_anywhere: Place, settings: dict[str, Any]
+) -> None:
+    """As a filter leaves it, or Spark's own at the end of a window."""
+    place = either_anywhere
+    place.sql("CREATE TABLE {s}.t (id bigint PRIMARY KEY, v varchar(9))")
+    rows = changes(("c", 1, "a"))
+    if settings.get("mode") != "changes":
+        rows = rows.drop_columns("op")
+    if "order_by" not in settings:
+        rows = rows.drop_columns("n")
+    for batch in (rows.slice(0, 0), rows, rows.slice(0, 0)):
+        place.write("t", batch, **settings)
+    assert place.sql("SELECT * FROM {s}.t") == [(1, "a")]

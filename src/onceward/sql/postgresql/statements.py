@@ -160,7 +160,7 @@ def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
     op = "NULL" if merge.op_column is None else quoted(merge.op_column)
     operations = ", ".join(f"'{word}'" for word in (*DELETES, *WRITES))
     odd = (
-        "max(0)"
+        "count(*) FILTER (WHERE false)"
         if merge.op_column is None
         else f"count(*) FILTER (WHERE {op} IS NULL OR {op} NOT IN ({operations}))"
     )
