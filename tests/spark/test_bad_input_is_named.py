@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
 from streaming_pipeline import Pipeline, copy
@@ -30,6 +30,7 @@ from onceward.errors import (
     UnknownOption,
     UnsupportedQuery,
 )
+from onceward.kafka.sink import columns
 from onceward_testing.free_ports import free_ports
 from support.wrong_values import WRONG, what_is_amiss
 
@@ -129,8 +130,7 @@ def test_a_timestamp_without_a_zone_is_cast_as_the_error_says(pipeline: Pipeline
     try:
         error = refused_and_invisible(pipeline, *rows)
         assert type(error) is InvalidColumn
-        kind = error.next_step.rpartition(" as ")[2]
-        cast = F.col("timestamp").cast(kind)
+        cast = F.col("timestamp").cast(error.next_step.split("'")[-2])
         pipeline.run(lambda frame: numbers(frame).selectExpr(*rows).withColumn("timestamp", cast))
     finally:
         pipeline.spark.conf.unset("spark.sql.timestampType")
@@ -311,7 +311,7 @@ def test_a_ledger_topic_that_forgets_is_refused(pipeline: Pipeline):
         ({"options": {"enable.idempotence": "false"}}, ContradictoryOptions, "enable.idempotence"),
         (
             {"options": {"max.in.flight.requests.per.connection": 6}},
-            ContradictoryOptions,
+            ConfigurationError,
             "max.in.flight",
         ),
         ({"options": {"delivery.timeout.ms": 10}}, ContradictoryOptions, "delivery.timeout.ms"),
@@ -382,3 +382,32 @@ def raise_the_refusal(pipeline: Pipeline, start: Callable[[], StreamingQuery]) -
     query = start()
     error = pipeline.ended(query)
     raise onceward.error_of(query) or AssertionError(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "becomes"),
+    [
+        ("value", "named_struct('a', 1)", '{"a":1}'),
+        ("value", "5", "5"),
+        ("key", "array(1, 2)", "[1,2]"),
+        ("topic", "5", "5"),
+        ("partition", "5L", 5),
+        ("headers", "map('a', 'b')", [("a", b"b")]),
+        ("timestamp", "1764340000000L", 1764340000),
+    ],
+)
+def test_a_column_becomes_what_the_error_says(
+    spark: SparkSession, name: str, made: str, becomes: Any
+):
+    frame = spark.sql(f"SELECT {made} AS {name}" + (", 'v' AS value" if name != "value" else ""))
+    topic = None if name == "topic" else "out"
+    with pytest.raises(InvalidColumn) as refused:
+        columns.check(frame, topic)
+    step = refused.value.next_step.removeprefix("make it one: ")
+    mended = eval(f"frame{step}", {"frame": frame, "F": F})  # noqa: S307 — as a user pastes it
+    columns.check(mended, topic)
+    shown = F.col(name).cast("bigint") if name == "timestamp" else F.col(name)
+    [(found,)] = mended.select(shown).collect()
+    if name == "headers":
+        found = [(header.key, bytes(header.value)) for header in found]
+    assert found == becomes

@@ -1185,3 +1185,27 @@ def test_a_replay_whose_state_spark_would_commit_is_not_counted_twice():
     with pytest.raises(StateOfFailedAttempt):
         batches(target).process(write(mixed), running(0, computes_once=True))
     assert mixed.replayed == 1
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "outcome", "lacking"),
+    [
+        # a branch was added to a fan-out, whose deciding sink comes last
+        ({"@f": 9, "out": 9}, [("@f", 9), ("@g", 9), ("out", 9)], "MORE_FRAMES", [1]),
+        ({"@f": 9, "out": 9}, [("@g", 9), ("out", 9), ("@f", 9)], "MORE_FRAMES", [0]),
+        ({"@f": 9, "out": 9}, [("out", 9), ("@f", 9)], "NOTHING_NEW", []),
+        ({"@f": 9, "out": 9}, [("@g", 9), ("out", 9)], "OTHER_ROWS", []),
+        ({"@f": 9, "out": 9}, [("@f", 8), ("@g", 9), ("out", 9)], "OTHER_ROWS", []),
+        # which of two frames for one place was committed, their order tells alone
+        ({"out": 9}, [("out", 5), ("out", 9)], "OTHER_ROWS", []),
+        ({"out": 9}, [("out", 9), ("out", 5)], "MORE_FRAMES", [1]),
+    ],
+)
+def test_frames_for_different_places_are_compared_by_place(
+    then: dict[str, int], now: list[tuple[str, int]], outcome: str, lacking: list[int]
+) -> None:
+    committed = [FrameWritten(where, records) for where, records in then.items()]
+    found = replay_module.compare_all(
+        committed, [FrameWritten(*frame) for frame in now], [False] * len(now), exactly=True
+    )
+    assert found == (replay_module.ReplayOutcome[outcome], lacking)

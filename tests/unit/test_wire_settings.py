@@ -72,7 +72,6 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(option: str, meant: 
         {"transactional.id": "x"},
         {"bootstrap.servers": "c:9092"},
         {"retries": 3},
-        {"max.in.flight.requests.per.connection": 6},
         {"sasl.mechanism": "PLAIN"},
         {"ssl.ca.location": __file__},
         {"delivery.timeout.ms": 1000},
@@ -199,7 +198,7 @@ def test_sparks_source_gets_the_same_settings_in_javas_names(tmp_path: Path) -> 
         "compression.type": "zstd",
         "request.timeout.ms": 1000,
     }
-    assert spark_source_options(options) == {
+    assert spark_source_options(parsed(options)[0], options) == {
         "kafka.security.protocol": "SASL_SSL",
         "kafka.sasl.mechanism": "PLAIN",
         "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule "
@@ -209,12 +208,28 @@ def test_sparks_source_gets_the_same_settings_in_javas_names(tmp_path: Path) -> 
         "kafka.ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----",
         "kafka.request.timeout.ms": "1000",
     }
-    assert spark_source_options({"compression.type": "lz4"}) == {}
+    assert spark_source_options(parsed({})[0], {"compression.type": "lz4"}) == {}
 
 
 def test_oauth_tokens_cannot_be_passed_on_to_spark() -> None:
-    with raises(ConfigurationError, "OAUTHBEARER"):
-        spark_source_options({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"})
+    """Which has to be given a class of Java's beside."""
+    options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    client, _ = parsed(options, oauth_token_provider=Tokens())
+    with raises(ConfigurationError, "OAUTHBEARER") as refused:
+        spark_source_options(client, options)
+    own = [name for name in refused.value.next_step.split() if name.startswith("kafka.")]
+    assert spark_source_options(client, options, own) == {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+    }
+
+
+@pytest.mark.parametrize("name", ["session.timeout.ms", "ssl.cipher.suites", "isolation.level"])
+def test_options_of_kafkas_own_clients_are_not_taken_for_others(name: str) -> None:
+    with pytest.raises(UnknownOption) as refused:
+        parsed({name: "1"})
+    assert "did you mean" not in refused.value.next_step
+    assert f"'kafka.{name}'" in refused.value.next_step
 
 
 class Tokens:

@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.calls.batch import must_be_a_frame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
-from onceward.engine.fan_out import BRANCH, FanOutTarget
+from onceward.engine.fan_out import FanOutTarget
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import AtomicTarget, Target, Write
+from onceward.engine.target import BRANCH, AtomicTarget, Target, Write
 from onceward.engine.two_phase import TwoPhaseTarget
 from onceward.errors import ConfigurationError, ContradictoryOptions
 

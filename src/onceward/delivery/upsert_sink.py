@@ -26,7 +26,7 @@ from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import names, whole_number
-from onceward.engine.target import Place, Write
+from onceward.engine.target import SinkPlace, Write
 from onceward.engine.task_writer import Task, TaskWriter
 from onceward.errors import ConfigurationError, ContradictoryOptions
 
@@ -109,18 +109,18 @@ def _opensearch(
     return OpenSearchWriter(url, index, by_column, tombstone_s)
 
 
-def _place(url: str | None, prefix: str | None, index: str | None, write: object) -> Place:
+def _place(url: str | None, prefix: str | None, index: str | None, write: object) -> SinkPlace:
     if url is None:
-        return Place(("a function", write))
+        return SinkPlace(("a function", write))
     at = urlsplit(url)
     if index is not None:
         port = at.port or (443 if at.scheme == "https" else 80)
-        return Place(("opensearch", at.hostname, port, at.path.rstrip("/"), index))
+        return SinkPlace(("opensearch", at.hostname, port, at.path.rstrip("/"), index))
     if at.scheme == "unix":
         number = dict(parse_qsl(at.query)).get("db", "0")
-        return Place(("redis", at.path, number), str(prefix))
+        return SinkPlace(("redis", at.path, number), str(prefix))
     number = dict(parse_qsl(at.query)).get("db") or at.path.strip("/") or "0"
-    return Place(("redis", at.hostname or "localhost", at.port or 6379, number), str(prefix))
+    return SinkPlace(("redis", at.hostname or "localhost", at.port or 6379, number), str(prefix))
 
 
 def _names_one_index(name: str) -> bool:

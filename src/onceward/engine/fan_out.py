@@ -28,6 +28,7 @@ from onceward.engine.ledger.chain import Chain
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import (
+    BRANCH,
     AtomicTarget,
     Attempt,
     Prepared,
@@ -41,12 +42,6 @@ from onceward.ids import AttemptId
 from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Shuffles
-
-BRANCH = "@"
-"""Begins the name of a two-phase target's output, and where frames for it go; those of atomic
-targets are kinds, tables and topics.
-"""
-
 
 _PUBLISHED = "published"
 """In an output's data, of a target that is done before others are."""

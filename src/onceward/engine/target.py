@@ -27,8 +27,13 @@ from onceward.ids import AttemptId, PipelineId
 from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
 
+BRANCH = "@"
+"""Begins the name of a two-phase target's output, and where frames for it go; those of atomic
+targets are kinds, tables and topics.
+"""
 
-class Place(NamedTuple):
+
+class SinkPlace(NamedTuple):
     """Where a sink writes.
 
     :param server: tells it from others, however its address is spelled.
@@ -41,7 +46,7 @@ class Place(NamedTuple):
     def meets(self, other: object) -> bool:
         """Return whether the one is the other, or within it."""
         return (
-            isinstance(other, Place)
+            isinstance(other, SinkPlace)
             and self.server == other.server
             and (self.within.startswith(other.within) or other.within.startswith(self.within))
         )

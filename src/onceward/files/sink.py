@@ -15,7 +15,7 @@ from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Place, Write
+from onceward.engine.target import SinkPlace, Write
 from onceward.files import columns
 from onceward.files.publishing import Publisher
 from onceward.files.settings import (
@@ -126,7 +126,7 @@ class FileSink(ForeachBatchSink):
             target_file_size_bytes=target_file_size_bytes,
         )
         self._ledger_is_beside = ledger is None
-        self.writes_to = Place(("files",), canonical_folder(place))
+        self.writes_to = SinkPlace(("files",), canonical_folder(place))
         at = self.settings.ledger.where
         super().__init__(self.settings.policy, ledger=at, settings=self.settings)
 

@@ -16,7 +16,7 @@ from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Place, Write
+from onceward.engine.target import SinkPlace, Write
 from onceward.errors import ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.lake.delta import Delta
@@ -28,7 +28,7 @@ from onceward.spark.files.file_system import canonical_folder
 class _LakeSink(ForeachBatchSink):
     """What both have in common."""
 
-    def __init__(self, settings: LakeSettings, writes_to: Place) -> None:
+    def __init__(self, settings: LakeSettings, writes_to: SinkPlace) -> None:
         self.settings = settings
         self.writes_to = writes_to
         super().__init__(
@@ -175,11 +175,11 @@ class IcebergSink(_LakeSink):
         )
 
 
-def _place(kind: str, table: str | None, path: str | None = None) -> Place:
+def _place(kind: str, table: str | None, path: str | None = None) -> SinkPlace:
     if path is None:
         # Spark tells no cases apart
-        return Place((kind, str(table).lower().replace("`", "")))
-    return Place(("files",), canonical_folder(path))
+        return SinkPlace((kind, str(table).lower().replace("`", "")))
+    return SinkPlace(("files",), canonical_folder(path))
 
 
 def _policy(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from onceward.engine.ledger.admission import Admission, CallHistory
 from onceward.engine.ledger.record import FrameWritten, LedgerRecord
+from onceward.engine.target import BRANCH
 from onceward.errors import (
     ROWS_REFUSED,
     BatchChanged,
@@ -326,6 +327,10 @@ def batch_changed(
         'start once with resume="write_missing", which writes the frames that are missing in a '
         "transaction of their own"
         if more_frames
+        else "leave the sinks of the fan-out that have committed under their names, with all of "
+        'their rows, and start once with resume="write_missing", which writes those that were '
+        "added"
+        if any(str(frame.where).startswith(BRANCH) for frame in (*committed, *now))
         else "hand the committed frames over first and unchanged, the others after them, and "
         'start once with resume="write_missing", which writes those; or write what is missing '
         'with a sink and a pipeline_id of its own (resume="adopt")'

@@ -27,7 +27,7 @@ from onceward.engine.ending import Ending
 from onceward.engine.ledger.chain import LedgerPlace
 from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Place, Target, Write
+from onceward.engine.target import SinkPlace, Target, Write
 from onceward.errors import Fenced, OncewardError, Recovery, UnsupportedQuery
 from onceward.spark.batch import callbacks
 from onceward.spark.batch.job import JobInterrupted
@@ -60,7 +60,7 @@ class ForeachBatchSink(ABC):
     is_atomic: bool = False
     """Whether the target's own commit is the decision; else it is the ledger's."""
 
-    writes_to: Place | None = None
+    writes_to: SinkPlace | None = None
     """The place, where it is known: two sinks whose places meet would conflict in one batch."""
 
     place_word: ClassVar[str] = ""

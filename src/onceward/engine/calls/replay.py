@@ -192,6 +192,7 @@ def compare_all(
     for aside in (False, True):
         then = [frame for frame in committed if (frame.where in places) is aside]
         indices = [index for index, is_aside in enumerate(set_aside) if is_aside is aside]
+        indices = [indices[index] for index in _order(then, [now[index] for index in indices])]
         again = [now[index] for index in indices]
         outcomes.append(compare(then, again, exactly=exactly))
         if outcomes[-1] is ReplayOutcome.MORE_FRAMES:
@@ -207,12 +208,24 @@ def compare_all(
     return next(outcome for outcome in worst_first if outcome in outcomes), sorted(lacking)
 
 
+def _order(then: Sequence[FrameWritten], again: Sequence[FrameWritten]) -> list[int]:
+    """Return the order of ``again`` in which frames of committed places come first, as they were
+    committed. Their own order, where a place has several: which is which only that tells.
+    """
+    places = [frame.where for frame in then]
+    own = list(range(len(again)))
+    if len({frame.where for frame in again}) < len(again) or len(set(places)) < len(places):
+        return own
+    ranks = {place: rank for rank, place in enumerate(places)}
+    return sorted(own, key=lambda index: ranks.get(again[index].where, len(places)))
+
+
 def compare(
     committed: Sequence[FrameWritten], now: Sequence[FrameWritten], *, exactly: bool = False
 ) -> ReplayOutcome:
     """Compare the frames that have rows.
 
-    ``MORE_FRAMES``: all committed ones, in order, and others after them.
+    ``MORE_FRAMES``: all committed ones, in order (:func:`_order`), and others after them.
 
     :param exactly: fewer rows are other rows, too: the batch is known to lack some, and a sum
         proves nothing of which.

@@ -274,13 +274,18 @@ class Sender:
             self._encode(topic, [letter], np.array([partition], np.int32), 0)
         except RecordTooLarge as too_large:
             compressed, limit = self._producer.compression, self._size_limit(topic)
+            ours = self._producer.max_request_bytes
+            raises = (
+                "max.request.size in --command-config"
+                if limit == ours
+                else f"max.message.bytes of {topic} (and max.request.size in --command-config "
+                f"above {ours} bytes)"
+            )
             raise RecordTooLarge(
                 f"the letter {letter.place} takes {too_large.details['record_bytes']} bytes, "
                 f"compression.type={compressed}, and topic {topic} takes records of {limit}",
                 next_step=f"leave this one letter for later: {letter.leave_out}; or set "
-                "compression.type in --command-config, as its producer had it, or raise "
-                f"max.message.bytes of {topic} (and max.request.size in --command-config "
-                "above 8 MiB)",
+                f"compression.type in --command-config, as its producer had it, or raise {raises}",
                 details={"letter": letter.place, "topic": topic, "limit_bytes": limit},
             ) from too_large
 

@@ -41,6 +41,7 @@ from pyspark.sql.types import (
     DecimalType,
     IntegerType,
     LongType,
+    MapType,
     ShortType,
     StringType,
     StructType,
@@ -333,11 +334,29 @@ def _check_type(name: str, kind: DataType) -> None:
     if name in types_in_sql and not good[name]:
         raise InvalidColumn(
             f"column '{name}' is {kind.simpleString()}, not {types_in_sql[name]}",
-            # spark.sql.timestampType decides what "timestamp" alone is
-            next_step=f"cast it: .withColumn('{name}', …) as "
-            f"{'timestamp_ltz' if name == 'timestamp' else types_in_sql[name]}",
+            next_step=f"make it one: .withColumn('{name}', {_made_of(name, kind, types_in_sql)})",
             details={"column": name, "type": kind.simpleString()},
         )
+
+
+def _made_of(name: str, kind: DataType, types_in_sql: Mapping[str, str]) -> str:
+    """Return what makes of a column of type ``kind`` one that can be written."""
+    if name == "headers":
+        if isinstance(kind, MapType):
+            entries = "struct(CAST(e.key AS STRING) AS key, CAST(e.value AS BINARY) AS value)"
+            return f"F.expr('transform(map_entries({name}), e -> {entries})')"
+        return f"… of type {types_in_sql[name]}"
+    if name in ("key", "value"):
+        if isinstance(kind, StructType | ArrayType | MapType):
+            return f"F.to_json('{name}')"
+        return f"F.col('{name}').cast('string')"
+    if name == "timestamp":
+        if isinstance(kind, LongType):
+            # A cast would take milliseconds for seconds
+            return f"F.timestamp_millis('{name}')"
+        # spark.sql.timestampType decides what "timestamp" alone is
+        return f"F.col('{name}').cast('timestamp_ltz')"
+    return f"F.col('{name}').cast('{types_in_sql[name].partition(' ')[0]}')"
 
 
 def _are_headers(kind: DataType) -> bool:

@@ -33,6 +33,8 @@ from onceward.kafka.wire.options.settings import ProducerSettings
 log = logging.getLogger(__name__)
 
 _SHRINK_FACTOR = 10
+# As batch.size
+_LEAST_BYTES = 1_000
 """Where the limit may not be seen: record batches become so many times smaller than the one that
 was refused."""
 
@@ -67,8 +69,8 @@ def check_topic(client: KafkaClient, settings: KafkaSinkSettings, topic: str | N
             raise TopicMissing(
                 f"topic {topic!r} does not exist on "
                 f"{', '.join(settings.client.bootstrap_servers)}",
-                next_step="create it (kafka-topics --create), or build the sink with "
-                "create_topic_partitions=N",
+                next_step="create it (kafka-topics --create)"
+                + (", or build the sink with create_topic_partitions=N" if topic in own else ""),
                 details={"topic": topic},
             ) from None
         log.debug("creating topic %s with %d partitions", topic, settings.create_topic_partitions)
@@ -122,10 +124,11 @@ class TopicLimits:
         )
         limit = self._limit(client, topic)
         self._fitting.clear()
-        if records > 1:
+        shrunk = size // _SHRINK_FACTOR
+        if records > 1 and (shrunk >= _LEAST_BYTES or (limit is not None and limit < size)):
             # A limit that is no smaller than the batch was not the reason (segment.bytes is), or
             # was raised meanwhile.
-            fits = limit if limit is not None and limit < size else max(1, size // _SHRINK_FACTOR)
+            fits = limit if limit is not None and limit < size else shrunk
             self._refused[topic] = fits
             return SendFailed(
                 error.message,

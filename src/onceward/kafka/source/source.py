@@ -37,7 +37,11 @@ from onceward.kafka.source.positions import (
 from onceward.kafka.source.topics_read import TopicsRead, topics_read
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.security import TokenProvider
-from onceward.kafka.wire.options.settings import settings_from_options, spark_source_options
+from onceward.kafka.wire.options.settings import (
+    ClientSettings,
+    settings_from_options,
+    spark_source_options,
+)
 from onceward.spark.batch.kafka_reader import is_secret, load, with_hidden_options
 from onceward.spark.session.settings import use_the_drivers_python
 
@@ -143,12 +147,12 @@ def kafka_source(
         oauth_token_provider=oauth_token_provider,
     )
     own = _own(spark_options or {})
-    is_login_known = not _has_a_login_of_its_own(own)
+    is_login_known = _knows_the_login(client_settings, own)
     if is_login_known:
         remember(client_settings)
     use_the_drivers_python(spark.sparkContext)
     settings = {
-        **spark_source_options(options or {}),
+        **spark_source_options(client_settings, options or {}, own),
         "kafka.bootstrap.servers": ",".join(client_settings.bootstrap_servers),
         reads.option[0]: reads.option[1],
         "includeHeaders": "true",
@@ -205,10 +209,13 @@ def _must_answer(client: KafkaClient) -> None:
         ) from unreachable
 
 
-def _has_a_login_of_its_own(spark_options: Mapping[str, str]) -> bool:
-    """Return whether Spark's reader is told how to log in, or where, in a way that our client is
-    not."""
-    return any(name.lower().startswith(_LOGINS) for name in spark_options)
+def _knows_the_login(client: ClientSettings, spark_options: Mapping[str, str]) -> bool:
+    """Return whether our client logs in where Spark's reader does; not so, where that is told how,
+    or where, in a way of its own.
+    """
+    # With tokens both are told: the reader's come from Java
+    own = any(name.lower().startswith(_LOGINS) for name in spark_options)
+    return client.oauth_token_provider is not None or not own
 
 
 def _positive(name: str, value: object) -> str:

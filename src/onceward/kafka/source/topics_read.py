@@ -121,11 +121,11 @@ def topics_read(
         raise ConfigurationError(
             f"topic={topic!r} is no name", next_step="pass the topic's name, or a list of names"
         )
-    for name in names:
-        if isinstance(name, str) and "," in name:
-            several = [part.strip() for part in name.split(",") if part.strip()]
-            raise ConfigurationError(
-                f"topic={name!r} names several topics in one string",
-                next_step=f"pass a list: topic={several!r}",
-            )
+    if any(isinstance(name, str) and "," in name for name in names):
+        parts = [part.strip() for name in names for part in str(name).split(",")]
+        several = [part for part in parts if part]
+        raise ConfigurationError(
+            f"topic={topic!r} names several topics in one string",
+            next_step=f"pass a list: topic={several!r}" if several else "name the topic",
+        )
     return NamedTopics(names)

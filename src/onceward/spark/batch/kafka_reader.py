@@ -94,8 +94,9 @@ def _options_of_batches(plan: Any) -> Iterator[Any]:
             yield leaf.options()
 
 
+_HIDDEN_WORDS = "jaas|password|passphrase|secret|token|keystore"
 _SECRET = re.compile(
-    r"jaas|password|secret|token|credential|keystore\.(key|certificate)", re.IGNORECASE
+    _HIDDEN_WORDS.replace("keystore", r"keystore\.(key|certificate)"), re.IGNORECASE
 )
 # fields to print: all of them
 _MANY = 10_000
@@ -174,8 +175,8 @@ def with_hidden_options(
         raise ConfigurationError(
             f"Spark would show {', '.join(shown)} in its query plans, web pages and event log: "
             "neither spark.redaction.regex nor spark.sql.redaction.options.regex covers it",
-            next_step="leave spark.redaction.regex at its default, or add "
-            "'jaas|password|secret|keystore' to it",
+            next_step=f"add '{_HIDDEN_WORDS}' to spark.redaction.regex (its default is "
+            "'(?i)secret|password|token|access[.]?key')",
         )
     datasets = getattr(jvm.org.apache.spark.sql.classic, "Dataset$").__getattr__("MODULE$")
     return DataFrame(datasets.ofRows(spark._jsparkSession, hiding), spark)

@@ -69,7 +69,7 @@ def canonical_folder(path: str) -> str:
     """Return a folder's path with its last ``/``, equal for two spellings of one folder."""
     scheme = path_scheme(path)
     if scheme in ("", "file"):
-        return str(Path(local_path(path) if scheme else path).resolve()).rstrip("/") + "/"
+        return os.path.realpath(local_path(path) if scheme else path).rstrip("/") + "/"
     rest = path.partition(":")[2].rstrip("/")
     return f"{'s3' if scheme in ('s3', 's3n', 's3a') else scheme}:{rest}/"
 

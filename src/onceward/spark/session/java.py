@@ -44,7 +44,7 @@ def java_found() -> tuple[Path, int]:
         raise ConfigurationError(
             f"Java is missing: {where}",
             next_step=f"install a JDK or JRE {OLDEST_JAVA} or newer and set JAVA_HOME, or put "
-            "`java` on PATH",
+            f"`java` on PATH{' and unset JAVA_HOME' if home else ''}",
         )
     major = java_major_version(_version_text(found))
     if major < OLDEST_JAVA:

@@ -246,6 +246,7 @@ OS = SimpleNamespace(
     walk=_walk,
     path=SimpleNamespace(
         join=posixpath.join,
+        realpath=posixpath.normpath,
         relpath=posixpath.relpath,
         dirname=posixpath.dirname,
         isdir=lambda path: disk().look(path).__class__ is Folder,

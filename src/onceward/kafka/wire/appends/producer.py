@@ -397,7 +397,9 @@ class _Send:
                 f"topic {topic} refused a batch of {append.fragment.size} bytes "
                 f"({append.fragment.count} records): "
                 f"{rule.reason}{limit}{quoted(_broker_words(answer))}",
-                next_step="raise max.message.bytes of the topic"
+                next_step="raise "
+                + ("segment.bytes" if "segment.bytes" in rule.reason else "max.message.bytes")
+                + " of the topic"
                 + (
                     ", or lower batch.size"
                     if append.fragment.count > 1

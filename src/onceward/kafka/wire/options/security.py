@@ -223,12 +223,18 @@ def _refuse_java_store(options: Mapping[str, str], store: str) -> None:
     location = options.get(f"ssl.{store}.location")
     if kind == "PEM" or (kind is None and location is None):
         return
+    pem = (
+        f"openssl pkcs12 -in {store}.p12 -nokeys -out {store}.pem"
+        if store == "truststore"
+        # First the client's own certificate, and then those that signed it
+        else f"openssl pkcs12 -in {store}.p12 -clcerts -out {store}.pem; openssl pkcs12 -in "
+        f"{store}.p12 -cacerts -nokeys >> {store}.pem"
+    )
     raise ConfigurationError(
         f"ssl.{store}.type={kind or 'JKS'} cannot be read from Python",
-        next_step="convert it once (keytool -importkeystore -srckeystore "
-        f"{location or 'store.jks'} -destkeystore store.p12 -deststoretype PKCS12; openssl pkcs12 "
-        f"-in store.p12 -out store.pem) and set ssl.{store}.type=PEM and "
-        f"ssl.{store}.location=store.pem",
+        next_step=f"convert it once (keytool -importkeystore -srckeystore "
+        f"{location or f'{store}.jks'} -destkeystore {store}.p12 -deststoretype PKCS12; {pem}) "
+        f"and set ssl.{store}.type=PEM and ssl.{store}.location={store}.pem",
     )
 
 
@@ -343,10 +349,13 @@ def java_security_options(security: Security) -> dict[str, str]:
     The Java consumer knows other names for PEM files and SASL users than librdkafka and we do.
 
     A certificate and a key in files of their own are passed as text, because Java wants both in
-    one place. OAUTHBEARER has been refused before: its tokens come from a Java class.
+    one place.
     """
     java = {"security.protocol": security.protocol}
-    if security.uses_sasl:
+    if security.mechanism == "OAUTHBEARER":
+        # Tokens come from a Java class that the reader is given besides
+        java["sasl.mechanism"] = "OAUTHBEARER"
+    elif security.uses_sasl:
         java |= _java_login(
             str(security.mechanism), security.username or "", security.password or ""
         )

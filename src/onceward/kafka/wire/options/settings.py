@@ -13,7 +13,7 @@ import difflib
 import re
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ _NUMBERS: Mapping[str, tuple[int, int]] = {
     "socket.connection.setup.timeout.max.ms": (1, 2**31 - 1),
     "batch.size": (1_000, 512 * 1024 * 1024),
     "max.request.size": (1_000, 512 * 1024 * 1024),
-    "max.in.flight.requests.per.connection": (1, 2**31 - 1),
+    "max.in.flight.requests.per.connection": (1, 5),
     "delivery.timeout.ms": (1, 2**31 - 1),
     "transaction.timeout.ms": (1, 2**31 - 1),
     "compression.level": (-(2**17), 22),
@@ -97,6 +97,32 @@ _NUMBERS: Mapping[str, tuple[int, int]] = {
     "compression.lz4.level": (1, 17),
     "compression.zstd.level": (-(2**17), 22),
 }
+_JAVA_TOKENS = "kafka.sasl.login.callback.handler.class"
+# Names of ProducerConfig, ConsumerConfig, SaslConfigs and SslConfigs (Kafka 4.3) without a meaning
+# here: what they are like is another setting.
+_OF_KAFKAS_CLIENTS = frozenset({
+    "allow.auto.create.topics", "auto.commit.interval.ms", "auto.include.jmx.reporter",
+    "auto.offset.reset", "buffer.memory", "check.crcs", "client.dns.lookup", "client.rack",
+    "connections.max.idle.ms", "default.api.timeout.ms", "enable.auto.commit",
+    "enable.metrics.push", "exclude.internal.topics", "fetch.max.bytes", "fetch.max.wait.ms",
+    "fetch.min.bytes", "group.id", "group.instance.id", "group.protocol",
+    "group.remote.assignor", "heartbeat.interval.ms", "interceptor.classes", "isolation.level",
+    "key.deserializer", "key.serializer", "linger.ms", "max.block.ms",
+    "max.partition.fetch.bytes", "max.poll.interval.ms", "max.poll.records",
+    "metadata.max.age.ms", "metadata.max.idle.ms", "metadata.recovery.rebootstrap.trigger.ms",
+    "metadata.recovery.strategy", "metric.reporters", "metrics.num.samples",
+    "metrics.recording.level", "metrics.sample.window.ms", "partition.assignment.strategy",
+    "partitioner.adaptive.partitioning.enable", "partitioner.availability.timeout.ms",
+    "partitioner.class", "partitioner.ignore.keys", "receive.buffer.bytes",
+    "reconnect.backoff.max.ms", "reconnect.backoff.ms", "retries", "retry.backoff.max.ms",
+    "retry.backoff.ms", "sasl.client.callback.handler.class", "sasl.kerberos.kinit.cmd",
+    "sasl.kerberos.service.name", "sasl.login.callback.handler.class", "sasl.login.class",
+    "security.providers", "send.buffer.bytes", "session.timeout.ms",
+    "socket.connection.setup.timeout.ms", "ssl.cipher.suites", "ssl.enabled.protocols",
+    "ssl.engine.factory.class", "ssl.keymanager.algorithm", "ssl.protocol", "ssl.provider",
+    "ssl.secure.random.implementation", "ssl.trustmanager.algorithm", "value.deserializer",
+    "value.serializer",
+})  # fmt: skip
 _CLIENT_NUMBERS = {
     "request.timeout.ms": "request_timeout_ms",
     "socket.connection.setup.timeout.max.ms": "connect_timeout_ms",
@@ -179,23 +205,25 @@ def settings_from_options(
     return client, producer
 
 
-def spark_source_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return ``options`` (as for a sink) as ``kafka.``-prefixed options of Spark's Kafka source;
-    producer settings left out.
+def spark_source_options(
+    client: ClientSettings, options: Mapping[str, Any], own: Collection[str] = ()
+) -> dict[str, str]:
+    """Return ``options`` (as for a sink), of which ``client`` was made, as ``kafka.``-prefixed
+    options of Spark's Kafka source; producer settings left out.
 
     The result holds secrets: never log it.
 
-    :raises ConfigurationError: what :func:`settings_from_options` refuses, and OAUTHBEARER, whose
-        tokens would have to come from a Java class.
+    :param own: names of options that Spark's source is given besides.
+    :raises ConfigurationError: OAUTHBEARER, whose tokens have to come from a Java class, and
+        ``own`` names none.
     """
-    if options.get("sasl.mechanism", options.get("sasl.mechanisms")) == "OAUTHBEARER":
+    if client.security.mechanism == "OAUTHBEARER" and _JAVA_TOKENS not in own:
         raise ConfigurationError(
             "sasl.mechanism=OAUTHBEARER cannot be passed on to Spark's Kafka source, whose tokens "
             "come from Java",
-            next_step="give the source its own kafka.sasl.login.callback.handler.class and "
-            "kafka.sasl.jaas.config",
+            next_step=f"add {_JAVA_TOKENS} and kafka.sasl.jaas.config to spark_options=, beside "
+            "options= and oauth_token_provider=, which look positions up",
         )
-    client, _ = settings_from_options("checked:9092", options, client_id="checked")
     java = {name: str(options[name]) for name in _CONSUMER_OPTIONS if name in options}
     if any(name in SECURITY_OPTIONS for name in options):
         java |= java_security_options(client.security)
@@ -224,9 +252,12 @@ def _picked(numbers: Mapping[str, int], fields: Mapping[str, str]) -> dict[str, 
 def _text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if not isinstance(value, str | int):
         raise ConfigurationError(
-            f"{name} must be a string or a number", next_step=f"correct {name} in options"
+            f"{name}={value!r} is no text and no whole number",
+            next_step=f"correct {name} in options",
         )
     return str(value).strip()
 
@@ -259,7 +290,14 @@ def _refuse_unknown(name: str) -> None:
         raise ContradictoryOptions(
             f"{name} cannot be set: {_OURS[name]}", next_step=f"remove {name}"
         )
-    nearest = difflib.get_close_matches(name.removeprefix("kafka."), OPTIONS, n=1, cutoff=0.5)
+    short = name.removeprefix("kafka.")
+    if short in _OF_KAFKAS_CLIENTS:
+        raise UnknownOption(
+            f"option {name!r} is one of Kafka's own clients, and has no meaning here",
+            next_step="leave it out; for Spark's source pass it in spark_options=, as "
+            f"'kafka.{short}'",
+        )
+    nearest = difflib.get_close_matches(short, OPTIONS, n=1, cutoff=0.75)
     raise UnknownOption(
         f"option {name!r} is not known",
         next_step=f"did you mean {nearest[0]!r}?"
@@ -337,12 +375,6 @@ def _acks(texts: Mapping[str, str], delivery: str) -> int:
 
 
 def _refuse_contradictions(client: ClientSettings, producer: ProducerSettings) -> None:
-    if producer.max_in_flight > 5:
-        raise ContradictoryOptions(
-            f"max.in.flight.requests.per.connection={producer.max_in_flight} is more than "
-            "idempotence allows",
-            next_step="use 1 to 5: the broker remembers the last five batches of a producer",
-        )
     if producer.delivery_timeout_ms < client.request_timeout_ms:
         raise ContradictoryOptions(
             f"delivery.timeout.ms={producer.delivery_timeout_ms} is below "
