@@ -257,3 +257,12 @@ def test_sinks_with_one_provider_of_tokens_are_built_alike(kind: type) -> None:
         parsed(options, oauth_token_provider=kind())[0].oauth_token_provider_id for _ in range(100)
     }
     assert len(seen) == 100
+
+
+@pytest.mark.parametrize("codec", ["gzip", "none"])
+def test_a_level_that_the_codec_does_not_have_is_refused_when_the_sink_is_built(
+    codec: str,
+) -> None:
+    with pytest.raises(ConfigurationError):
+        parsed({"compression.type": codec, "compression.level": 15})
+    assert parsed({"compression.type": "lz4", "compression.level": 15})[1].compression_level == 15

@@ -83,7 +83,13 @@ def doctor(
             "the address of an OpenSearch, https://…, with its index in --tables."
         ),
     ] = None,
-    registry: Annotated[str | None, typer.Option(help="A schema registry, https://….")] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            help="A schema registry, https://…; its login in --command-config, by names such as "
+            "schema.registry.basic.auth.user.info."
+        ),
+    ] = None,
     subject: Annotated[
         list[str] | None, typer.Option(help="With --registry: a subject; may be repeated.")
     ] = None,
@@ -125,7 +131,9 @@ def doctor(
         _mysql(mysql, names)
         return
     if target is not None or registry is not None:
-        _end(_print(_targets(target, names, registry, subject or [])))
+        found = [] if target is None else _target(target, names)
+        found += [] if registry is None else _registry(registry, command_config, subject or [])
+        _end(_print(found))
         return
     from onceward.cli.doctor.checks import check_brokers, check_machine
 
@@ -159,13 +167,23 @@ def _consumers(
     return check_consumers(bootstrap_servers, command_config, topics)
 
 
-def _targets(
-    target: str | None, names: list[str], registry: str | None, subjects: list[str]
-) -> list[CheckResult]:
-    from onceward.cli.doctor.targets import check_registry, check_target
+def _target(target: str, names: list[str]) -> list[CheckResult]:
+    from onceward.cli.doctor.targets import check_target
 
-    found = [] if target is None else check_target(target, names)
-    return found + ([] if registry is None else check_registry(registry, subjects))
+    return check_target(target, names)
+
+
+def _registry(
+    registry: str, command_config: Path | None, subjects: list[str]
+) -> list[CheckResult]:
+    from onceward.cli.doctor.targets import check_registry
+    from onceward.kafka.wire.options.settings import read_properties
+
+    properties = {} if command_config is None else read_properties(command_config)
+    options = {
+        name: value for name, value in properties.items() if name.startswith("schema.registry.")
+    }
+    return check_registry(registry, subjects, options)
 
 
 def _mysql(url: str, tables: list[str]) -> None:

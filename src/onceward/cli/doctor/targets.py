@@ -7,7 +7,7 @@ They read settings and change nothing; what is amiss is told by the rows of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -154,9 +154,16 @@ def _opensearch(url: str, index: str) -> list[CheckResult]:
     )
 
 
-def check_registry(url: str, subjects: Sequence[str]) -> list[CheckResult]:
-    """Check that a registry has ``subjects``, and that it compares their versions."""
-    return run_checks(lambda: _registry(SchemaRegistry(url, timeout_s=_SECONDS), subjects))
+def check_registry(
+    url: str, subjects: Sequence[str], options: Mapping[str, str] | None = None
+) -> list[CheckResult]:
+    """Check that a registry has ``subjects``, and that it compares their versions.
+
+    :param options: as of ``ow.SchemaRegistry``.
+    """
+    return run_checks(
+        lambda: _registry(SchemaRegistry(url, options=options, timeout_s=_SECONDS), subjects)
+    )
 
 
 def _registry(registry: SchemaRegistry, subjects: Sequence[str]) -> list[CheckResult]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, FileUnreadable, UnknownOption
+from onceward.kafka.records.compression import Codec, check_level
 from onceward.kafka.wire.options.security import (
     SECURITY_OPTIONS,
     Security,
@@ -351,7 +352,9 @@ def _level(numbers: Mapping[str, int], compression: str) -> int | None:
                 f"{name} is set, but compression.type is {compression}",
                 next_step=f"set compression.type, or remove {name}",
             )
-    return numbers.get(f"compression.{compression}.level", numbers.get("compression.level"))
+    level = numbers.get(f"compression.{compression}.level", numbers.get("compression.level"))
+    check_level(Codec[compression.upper()], level)
+    return level
 
 
 def _refuse_without_idempotence(texts: Mapping[str, str], delivery: str) -> None:
