@@ -159,6 +159,8 @@ class TableChain(Chain):
     def _now_ours(self, found: Any) -> LedgerRecord | None:
         if found is None:
             raise self._without_its_row()
+        if int(found[1]) < self._known[0]:
+            raise self._cut_off(found)
         self._owner, self._attempts = int(found[0]), 0
         newest = self._decoded(found[2])
         self._known = (-1, "") if newest is None else (newest.sequence, newest.state.value)
