@@ -25,7 +25,7 @@ onceward doctor --consumers --bootstrap-servers broker:9092 --topic people-clean
 onceward doctor --target postgresql://shop:secret@database/shop --tables orders
 onceward doctor --target redis://:secret@cache:6379/0
 onceward doctor --target https://search:9200 --tables customers
-onceward doctor --registry https://registry:8081 --subject people-value
+onceward doctor --registry https://registry:8081 --subject people-value --command-config registry.properties
 onceward doctor --mysql mysql://cdc:secret@database:3306 --tables shop.orders
 ```
 

@@ -23,6 +23,7 @@ from onceward.engine.target import Write
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import (
     ConfigurationError,
+    ContradictoryOptions,
     InvalidColumn,
     LedgerBehind,
     PreparedDataLost,
@@ -1034,7 +1035,7 @@ def test_two_lakes_and_files_in_one_batch(lake: Any, tmp_path: Path):
 
 
 def test_two_sinks_of_a_fan_out_at_one_table_by_two_names_lose_nothing(lake: Any, tmp_path: Path):
-    """That it is one table, nobody can tell by its names."""
+    """That it is one table, not all names tell (a bind mount, a catalog's default)."""
     delta, iceberg = DeltaKit(lake, tmp_path), IcebergKit(lake, tmp_path)
     ledger = ow.FolderLedger(tmp_path / "ledger")
     sinks: dict[str, Any] = {
@@ -1047,6 +1048,10 @@ def test_two_sinks_of_a_fan_out_at_one_table_by_two_names_lose_nothing(lake: Any
             (iceberg.table, iceberg.table.replace(".", ".`", 1).replace(".t", "`.t"))
         )
     }
+    with pytest.raises(ContradictoryOptions):
+        ow.FanOut(sinks)
+    for sink in sinks.values():
+        sink.writes_to = None
     for value in ("a", "b"):
         stream_of_one(
             lake, tmp_path, lake.createDataFrame([(value,)], "value string"), ow.FanOut(sinks)
