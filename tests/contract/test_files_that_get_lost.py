@@ -428,6 +428,23 @@ def taken_before_the_death(kit: HereKit, monkeypatch: pytest.MonkeyPatch) -> Cou
     return first
 
 
+@pytest.mark.parametrize("layout", ["batches", "flat"])
+@pytest.mark.parametrize("of", ["the batch", "its files"])
+def test_a_mark_that_a_power_failure_has_left_alone_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, of: str
+):
+    """The rename before it is undone: of two names that were not synced either may be left."""
+    kit = HereKit(tmp_path, layout, monkeypatch)
+    dies_before_it_publishes(kit, monkeypatch)
+    [ready] = (kit.folder / "out" / "_onceward" / "prepared").glob("*.ready")
+    marked = [ready.with_suffix("")] if of == "the batch" else list(ready.rglob("part-*"))
+    for path in marked:
+        path.with_name(path.name + ".published").touch()
+    run_batch(kit, 0, FIRST)
+    assert kit.visible() == Counter(FIRST)
+    assert prepared(kit) == []
+
+
 @pytest.mark.fault("files-taken-by-readers")
 def test_a_file_that_was_moved_before_the_death_and_taken_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -374,7 +374,10 @@ def _mark(batch: Committable) -> str:
 
 
 def _publish_renaming(files: Files, batch: Committable) -> CommitResult:
-    if files.size(_mark(batch)) is not None:
+    prepared = files.listed(_ready(batch)) or {}
+    # A mark beside what is moved before it: the machine has lost power, and of two names that were
+    # not synced the later one alone is left.
+    if files.size(_mark(batch)) is not None and prepared.keys().isdisjoint(batch.files):
         files.remove(_ready(batch))
         result = CommitResult.ALREADY_DONE
     elif batch.layout == "batches":
@@ -389,8 +392,10 @@ def _publish_renaming(files: Files, batch: Committable) -> CommitResult:
 
 def _publish_folder(files: Files, batch: Committable) -> CommitResult:
     prepared, published = files.listed(_ready(batch)) or {}, files.listed(batch.to)
-    marked = [name for name in batch.files if name + _PUBLISHED in prepared]
-    waiting = [name for name in lost_files(batch.files, published or {}) if name not in marked]
+    marked = any(name + _PUBLISHED in prepared for name in batch.files)
+    waiting = [
+        name for name in lost_files(batch.files, published or {}) if not _is_moved(name, prepared)
+    ]
     if lost := [name for name in waiting if prepared.get(name) != batch.files[name]]:
         return report_lost(lost, batch)
     if published is None and not marked:
@@ -419,7 +424,7 @@ def _publish_files(files: Files, batch: Committable) -> CommitResult:
             files, f"{_ready(batch)}/{name}", places[name], size, prepared.get(name)
         )
         for name, size in batch.files.items()
-        if name + _PUBLISHED not in prepared
+        if not _is_moved(name, prepared)
     }
     files.sync_names(set(folders.values()))
     if lost := [name for name, result in results.items() if result is CommitResult.LOST]:
@@ -430,6 +435,11 @@ def _publish_files(files: Files, batch: Committable) -> CommitResult:
     files.remove(_ready(batch))
     is_new = CommitResult.DONE in results.values()
     return CommitResult.DONE if is_new else CommitResult.ALREADY_DONE
+
+
+def _is_moved(name: str, prepared: Mapping[str, int]) -> bool:
+    """Return whether a mark says so, and the file is not there still, as after a power failure."""
+    return name + _PUBLISHED in prepared and name not in prepared
 
 
 def _publish_file(
