@@ -16,7 +16,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from onceward.errors import BrokerUnreachable, ConfigurationError, OncewardError
+from onceward.errors import BrokerUnreachable, ConfigurationError, OncewardError, summary
 
 # Exit statuses by BSD's sysexits.h: a command's own 0, 1 and 2 never mean a misspelt option or a
 # dead broker.
@@ -105,10 +105,7 @@ def _load(entry: EntryPoint) -> Any:
 
 def _unavailable(entry: EntryPoint, error: Exception) -> Any:
     """Return a command that takes any options, and says why it cannot run."""
-    reason = (
-        f"{entry.name} is not available: {entry.value} cannot be imported: "
-        f"{type(error).__name__}: {error}"
-    )
+    reason = f"{entry.name} is not available: {entry.value} cannot be imported: {summary(error)}"
     package = entry.dist.name if entry.dist else "its package"
     app = typer.Typer(add_completion=False)
 

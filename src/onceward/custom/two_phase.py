@@ -19,9 +19,9 @@ from onceward.engine.policy import SinkPolicy, must_be_decided
 from onceward.engine.target import Target, Write
 from onceward.engine.task_writer import Task, TaskWriter
 from onceward.engine.two_phase import CommitResult, TwoPhaseTarget
-from onceward.errors import ConfigurationError, LedgerUnreadable
+from onceward.errors import LedgerUnreadable
 from onceward.ids import pipeline_id as checked_pipeline_id
-from onceward.spark.batch.as_built import pickled, restore
+from onceward.spark.batch.as_built import pickled_again, restore
 
 
 class TwoPhaseCommitSink(ForeachBatchSink):
@@ -171,22 +171,16 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         return self.new_target(policy)
 
     def _build(self) -> None:
-        """Note what goes to the tasks of a new run: the sink as it is now, with settings that were
-        renewed; or as it was for the run before, where it has opened since what cannot be sent.
-        """
-        before, self._as_built = self._as_built, None
-        state = self.__getstate__()
-        try:
-            now = pickled(
-                self,
-                "open connections in begin(), commit(), abort() and recover(), and not before; or "
-                "leave the attribute out by __getstate__()",
-            )
-        except ConfigurationError:
-            if before is None:
-                raise
-            now = before[1]
-        self._as_built = (state if before is None else before[0], now)
+        """Note what goes to the tasks of a new run, and what the sink was built with."""
+        built_with, before = self._as_built or (self.__getstate__(), None)
+        self._as_built = None
+        now = pickled_again(
+            self,
+            "open connections in begin(), commit(), abort() and recover(), and not before; or "
+            "leave the attribute out by __getstate__()",
+            before,
+        )
+        self._as_built = (built_with, now)
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         must_be_a_frame(frame)

@@ -20,7 +20,7 @@ from urllib.parse import urljoin
 
 from onceward import surroundings
 from onceward.dashboard.messages import PartitionExcerpt, read_excerpt
-from onceward.errors import LedgerUnreadable, OncewardError
+from onceward.errors import LedgerUnreadable, OncewardError, summary
 from onceward.ids import TopicPartition
 from onceward.libraries import library
 from onceward.operate.metric_state import LastFailure
@@ -170,7 +170,7 @@ class Watcher:
             trouble.append(error.message)
         except Exception as error:
             log.exception("a ledger could not be looked at")
-            trouble.append(f"{type(error).__name__}: {error}")
+            trouble.append(summary(error))
         return found
 
     def _entries(self, view: LedgerView, name: str) -> list[LedgerEntry] | None:
@@ -262,7 +262,7 @@ def _read_by(view: LedgerView, question: RecordQuery) -> PartitionExcerpt | str:
         return error.message
     except Exception as error:
         log.exception("%s could not be read", question.where)
-        return f"{type(error).__name__}: {error}"
+        return summary(error)
 
 
 def _failures(metrics: str) -> dict[str, tuple[LastFailure, ...]]:

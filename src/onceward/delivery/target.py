@@ -344,7 +344,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         return PublishIncomplete(
             f"{record.batch} is decided, and the target has not taken chunk {chunk.number} of "
             f"{chunk.of} ({chunk.key}) within {self.commit_timeout_s:g} s: "
-            f"{type(error).__name__}: {error}",
+            f"{summary(error)}",
             next_step="see that the target answers; start the query again: it goes on with this "
             "chunk before anything else",
             details={"pipeline": record.pipeline, "chunk": chunk.number, "of": chunk.of},

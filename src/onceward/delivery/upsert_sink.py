@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pyspark.sql import DataFrame
 
@@ -116,10 +116,10 @@ def _place(url: str | None, prefix: str | None, index: str | None, write: object
     if index is not None:
         port = at.port or (443 if at.scheme == "https" else 80)
         return SinkPlace(("opensearch", at.hostname, port, at.path.rstrip("/"), index))
+    [number] = parse_qs(at.query).get("db", [""])[:1]
     if at.scheme == "unix":
-        number = dict(parse_qsl(at.query)).get("db", "0")
-        return SinkPlace(("redis", at.path, number), str(prefix))
-    number = dict(parse_qsl(at.query)).get("db") or at.path.strip("/") or "0"
+        return SinkPlace(("redis", at.path, number or "0"), str(prefix))
+    number = number or at.path.strip("/") or "0"
     return SinkPlace(("redis", at.hostname or "localhost", at.port or 6379, number), str(prefix))
 
 

@@ -46,7 +46,7 @@ from pyspark.sql.types import (
 from onceward.delivery.chunks import Chunk
 from onceward.engine.policy import DELETES, WRITES
 from onceward.engine.task_writer import TaskWriter
-from onceward.errors import DeliveryRefused, InvalidColumn, RowRefused
+from onceward.errors import DeliveryRefused, InvalidColumn, RowRefused, summary
 
 USERS_LENGTH = 19
 """Of the part of a version that is the user's."""
@@ -301,8 +301,7 @@ def _must_come_out(name: str, column: pa.Array) -> list[Any]:
         return _values(column)
     except (ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError) as error:
         raise RowRefused(
-            f"a row has a value in column {name!r} that Python cannot hold: "
-            f"{type(error).__name__}: {error}",
+            f"a row has a value in column {name!r} that Python cannot hold: {summary(error)}",
             next_step="mend or filter such rows in the query, and start it again; nothing of the "
             "batch was written. Texts are UTF-8, years 1 to 9999, the keys of a map different "
             "ones, and spark.sql.session.timeZone a name such as UTC or Europe/Berlin",

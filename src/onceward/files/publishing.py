@@ -381,17 +381,17 @@ def _publish_renaming(files: Files, batch: Committable) -> CommitResult:
         files.remove(_ready(batch))
         result = CommitResult.ALREADY_DONE
     elif batch.layout == "batches":
-        result = _publish_folder(files, batch)
+        result = _publish_folder(files, batch, prepared)
     else:
-        result = _publish_files(files, batch)
+        result = _publish_files(files, batch, prepared)
     if result in (CommitResult.DONE, CommitResult.ALREADY_DONE):
         # also what an earlier call has renamed
         files.sync_names({"", PREPARED})
     return result
 
 
-def _publish_folder(files: Files, batch: Committable) -> CommitResult:
-    prepared, published = files.listed(_ready(batch)) or {}, files.listed(batch.to)
+def _publish_folder(files: Files, batch: Committable, prepared: Mapping[str, int]) -> CommitResult:
+    published = files.listed(batch.to)
     marked = any(name + _PUBLISHED in prepared for name in batch.files)
     waiting = [
         name for name in lost_files(batch.files, published or {}) if not _is_moved(name, prepared)
@@ -405,16 +405,15 @@ def _publish_folder(files: Files, batch: Committable) -> CommitResult:
     elif waiting or marked:
         # somebody has made that folder, or has taken files out of it and put them back: nobody's
         # is removed
-        return _publish_files(files, batch)
+        return _publish_files(files, batch, prepared)
     files.mark(_mark(batch))
     return CommitResult.DONE if published is None else CommitResult.ALREADY_DONE
 
 
-def _publish_files(files: Files, batch: Committable) -> CommitResult:
+def _publish_files(files: Files, batch: Committable, prepared: Mapping[str, int]) -> CommitResult:
     """Publish the files that are whole: a batch of which a file is lost is decided all the
     same.
     """
-    prepared = files.listed(_ready(batch)) or {}
     places = {name: f"{batch.to}/{name}".lstrip("/") for name in batch.files}
     folders = {name: place.rpartition("/")[0] for name, place in places.items()}
     for folder in sorted({folders[name] for name in places if name in prepared}):

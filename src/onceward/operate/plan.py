@@ -30,7 +30,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from onceward.engine.calls.foreach_batch import ForeachBatchSink, error_of
 from onceward.engine.calls.journal import Journal, call_history
-from onceward.errors import ConfigurationError, OncewardError, UnsupportedQuery
+from onceward.errors import ConfigurationError, OncewardError, UnsupportedQuery, summary
 from onceward.ids import partition_offsets
 from onceward.kafka.source.identity import known_settings
 from onceward.kafka.wire.client import KafkaClient
@@ -402,7 +402,7 @@ class _Look:
                         _judge(sink, self.planned, before.planned, frame, checkpoint)
                     )
             except OncewardError as error:
-                failed.append(f"{type(error).__name__}: {error}")
+                failed.append(summary(error))
             raise _Planned
 
         try:

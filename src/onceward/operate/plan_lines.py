@@ -14,6 +14,7 @@ from typing import Any
 from onceward.engine.calls.advice import refusal
 from onceward.engine.ledger.admission import Admission, admit
 from onceward.engine.ledger.record import LedgerRecord
+from onceward.errors import summary
 from onceward.ids import TopicPartition, is_kafka_offset, partition_offsets
 from onceward.spark.batch.query import RunningBatch
 
@@ -120,7 +121,7 @@ def decide(
         return Line(Weight.AS_BEFORE, "start", text)
     if not outcome.writes:
         error = refusal(outcome, batch, running.sources, newest, history)
-        return Line(Weight.REFUSED, "start", f"{type(error).__name__}: {error}")
+        return Line(Weight.REFUSED, "start", summary(error))
     behind = "" if newest is None else f", behind batch {newest.batch.batch_id} of the ledger"
     if outcome is Admission.NEXT:
         again = (

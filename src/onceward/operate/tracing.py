@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onceward import events
+from onceward.errors import summary
 from onceward.libraries import library
 
 _WATCHED = (*(step for step in events.STEPS if step != events.LEASE), events.FAIL)
@@ -126,7 +127,7 @@ class BatchTraces:
     ) -> None:
         span.set_attributes(attributes(values))
         if error is not None:
-            text = f"{type(error).__name__}: {error}"[:_LONGEST_TEXT]
+            text = summary(error)[:_LONGEST_TEXT]
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, text))
             span.set_attribute("error.type", type(error).__name__)
         span.end(end_time=at_ns)

@@ -24,6 +24,7 @@ from onceward.errors import (
     OncewardError,
     StateOfFailedAttempt,
     UnsupportedQuery,
+    summary,
 )
 from onceward.ids import BatchId, SourceRange
 from onceward.spark.batch.query import RunningBatch
@@ -323,18 +324,23 @@ def batch_changed(
 
     :param more_frames: they are in frames of their own, behind all that are committed.
     """
-    advice = (
-        'start once with resume="write_missing", which writes the frames that are missing in a '
-        "transaction of their own"
-        if more_frames
-        else "leave the sinks of the fan-out that have committed under their names, with all of "
-        'their rows, and start once with resume="write_missing", which writes those that were '
-        "added"
-        if any(str(frame.where).startswith(BRANCH) for frame in (*committed, *now))
-        else "hand the committed frames over first and unchanged, the others after them, and "
-        'start once with resume="write_missing", which writes those; or write what is missing '
-        'with a sink and a pipeline_id of its own (resume="adopt")'
-    )
+    if more_frames:
+        advice = (
+            'start once with resume="write_missing", which writes the frames that are missing in '
+            "a transaction of their own"
+        )
+    elif any(str(frame.where).startswith(BRANCH) for frame in (*committed, *now)):
+        advice = (
+            "leave the sinks of the fan-out that have committed under their names, with all of "
+            'their rows, and start once with resume="write_missing", which writes those that were '
+            "added"
+        )
+    else:
+        advice = (
+            "hand the committed frames over first and unchanged, the others after them, and "
+            'start once with resume="write_missing", which writes those; or write what is missing '
+            'with a sink and a pipeline_id of its own (resume="adopt")'
+        )
     return BatchChanged(
         f"{batch} is committed with {_text(committed)}; the function now hands over {_text(now)}, "
         "and what is new would not be written",
@@ -380,7 +386,7 @@ def publishing_first(decided: BatchId, offered: BatchId) -> str:
 def paragraph(error: BaseException) -> str:
     """Return ``error`` as one paragraph for the log, also of pages of Java."""
     if isinstance(error, OncewardError):
-        return f"{type(error).__name__}: {error}"
+        return summary(error)
     lines = _first_words([line for line in str(error).splitlines() if line.strip()])
     text = " ".join([f"{type(error).__name__}:", *lines])[:_LONGEST_TEXT].rstrip(".")
     return f"{text}. Next: mend what it names; the next start runs the batch again."

@@ -194,7 +194,7 @@ def takeover_error(pipeline: PipelineId, where: str) -> Fenced:
 def takeover_lost_error(pipeline: PipelineId, where: str, how: str) -> LedgerOutdated:
     """Return the error of an owner whose own takeover is gone, and no record with it.
 
-    :param how: it can have come.
+    :param how: what can have led to it.
     """
     return LedgerOutdated(
         f"pipeline {pipeline} had taken its chain in {where}, and the chain has an older owner "

@@ -86,11 +86,11 @@ class _EnvelopeTypes(TableTypes):
     record, which has an ``op`` beside its columns, would else be a change of nothing.
     """
 
+    misfit = _MISFIT.format("ow.json.decode(…)")
+
     def __init__(self, *, wrapped: bool, decimals: bool) -> None:
         super().__init__(utc=False, decimals=decimals)
         self._wrapped = wrapped
-
-    misfit = _MISFIT.format("ow.json.decode(…)")
 
     def fits_whole(self, record: Column) -> Column:
         envelope = record.getField("payload") if self._wrapped else record

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from onceward.errors import summary
 from onceward.formats.registry.json_limits import NotFit
 from onceward.formats.registry.settings import RegistryAddress
 from onceward.libraries import library
@@ -84,7 +85,7 @@ def send(
                 raise NoAnswer(_late(seconds)) from None
             if isinstance(error, library.exceptions.SSLError) and _is_distrust(error):
                 raise NotTrusted(str(error)) from None
-            raise NoAnswer(f"{type(error).__name__}: {error}") from None
+            raise NoAnswer(summary(error)) from None
         finally:
             pool.close()
 

@@ -174,8 +174,6 @@ class KafkaChain(Chain):
         :raises LedgerOutdated: it is not, but a broker that no longer leads the ledger was asked.
         """
         newest = self.newest()
-        if _sequence(newest) < _sequence(known):
-            raise self._cut_off(_sequence(known))
         if newest is not None and (known is None or newest.attempt != known.attempt):
             raise Fenced(
                 f"a newer copy of pipeline {self._pipeline} has written {newest.batch} (sequence "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -18,7 +17,7 @@ from onceward.ids import topic_name
 from onceward.kafka.sink.columns import OrderWithin
 from onceward.kafka.wire.options.security import TokenProvider
 from onceward.kafka.wire.options.settings import ClientSettings, ProducerSettings
-from onceward.spark.batch.as_built import pickled, restore
+from onceward.spark.batch.as_built import pickled_again, restore
 
 OnError = Literal["stop", "dead_letter"]
 
@@ -182,23 +181,24 @@ class TokensAsBuilt:
 
     def __init__(self, provider: TokenProvider) -> None:
         self._provider = provider
-        self._pickled = self._sent()
+        self._pickled: bytes | None = None
+        self._build()
 
-    def _sent(self) -> bytes:
-        return pickled(
+    def _build(self) -> bytes:
+        self._pickled = pickled_again(
             self._provider,
             "open what oauth_token_provider= needs in token(), and not before; or leave the "
             "attribute out by __getstate__()",
+            self._pickled,
         )
+        return self._pickled
 
     def token(self) -> str:
         """Return a token that is valid now."""
         return self._provider.token()
 
     def __reduce__(self) -> Any:
-        with suppress(ConfigurationError):
-            self._pickled = self._sent()
-        return restore, (self._pickled,)
+        return restore, (self._build(),)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TokensAsBuilt) and self._provider == other._provider

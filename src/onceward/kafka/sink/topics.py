@@ -33,10 +33,10 @@ from onceward.kafka.wire.options.settings import ProducerSettings
 log = logging.getLogger(__name__)
 
 _SHRINK_FACTOR = 10
-# As batch.size
-_LEAST_BYTES = 1_000
 """Where the limit may not be seen: record batches become so many times smaller than the one that
 was refused."""
+_LEAST_BYTES = 1_000
+"""And no smaller than this, as ``batch.size``."""
 
 _largest: dict[tuple[str, str], int] = {}
 """The largest limit that this process has seen, by servers and topic: whether one was lowered
@@ -124,11 +124,10 @@ class TopicLimits:
         )
         limit = self._limit(client, topic)
         self._fitting.clear()
-        shrunk = size // _SHRINK_FACTOR
-        if records > 1 and (shrunk >= _LEAST_BYTES or (limit is not None and limit < size)):
-            # A limit that is no smaller than the batch was not the reason (segment.bytes is), or
-            # was raised meanwhile.
-            fits = limit if limit is not None and limit < size else shrunk
+        # A limit that is no smaller than the batch was not the reason (segment.bytes is), or was
+        # raised meanwhile.
+        fits = limit if limit is not None and limit < size else size // _SHRINK_FACTOR
+        if records > 1 and (fits == limit or fits >= _LEAST_BYTES):
             self._refused[topic] = fits
             return SendFailed(
                 error.message,

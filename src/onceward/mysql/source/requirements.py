@@ -19,12 +19,7 @@ from onceward.mysql.binlog.errors import SET_GTIDS
 from onceward.mysql.snapshot.catalogue import quote_table
 from onceward.mysql.snapshot.keys import quote
 from onceward.mysql.snapshot.state import is_missing
-from onceward.mysql.source.connection import (
-    LOCK_WAIT,
-    Server,
-    error_number,
-    open_dump,
-)
+from onceward.mysql.source.connection import LOCK_WAIT, Server, error_number, open_dump
 from onceward.mysql.source.position import FIRST_BYTE, Coordinates
 from onceward.mysql.source.settings import SYSTEM, ChangesSettings
 

@@ -28,3 +28,17 @@ def pickled(
         raise refusal(
             f"{type(thing).__name__} cannot be sent to the tasks: {error}", next_step=next_step
         ) from error
+
+
+def pickled_again(thing: Any, next_step: str, before: bytes | None) -> bytes:
+    """Return ``thing`` as it is now, with settings that were renewed; or ``before``, where it has
+    opened since what cannot be sent.
+
+    :raises ConfigurationError: there is nothing before, and it cannot be sent.
+    """
+    try:
+        return pickled(thing, next_step)
+    except ConfigurationError:
+        if before is None:
+            raise
+        return before

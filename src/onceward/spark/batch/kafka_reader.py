@@ -94,7 +94,7 @@ def _options_of_batches(plan: Any) -> Iterator[Any]:
             yield leaf.options()
 
 
-_HIDDEN_WORDS = "jaas|password|passphrase|secret|token|keystore"
+_HIDDEN_WORDS = "jaas|password|passphrase|secret|token|credential|keystore"
 _SECRET = re.compile(
     _HIDDEN_WORDS.replace("keystore", r"keystore\.(key|certificate)"), re.IGNORECASE
 )

@@ -137,16 +137,13 @@ class Database(ABC):
         """See :meth:`hold`."""
 
 
+_IN_THE_ADDRESS = ("user", "host", "port", "database")
+
+
 def url_without_password(scheme: str, parameters: Mapping[str, Any]) -> str:
     """Return the URL of ``parameters``, as a driver has parsed them: ``user``, ``host`` and
     ``port`` (both may be several, with commas), ``database``, options; no password.
     """
-    known = {
-        name: quote(str(value).lower() if isinstance(value, bool) else str(value), safe="/,")
-        for name, value in parameters.items()
-        if value is not None and "password" not in name and name != "dbname"
-    }
-    user, database = known.pop("user", ""), known.pop("database", "")
     hosts = [
         f"[{host}]" if ":" in host else quote(host, safe="")
         for host in str(parameters.get("host") or "").split(",")
@@ -154,8 +151,13 @@ def url_without_password(scheme: str, parameters: Mapping[str, Any]) -> str:
     ports = str(parameters.get("port") or "").split(",")
     ports = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
     places = [f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True)]
-    known = {name: value for name, value in known.items() if name not in ("host", "port")}
-    options = "&".join(f"{name}={value}" for name, value in known.items())
+    user = quote(str(parameters.get("user") or ""), safe="")
+    options = "&".join(
+        f"{name}={quote(str(value).lower() if isinstance(value, bool) else str(value))}"
+        for name, value in parameters.items()
+        if value is not None and name not in _IN_THE_ADDRESS and "password" not in name
+    )
     return (
-        f"{scheme}://{user and user + '@'}{','.join(places)}/{database}{options and '?' + options}"
+        f"{scheme}://{user and user + '@'}{','.join(places)}"
+        f"/{quote(str(parameters.get('database') or ''), safe='')}{options and '?' + options}"
     )

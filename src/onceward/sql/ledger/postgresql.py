@@ -107,9 +107,9 @@ CREATE TABLE IF NOT EXISTS {batches} (
                 "%25, and other special characters in the same way",
             )
         # Of what libpq has parsed, and not of the URL: it takes more than other parsers do
-        self.address = url_without_password(
-            "postgresql", {**found, "database": found.get("dbname")}
-        )
+        names = {"dbname": "database"}
+        parsed = {names.get(name, name): value for name, value in found.items()}
+        self.address = url_without_password("postgresql", parsed)
         self._options = {**_DEFAULTS, **found, "client_encoding": "UTF8"}
         self.host = self._options.get("host") or "the database"
 

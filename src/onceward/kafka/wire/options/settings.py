@@ -103,26 +103,23 @@ _JAVA_TOKENS = "kafka.sasl.login.callback.handler.class"
 # here: what they are like is another setting.
 _OF_KAFKAS_CLIENTS = frozenset({
     "allow.auto.create.topics", "auto.commit.interval.ms", "auto.include.jmx.reporter",
-    "auto.offset.reset", "buffer.memory", "check.crcs", "client.dns.lookup", "client.rack",
+    "auto.offset.reset", "check.crcs", "client.dns.lookup", "client.rack",
     "connections.max.idle.ms", "default.api.timeout.ms", "enable.auto.commit",
     "enable.metrics.push", "exclude.internal.topics", "fetch.max.bytes", "fetch.max.wait.ms",
-    "fetch.min.bytes", "group.id", "group.instance.id", "group.protocol",
-    "group.remote.assignor", "heartbeat.interval.ms", "interceptor.classes", "isolation.level",
-    "key.deserializer", "key.serializer", "linger.ms", "max.block.ms",
-    "max.partition.fetch.bytes", "max.poll.interval.ms", "max.poll.records",
-    "metadata.max.age.ms", "metadata.max.idle.ms", "metadata.recovery.rebootstrap.trigger.ms",
-    "metadata.recovery.strategy", "metric.reporters", "metrics.num.samples",
-    "metrics.recording.level", "metrics.sample.window.ms", "partition.assignment.strategy",
-    "partitioner.adaptive.partitioning.enable", "partitioner.availability.timeout.ms",
-    "partitioner.class", "partitioner.ignore.keys", "receive.buffer.bytes",
-    "reconnect.backoff.max.ms", "reconnect.backoff.ms", "retries", "retry.backoff.max.ms",
-    "retry.backoff.ms", "sasl.client.callback.handler.class", "sasl.kerberos.kinit.cmd",
+    "fetch.min.bytes", "group.instance.id", "group.protocol", "group.remote.assignor",
+    "heartbeat.interval.ms", "isolation.level", "key.deserializer", "max.partition.fetch.bytes",
+    "max.poll.interval.ms", "max.poll.records", "metadata.max.age.ms", "metadata.max.idle.ms",
+    "metadata.recovery.rebootstrap.trigger.ms", "metadata.recovery.strategy", "metric.reporters",
+    "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",
+    "partition.assignment.strategy", "partitioner.adaptive.partitioning.enable",
+    "partitioner.availability.timeout.ms", "receive.buffer.bytes", "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms", "retry.backoff.max.ms", "retry.backoff.ms",
+    "sasl.client.callback.handler.class", "sasl.kerberos.kinit.cmd",
     "sasl.kerberos.service.name", "sasl.login.callback.handler.class", "sasl.login.class",
     "security.providers", "send.buffer.bytes", "session.timeout.ms",
     "socket.connection.setup.timeout.ms", "ssl.cipher.suites", "ssl.enabled.protocols",
     "ssl.engine.factory.class", "ssl.keymanager.algorithm", "ssl.protocol", "ssl.provider",
     "ssl.secure.random.implementation", "ssl.trustmanager.algorithm", "value.deserializer",
-    "value.serializer",
 })  # fmt: skip
 _CLIENT_NUMBERS = {
     "request.timeout.ms": "request_timeout_ms",
@@ -295,8 +292,8 @@ def _refuse_unknown(name: str) -> None:
     if short in _OF_KAFKAS_CLIENTS:
         raise UnknownOption(
             f"option {name!r} is one of Kafka's own clients, and has no meaning here",
-            next_step="leave it out; for Spark's source pass it in spark_options=, as "
-            f"'kafka.{short}'",
+            next_step="leave it out; what Spark's own source takes of such options goes into "
+            f"spark_options= of kafka_source, as 'kafka.{short}'",
         )
     nearest = difflib.get_close_matches(short, OPTIONS, n=1, cutoff=0.75)
     raise UnknownOption(
