@@ -195,6 +195,16 @@ class ChainContract:
         taken.close()
 
 
+def _behind_a_copy(
+    store: Store, copy: Callable[[], Callable[[], None]]
+) -> tuple[Chain, LedgerRecord, LedgerRecord, Callable[[], None]]:
+    """Return an owner, two records of it, and what puts a copy in place that lacks the second."""
+    chain = store.chain()
+    first = append(chain, chain.take())
+    restore = copy()
+    return chain, first, append(chain, first), restore
+
+
 class RestoredContract(ChainContract):
     """Of stores that may be restored from an older copy, or fail over to one, while a query runs.
 
@@ -205,10 +215,7 @@ class RestoredContract(ChainContract):
     def test_records_that_are_gone_are_noticed_and_nobody_newer_is_blamed(
         self, store: Store, copy: Callable[[], Callable[[], None]], looks: str
     ) -> None:
-        chain = store.chain()
-        first = append(chain, chain.take())
-        restore = copy()
-        second = append(chain, first)
+        chain, first, second, restore = _behind_a_copy(store, copy)
         begun = record(2, chain.begin(second))
         restore()
         with pytest.raises(LedgerBehind):
@@ -224,10 +231,7 @@ class RestoredContract(ChainContract):
     def test_records_that_are_gone_when_a_doubt_is_settled_are_noticed(
         self, store: Store, copy: Callable[[], Callable[[], None]]
     ) -> None:
-        chain = store.chain()
-        first = append(chain, chain.take())
-        restore = copy()
-        second = append(chain, first)
+        chain, _, second, restore = _behind_a_copy(store, copy)
         third = record(2, chain.begin(second))
         with store.unanswered(chain, False), pytest.raises(CommitInDoubt):
             chain.append(third)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import sqlite3
 import uuid
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -609,23 +609,42 @@ def test_a_column_of_timestamps_is_not_compared_with_the_numbers_that_it_was(her
     assert here.rows()["a"]["value"] == "1"
 
 
+@pytest.fixture
+def server() -> Iterator[LocalRedis]:
+    """The test's own."""
+    with LocalRedis() as started:
+        yield started
+
+
+@pytest.fixture
+def at_server(
+    server: LocalRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[float], RedisKitHere]]:
+    """By ``commit_timeout_s``."""
+    monkeypatch.setattr(task_job, "run", TasksHere().run)
+    with ExitStack() as kits:
+
+        def kit(commit_timeout_s: float) -> RedisKitHere:
+            ledger = ow.FolderLedger(tmp_path / "ledger")
+            made = RedisKitHere(None, server, tmp_path, ledger, commit_timeout_s=commit_timeout_s)
+            kits.callback(made.close)
+            return made
+
+        yield kit
+
+
 @pytest.mark.fault("upsert-server-down")
 def test_a_server_that_is_down_is_waited_for_and_one_that_crashed_has_it_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: LocalRedis, at_server: Callable[[float], RedisKitHere]
 ):
-    monkeypatch.setattr(task_job, "run", TasksHere().run)
-    with LocalRedis() as server:
-        kit = RedisKitHere(
-            None, server, tmp_path, ow.FolderLedger(tmp_path / "ledger"), commit_timeout_s=0.3
-        )
-        process = kit.write(id=["a"], value=["1"])
-        server.kill()
-        with pytest.raises(PublishIncomplete, match="chunk 0 of 1"):
-            kit.write(process, id=["b"], value=["2"])
-        server.start()
-        Process(kit).open()
-        assert {key: row["value"] for key, row in kit.rows().items()} == {"a": "1", "b": "2"}
-        kit.close()
+    kit = at_server(0.3)
+    process = kit.write(id=["a"], value=["1"])
+    server.kill()
+    with pytest.raises(PublishIncomplete, match="chunk 0 of 1"):
+        kit.write(process, id=["b"], value=["2"])
+    server.start()
+    Process(kit).open()
+    assert {key: row["value"] for key, row in kit.rows().items()} == {"a": "1", "b": "2"}
 
 
 def test_a_script_that_the_server_has_forgotten_is_sent_again(here: RedisKitHere):
@@ -636,24 +655,19 @@ def test_a_script_that_the_server_has_forgotten_is_sent_again(here: RedisKitHere
 
 
 def test_a_master_that_became_a_replica_is_left_for_the_one_the_address_leads_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at_server: Callable[[float], RedisKitHere],
 ):
     """Its connection lives on, and would say READONLY for ever: each try connects anew."""
-    monkeypatch.setattr(task_job, "run", TasksHere().run)
-    with LocalRedis() as server:
-        kit = RedisKitHere(
-            None, server, tmp_path, ow.FolderLedger(tmp_path / "ledger"), commit_timeout_s=1.0
-        )
-        process = kit.write(id=["a"], value=["1"])
-        kit.client.replicaof("127.0.0.1", "1")
-        before = kit.client.info("stats")["total_connections_received"]
-        with pytest.raises(PublishIncomplete):
-            kit.write(process, id=["b"], value=["2"])
-        assert kit.client.info("stats")["total_connections_received"] >= before + 2
-        kit.client.replicaof("NO", "ONE")
-        Process(kit).open()
-        assert kit.values() == {"a": "1", "b": "2"}
-        kit.close()
+    kit = at_server(1.0)
+    process = kit.write(id=["a"], value=["1"])
+    kit.client.replicaof("127.0.0.1", "1")
+    before = kit.client.info("stats")["total_connections_received"]
+    with pytest.raises(PublishIncomplete):
+        kit.write(process, id=["b"], value=["2"])
+    assert kit.client.info("stats")["total_connections_received"] >= before + 2
+    kit.client.replicaof("NO", "ONE")
+    Process(kit).open()
+    assert kit.values() == {"a": "1", "b": "2"}
 
 
 @pytest.mark.parametrize("wrong", ["password", "rights"])

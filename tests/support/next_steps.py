@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+import onceward as ow
 from onceward.errors import OncewardError
+from onceward_verify.findings import CannotTell
 
 Wrong = Callable[[], object]
 Done = Callable[..., object]
@@ -19,9 +22,10 @@ Row = tuple[Wrong, str, Done]
 
 def advice(wrong: Wrong) -> str:
     """Return the next step of the error that ``wrong`` raises."""
-    with pytest.raises(OncewardError) as refused:
+    with pytest.raises((OncewardError, CannotTell)) as refused:
         wrong()
-    return refused.value.next_step
+    error: Any = refused.value
+    return str(error.next_step)
 
 
 def follow(wrong: Wrong, says: str, done: Done) -> None:
@@ -32,6 +36,35 @@ def follow(wrong: Wrong, says: str, done: Done) -> None:
     done(*found.groups())
 
 
+def follow_whole(wrong: Wrong, says: str, done: Done) -> None:
+    """Follow a next step that has no other words than the pattern."""
+    follow(wrong, rf"\A(?:{says})\Z", done)
+
+
+def case_name(part: object) -> str:
+    """Name a case by its words; a function has none."""
+    return part[:30] if isinstance(part, str) else ""
+
+
 def named(rows: list[Row]) -> list[str]:
     """Return an id for each row: where it stands, and how its pattern begins."""
     return [f"{number}-{row[1][:30]}" for number, row in enumerate(rows)]
+
+
+class AnsweringSink(ow.TwoPhaseCommitSink):
+    """Answers what it is told to."""
+
+    found: Any = ()
+    answer: Any = None
+
+    def begin(self, task: ow.custom.Task) -> ow.TaskWriter:
+        raise NotImplementedError
+
+    def commit(self, committable: Any) -> Any:
+        return self.answer
+
+    def abort(self, committable: Any) -> None:
+        raise NotImplementedError
+
+    def recover(self) -> Any:
+        return self.found

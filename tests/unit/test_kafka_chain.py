@@ -47,7 +47,7 @@ def chain(*read: LedgerRecord | Exception | None) -> Any:
     """One that has begun under producer 7, and reads these, one after the other."""
     made: Any = KafkaChain.__new__(KafkaChain)
     made._pipeline = PipelineId("p")
-    made._producer_id, made._committed = 7, -1
+    made._producer_id, made._committed = 7, OURS.sequence
     made.transaction = Transaction()
     answers = list(read)
 

@@ -111,7 +111,7 @@ def test_a_start_that_stood_still_is_replaced_and_its_ledger_has_lost_nothing(
     read = record(done)
     group |= offsets().end_offsets(now)
     chain: Any = KafkaChain.__new__(KafkaChain)
-    chain._committed = -1
+    chain._committed = read.sequence
     chain._pipeline = P
     found = LedgerRecord(P, 1, now.batch, now.sources, AttemptId(1, 2), {}, 0) if heir else read
     chain._topic = SimpleNamespace(newest=lambda: found, topic="ledger")

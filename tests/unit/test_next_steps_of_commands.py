@@ -29,34 +29,13 @@ from onceward_verify.file_views import open_view
 from onceward_verify.findings import CannotTell
 from onceward_verify.ledger import parse_since
 from onceward_verify.mysql import _connection_arguments as mysql_arguments
+from support.next_steps import Done, Wrong, advice, case_name, follow_whole
 
 SRC = Path(__file__).parents[2] / "src"
-Call = Callable[[], Any]
-Does = Callable[..., object]
 LEDGER = ow.FolderLedger("/ledger")
 
 
-def number(part: object) -> str:
-    """Name a case by its words; a function has none."""
-    return part[:30] if isinstance(part, str) else ""
-
-
-def step_of(wrong: Call) -> str:
-    with pytest.raises((OncewardError, CannotTell)) as refused:
-        wrong()
-    error: Any = refused.value
-    return str(error.next_step)
-
-
-def follow(wrong: Call, says: str, does: Does) -> None:
-    """Do what the error says, with the words that it says it with."""
-    step = step_of(wrong)
-    found = re.fullmatch(says, step)
-    assert found, step
-    does(*found.groups())
-
-
-def command(*arguments: str) -> Call:
+def command(*arguments: str) -> Wrong:
     def call() -> None:
         result = CliRunner().invoke(app, list(arguments))
         if isinstance(result.exception, OncewardError):
@@ -72,7 +51,7 @@ def options(**given: Any) -> verify.Options:
     return verify.Options(pipeline_id="p", **given)
 
 
-def asked(**given: Any) -> Call:
+def asked(**given: Any) -> Wrong:
     """Ask the checker as far as what its options say."""
     return functools.partial(verify._conserves, options(**given))
 
@@ -81,7 +60,7 @@ PIPELINE = ("--pipeline-id", "p")
 ACLS = ("doctor", "--acls")
 LINEAGE = "partition=p,offset=o"
 FLAGS = {"ssl_ca": "/ca", "ssl_cert": "/c", "ssl_key": "/k", "connect_timeout": "5"}
-VERIFY: list[tuple[Call, str, Does]] = [
+VERIFY: list[tuple[Wrong, str, Done]] = [
     (
         lambda: verify.answer(options()),
         r"pass (--\S+) for .+ topics, (--\S+) for .+ tables, (--\S+) for .+ files",
@@ -138,9 +117,9 @@ VERIFY: list[tuple[Call, str, Does]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("wrong", "says", "does"), VERIFY, ids=number)
-def test_verify_as_it_is_asked_for(wrong: Call, says: str, does: Does):
-    follow(wrong, says, does)
+@pytest.mark.parametrize(("wrong", "says", "does"), VERIFY, ids=case_name)
+def test_verify_as_it_is_asked_for(wrong: Wrong, says: str, does: Done):
+    follow_whole(wrong, says, does)
 
 
 def place(options: str) -> None:
@@ -164,7 +143,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 A_LEDGER = ("--ledger-path", "ledger")
-CLI: list[tuple[Call, str, Does]] = [
+CLI: list[tuple[Wrong, str, Done]] = [
     (command("status"), r"add (--.+), or set \w+ in the shell", place),
     (
         command("status", "--ledger-path", "gone"),
@@ -233,7 +212,7 @@ CLI: list[tuple[Call, str, Does]] = [
     (
         command("report", *PIPELINE, *A_LEDGER, "--html", "gone/page.html"),
         "name a file in a folder that is there",
-        lambda: follow(
+        lambda: follow_whole(
             command("report", *PIPELINE, *A_LEDGER, "--html", "page.html"),
             "`onceward (status)` lists those that it has",
             lambda name: command(name, *A_LEDGER)(),
@@ -274,9 +253,9 @@ def typer_takes(command: str, *names: str) -> None:
     assert set(names) <= {name for each in found.params for name in each.opts}
 
 
-@pytest.mark.parametrize(("wrong", "says", "does"), CLI, ids=number)
-def test_a_command_as_it_is_asked_for(wrong: Call, says: str, does: Does, folder: Path):
-    follow(wrong, says, does)
+@pytest.mark.parametrize(("wrong", "says", "does"), CLI, ids=case_name)
+def test_a_command_as_it_is_asked_for(wrong: Wrong, says: str, does: Done, folder: Path):
+    follow_whole(wrong, says, does)
 
 
 SETTINGS_OF_RESTARTS = {
@@ -294,7 +273,7 @@ def test_a_setting_of_another_restart_strategy(setting: str, restart: Restart):
     if setting in _STRATEGIES[restart][1]:
         assert restart_strategy(restart, given) is not None
         return
-    step = step_of(lambda: restart_strategy(restart, given))
+    step = advice(lambda: restart_strategy(restart, given))
     assert restart_strategy(restart, {}) is not None
     for word in step.removeprefix("leave it out, or choose --restart ").split(" or "):
         assert restart_strategy(Restart(word), given) is not None
@@ -325,12 +304,12 @@ FAN_OUT_SETTINGS = {
 }  # fmt: skip
 
 
-def fan_out(*kinds: Any, **more: Any) -> Call:
+def fan_out(*kinds: Any, **more: Any) -> Wrong:
     named = {f"s{place}": kind() for place, kind in enumerate(kinds)}
     return lambda: ow.FanOut(named, **more)
 
 
-def sink(kind: str, **settings: Any) -> Call:
+def sink(kind: str, **settings: Any) -> Wrong:
     return functools.partial(one, kind, **settings)
 
 
@@ -343,7 +322,7 @@ def with_the_same(names: str) -> None:
 
 
 DATABASE = functools.partial(ow.DatabaseSink, url="postgresql://u@h/d", pipeline_id="p", table="t")
-FAN_OUTS: list[tuple[Call, str, Does]] = [
+FAN_OUTS: list[tuple[Wrong, str, Done]] = [
     (
         fan_out(sink("kafka")),
         r'pass \{"(\w+)": ow\.(\w+)\(…\), "(\w+)": ow\.(\w+)\(…\)\}',
@@ -416,6 +395,6 @@ FAN_OUTS: list[tuple[Call, str, Does]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "says", "does"), FAN_OUTS, ids=number)
-def test_a_sink_as_it_is_asked_for(wrong: Call, says: str, does: Does):
-    follow(wrong, says, does)
+@pytest.mark.parametrize(("wrong", "says", "does"), FAN_OUTS, ids=case_name)
+def test_a_sink_as_it_is_asked_for(wrong: Wrong, says: str, does: Done):
+    follow_whole(wrong, says, does)

@@ -28,7 +28,7 @@ from onceward.engine.two_phase import KIND
 from onceward.errors import OncewardError, Recovery
 from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward.kafka.source import source
-from support.next_steps import advice, follow
+from support.next_steps import AnsweringSink, advice, follow
 
 PACKAGE = Path(ow.__file__).parent
 MODULES = [
@@ -260,26 +260,7 @@ def test_what_a_task_may_return() -> None:
         follow(partial(returned, wrong), r"let it return (.*), or lists and dicts of them$", done)
 
 
-class Target(ow.TwoPhaseCommitSink):
-    """Answers what it is told to."""
-
-    found: Any = ()
-    answer: Any = None
-
-    def begin(self, task: ow.custom.Task) -> ow.TaskWriter:
-        raise NotImplementedError
-
-    def commit(self, committable: Any) -> Any:
-        return self.answer
-
-    def abort(self, committable: Any) -> None:
-        raise NotImplementedError
-
-    def recover(self) -> Any:
-        return self.found
-
-
-class Later(Target):
+class Later(AnsweringSink):
     committable_version = 2
 
 
@@ -290,7 +271,7 @@ def decided(kind: str = KIND, version: int = 1) -> LedgerRecord:
     )
 
 
-def target(folder: Path, kind: type[Target] = Target, **settings: Any) -> Any:
+def target(folder: Path, kind: type[AnsweringSink] = AnsweringSink, **settings: Any) -> Any:
     ledger = ow.FolderLedger(folder)
     return kind(pipeline_id="p", ledger=ledger, commit_timeout_s=0, **settings).new_target()
 

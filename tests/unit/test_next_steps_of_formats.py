@@ -8,7 +8,6 @@ import contextlib
 import functools
 import json
 import operator
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,30 +28,15 @@ from onceward.formats.registry.answers import RegisteredSchema, SchemaReference,
 from onceward.formats.registry.references import self_contained
 from onceward.formats.registry.settings import OPTIONS
 from support.hostile_http import Behaviour, HostileServer, answer, silent
+from support.next_steps import Done, Wrong, case_name, follow_whole
 
-Call = Callable[[], Any]
-Does = Callable[..., object]
 LEDGER = ow.FolderLedger("/ledger")
 
 
-def number(part: object) -> str:
-    """Name a case by its words; a function has none."""
-    return part[:30] if isinstance(part, str) else ""
-
-
-def follow(wrong: Call, says: str, does: Does) -> None:
-    """Do what the error says, with the words that it says it with."""
-    with pytest.raises(OncewardError) as refused:
-        wrong()
-    found = re.fullmatch(says, refused.value.next_step)
-    assert found, refused.value.next_step
-    does(*found.groups())
-
-
-def calls(function: Callable[..., Any], **always: Any) -> Callable[..., Call]:
+def calls(function: Callable[..., Any], **always: Any) -> Callable[..., Wrong]:
     """Return a function that makes calls of ``function``; what is ``...`` is left out."""
 
-    def made(**settings: Any) -> Call:
+    def made(**settings: Any) -> Wrong:
         given = {name: value for name, value in {**always, **settings}.items() if value is not ...}
         return functools.partial(function, **given)
 
@@ -85,8 +69,8 @@ SOURCE = Frame(KEY, VALUE, streams=True)
 CHANGES = [(name, kinds[0]()) for name, kinds in changes._COLUMNS.items()]
 registry = calls(ow.SchemaRegistry, url="http://r:8081")
 refuse = calls(validation.refuse_frame, frame=SOURCE, column="value", on_error="stop")
-must_be_envelope: Does = decoding._must_be_envelope
-check_changes: Does = changes.check_columns
+must_be_envelope: Done = decoding._must_be_envelope
+check_changes: Done = changes.check_columns
 debezium = calls(decoding._check, frame=SOURCE, column="value", schema="id INT", registry=None)
 
 
@@ -105,7 +89,7 @@ IDENTIFICATION = "ssl.endpoint.identification.algorithm"
 ENUM = '{"type": "enum", "name": "x.A", "symbols": ["A"]}'
 CIRCLE = RegisteredSchema(1, "AVRO", '"x.A"', (SchemaReference("x.A", "a", 1),))
 VERSION = {"subject": "orders-value", "version": 1, "id": 7, "schema": '"int"'}
-FORMATS: list[tuple[Call, str, Does]] = [
+FORMATS: list[tuple[Wrong, str, Done]] = [
     (
         registry(options={"ssl.key.password": "x"}),
         "write https://, or remove the option",
@@ -272,15 +256,15 @@ def with_registry(
         return ask(ask_at(server.url, **{"timeout_s": 5.0, **settings}))
 
 
-@pytest.mark.parametrize(("wrong", "says", "does"), FORMATS, ids=number)
-def test_a_format_as_it_is_asked_for(wrong: Call, says: str, does: Does):
-    follow(wrong, says, does)
+@pytest.mark.parametrize(("wrong", "says", "does"), FORMATS, ids=case_name)
+def test_a_format_as_it_is_asked_for(wrong: Wrong, says: str, does: Done):
+    follow_whole(wrong, says, does)
 
 
 ask_at: Callable[..., ow.SchemaRegistry] = ow.SchemaRegistry
 SCHEMA: Behaviour = answer(body={"schema": '"int"'})
 ADDRESS_BEHIND = answer(302, headers=["Location: http://elsewhere:8081/"])
-REGISTRIES: list[tuple[list[Behaviour], str, Callable[[str], Does]]] = [
+REGISTRIES: list[tuple[list[Behaviour], str, Callable[[str], Done]]] = [
     (
         [answer(404, {"error_code": 40403, "message": "Schema 7 not found"})],
         "register it there, or check that (url)= leads to the registry whose ids the topic has",
@@ -314,29 +298,29 @@ REGISTRIES: list[tuple[list[Behaviour], str, Callable[[str], Does]]] = [
 ]
 
 
-@pytest.mark.parametrize(("behaviour", "says", "does"), REGISTRIES, ids=number)
+@pytest.mark.parametrize(("behaviour", "says", "does"), REGISTRIES, ids=case_name)
 def test_a_registry_is_asked_as_it_is_said(
-    behaviour: list[Behaviour], says: str, does: Callable[[str], Does]
+    behaviour: list[Behaviour], says: str, does: Callable[[str], Done]
 ):
     with HostileServer([SCHEMA]) as right:
-        follow(
+        follow_whole(
             lambda: with_registry(behaviour, lambda one: one.schema(7), timeout_s=0.2),
             says,
             does(right.url),
         )
 
 
-def files(**more: Any) -> Call:
+def files(**more: Any) -> Wrong:
     return calls(ow.FileSink, path="/files", pipeline_id="p")(**more)
 
 
-def frame_of_files(*fields: tuple[str, t.DataType], **more: Any) -> Call:
+def frame_of_files(*fields: tuple[str, t.DataType], **more: Any) -> Wrong:
     return lambda: check_columns_of_files(Frame(*fields).schema, files(**more)().settings)
 
 
 TEXT, A_DATE = ("x", t.StringType()), ("day", t.DateType())
 MANIFEST = {"layout": "manifest", "pipeline_id": "_p"}
-FILES: list[tuple[Call, str, Does]] = [
+FILES: list[tuple[Wrong, str, Done]] = [
     (
         files(path=" "),
         "pass the path of a folder, or its URI",
@@ -457,6 +441,6 @@ FILES: list[tuple[Call, str, Does]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "says", "does"), FILES, ids=number)
-def test_files_as_they_are_asked_for(wrong: Call, says: str, does: Does):
-    follow(wrong, says, does)
+@pytest.mark.parametrize(("wrong", "says", "does"), FILES, ids=case_name)
+def test_files_as_they_are_asked_for(wrong: Wrong, says: str, does: Done):
+    follow_whole(wrong, says, does)

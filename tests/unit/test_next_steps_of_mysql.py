@@ -37,20 +37,7 @@ from onceward.sql.postgresql import refusals as postgresql_refusals
 from onceward.sql.postgresql import types as postgresql_types
 from onceward.sql.sink import columns
 from onceward.sql.sink.columns import Column, Table, Written
-
-Call = Callable[[], Any]
-Row = tuple[Call, str, Callable[..., object]]
-
-
-def step_of(wrong: Call) -> str:
-    with pytest.raises(OncewardError) as refused:
-        wrong()
-    return refused.value.next_step
-
-
-def number(part: object) -> str:
-    """Name a case by its words; a function has none."""
-    return part[:30] if isinstance(part, str) else ""
+from support.next_steps import Row, Wrong, advice, case_name
 
 
 def words(offered: str) -> list[str]:
@@ -67,7 +54,7 @@ def changes(**settings: Any) -> ChangesSettings:
     return make_settings(**{**SETTINGS, **settings})
 
 
-def wrong(**settings: Any) -> Call:
+def wrong(**settings: Any) -> Wrong:
     return functools.partial(changes, **settings)
 
 
@@ -279,7 +266,7 @@ def described(data_type: str) -> object:
 
 
 def test_a_column_of_another_type_can_be_in_a_snapshot():
-    step = step_of(lambda: described("wonder"))
+    step = advice(lambda: described("wonder"))
     assert step == "leave the table out of tables, or change the column's type"
     assert described("bigint") is not None
     assert not changes(tables=["shop.b"]).selects("shop", "a")
@@ -451,17 +438,17 @@ DATABASES: list[Row] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("wrong", "says", "does"), [*SOURCES, *DATABASES], ids=number)
-def test_what_the_next_step_says_ends_well(wrong: Call, says: str, does: Callable[..., object]):
-    found = re.fullmatch(says, step_of(wrong))
-    assert found, step_of(wrong)
+@pytest.mark.parametrize(("wrong", "says", "does"), [*SOURCES, *DATABASES], ids=case_name)
+def test_what_the_next_step_says_ends_well(wrong: Wrong, says: str, does: Callable[..., object]):
+    found = re.fullmatch(says, advice(wrong))
+    assert found, advice(wrong)
     does(*found.groups())
 
 
 @pytest.mark.parametrize("kind", ["varchar(9)", "varbinary(9)", "decimal(9,2)", "date", "bigint"])
 def test_a_key_of_the_types_that_are_offered(kind: str):
     why = mysql_types.why_no_key("float")
-    step = step_of(
+    step = advice(
         lambda: fits(
             table(Column("id", "float", not_null=True, no_key=why), unique="id"),
             {"id": "float"}, "id",

@@ -18,6 +18,7 @@ from onceward.errors import ConfigurationError
 from onceward.ids import PipelineId
 from onceward.operate import supervise as supervising
 from onceward.operate.restart import Failure
+from support.next_steps import AnsweringSink
 
 
 def policy(**settings: Any) -> SinkPolicy:
@@ -154,30 +155,12 @@ def test_a_strategy_as_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
     assert ow.supervise(start, strategy) is query
 
 
-class Asked(ow.TwoPhaseCommitSink):
-    """Answers what it is told to; remembers what it has committed."""
-
-    answer: Any = None
-
-    def begin(self, task: ow.custom.Task) -> ow.TaskWriter:
-        raise NotImplementedError
-
-    def commit(self, committable: Any) -> Any:
-        return self.answer
-
-    def abort(self, committable: Any) -> None:
-        raise NotImplementedError
-
-    def recover(self) -> list[Any]:
-        return []
-
-
 @pytest.mark.parametrize("now", [None, *ow.CommitResult], ids=str)
 def test_commit_answers_as_it_is_asked_to(tmp_path: Path, now: Any):
     """``let it return an ow.CommitResult, or None for DONE``: whatever it says then is
     understood.
     """
-    sink = Asked(pipeline_id="p", ledger=ow.FolderLedger(tmp_path))
+    sink = AnsweringSink(pipeline_id="p", ledger=ow.FolderLedger(tmp_path))
     target: Any = sink.new_target()
     sink.answer = True
     assert (

@@ -5,7 +5,6 @@ was wrong, the words of the next step, and what is done with them. No server and
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,34 +19,14 @@ from onceward.custom.resettable.fitting import Fitting
 from onceward.custom.resettable.offsets import Offset, logged_position
 from onceward.custom.resettable.ranges import Ranges
 from onceward.delivery.upserts import UpsertColumns
-from onceward.errors import OncewardError, RowRefused
+from onceward.errors import RowRefused
 from onceward.sql.mysql import staging as mysql_staging
 from onceward.sql.postgresql import staging as postgresql_staging
 from onceward.sql.sink import columns, rows
 from onceward.sql.sink.columns import Written
+from support.next_steps import Done, Wrong, advice, case_name, follow_whole
 
-Call = Callable[[], Any]
-Does = Callable[..., object]
 LEDGER = ow.FolderLedger("/ledger")
-
-
-def number(part: object) -> str:
-    """Name a case by its words; a function has none."""
-    return part[:30] if isinstance(part, str) else ""
-
-
-def step_of(wrong: Call) -> str:
-    with pytest.raises(OncewardError) as refused:
-        wrong()
-    return refused.value.next_step
-
-
-def follow(wrong: Call, says: str, does: Does) -> None:
-    """Do what the error says, with the words that it says it with."""
-    step = step_of(wrong)
-    found = re.fullmatch(says, step)
-    assert found, step
-    does(*found.groups())
 
 
 class Numbers:
@@ -66,19 +45,19 @@ class Numbers:
         return self.answer
 
 
-def read(answer: Any) -> Call:
+def read(answer: Any) -> Wrong:
     schema = t.StructType().add("n", t.LongType(), False)
     return lambda: Ranges(Numbers(answer), Fitting(schema), 2)._read(0, 2)
 
 
-def named(identity: Any) -> Call:
+def named(identity: Any) -> Wrong:
     schema = t.StructType().add("n", t.LongType())
     return lambda: Ranges(Numbers(None, identity), Fitting(schema), 2)._identity()
 
 
 checks: Any = functools.partial(source._check, ledger=None, pipeline=None)
 OFFSET = Offset(5, 0, 5, "c", None)
-SOURCES: list[tuple[Call, str, Does]] = [
+SOURCES: list[tuple[Wrong, str, Done]] = [
     (
         read([(1,)]),
         "return two things, `return rows, next_position`",
@@ -132,9 +111,9 @@ SOURCES: list[tuple[Call, str, Does]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "says", "does"), SOURCES, ids=number)
-def test_a_source_as_it_is_asked_for(wrong: Call, says: str, does: Does):
-    follow(wrong, says, does)
+@pytest.mark.parametrize(("wrong", "says", "does"), SOURCES, ids=case_name)
+def test_a_source_as_it_is_asked_for(wrong: Wrong, says: str, does: Done):
+    follow_whole(wrong, says, does)
 
 
 @pytest.mark.parametrize("setting", ["key", "version", "op_column"])
@@ -146,7 +125,7 @@ def test_a_column_of_upserts_is_cast_as_it_is_offered(setting: str):
         schema = t.StructType().add("id", t.LongType()).add("x", kind)
         UpsertColumns("p", **names).check(schema)
 
-    step = step_of(lambda: check(t.DoubleType()))
+    step = advice(lambda: check(t.DoubleType()))
     for kind in step.removeprefix("add it, or cast it to one of ").split(", "):
         check(getattr(t, f"{kind.capitalize()}Type")())
 
