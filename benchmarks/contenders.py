@@ -18,17 +18,19 @@ import onceward
 from benchmarks.plan import (
     BEFORE,
     FLINK,
+    LOCAL_DISK,
     LOOP,
     ONCEWARD,
     SOURCE,
     SPARK_DEFAULTS,
+    SPARK_LOCAL_DISK,
     SPARK_TUNED,
     STREAMS,
 )
 from onceward.errors import ConfigurationError
 
 SinkKind = Literal["noop", "kafka", "onceward", "flink", "flink-sql", "kafka-streams", "loop"]
-Settings = Literal["spark", "onceward"]
+Settings = Literal["spark", "onceward", "local-disk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +74,18 @@ def throughput_contenders(before: Path | None, *, peers: bool = False) -> tuple[
 
 def latency_contenders(before: Path | None, *, peers: bool = False) -> tuple[Contender, ...]:
     """Who is timed from send to visible. At a thousand records/s a fetch is small whatever the
-    consumer's settings. Flink's checkpoints come as often as a batch of Spark's ends.
+    consumer's settings. Flink's checkpoints come as often as a batch of Spark's ends. What Spark's
+    checkpoint costs is a third of a batch, so both sinks run with ``local_disk``, too.
     """
     here = own_package_root()
     others = _peers({FLINK: 200, STREAMS: 100, LOOP: 100}) if peers else ()
     return (
         *others,
         Contender(SPARK_DEFAULTS, "kafka", "spark", here),
+        Contender(SPARK_LOCAL_DISK, "kafka", "local-disk", here),
         *_before(before),
         Contender(ONCEWARD, "onceward", "onceward", here),
+        Contender(LOCAL_DISK, "onceward", "local-disk", here),
     )
 
 

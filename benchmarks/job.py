@@ -64,7 +64,8 @@ class Job:
     """One sink in one session.
 
     :param sink: ``noop``, ``kafka`` (Spark's own) or ``onceward``.
-    :param settings: whose defaults session and source keep, ``spark`` or ``onceward``.
+    :param settings: whose defaults session and source keep, ``spark`` or ``onceward``, or
+        ``local-disk``: Onceward's, with ``ow.checkpointing(local_disk=True)``.
     :param folder: for checkpoints and Spark's files.
     """
 
@@ -206,7 +207,7 @@ class Job:
         return made
 
     def _source(self, bootstrap_servers: str, topic: str, batch_records: int) -> DataFrame:
-        if self._settings == "onceward":
+        if self._settings != "spark":
             return onceward.kafka_source(
                 self._spark,
                 bootstrap_servers=bootstrap_servers,
@@ -237,10 +238,12 @@ def _session(settings: str, folder: Path) -> SparkSession:
     connector.
     """
     advised = onceward.spark_conf()
+    on_a_disk = onceward.checkpointing(local_disk=True).spark_conf
     builder: Any = SparkSession.builder
     session: SparkSession = builder.config(
         map={
-            **(advised if settings == "onceward" else {"spark.jars": advised["spark.jars"]}),
+            **({"spark.jars": advised["spark.jars"]} if settings == "spark" else advised),
+            **(on_a_disk if settings == "local-disk" else {}),
             "spark.master": "local[2]",
             "spark.app.name": "onceward-bench",
             "spark.driver.memory": "2g",

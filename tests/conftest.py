@@ -30,7 +30,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from hypothesis import HealthCheck, settings
 
 import tiers
-from onceward import spark_conf
+from onceward import checkpointing, spark_conf
 from onceward_testing import (
     LocalKafka,
     LocalMySQL,
@@ -287,6 +287,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("spark")
     settings = {
         **spark_conf(*LAKE_PACKAGES),
+        **checkpointing(local_disk=True).spark_conf,
         "spark.pyspark.python": sys.executable,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

@@ -13,6 +13,7 @@ from pipeline_audit import audit, audit_epochs, output_rows
 from pipeline_models import balance, late_and_dropped
 from pipeline_runs import Pipeline
 
+import onceward as ow
 from fault_table import fired
 from onceward_testing import LocalKafka
 
@@ -20,6 +21,13 @@ pytestmark = pytest.mark.timeout(1_800)
 
 # An open transaction that ends sooner than this was ended by somebody, and not by its age.
 LONG_MS = 600_000
+# State, too, by the file manager of ``local_disk``
+ON_A_LOCAL_DISK = {
+    **ow.checkpointing(local_disk=True).spark_conf,
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    ),
+}
 
 
 @pytest.mark.fault(
@@ -37,7 +45,11 @@ def test_a_driver_killed_anywhere_comes_back_without_losing_or_repeating_a_recor
 ):
     options = {"transaction.timeout.ms": LONG_MS}
     pipeline = new_pipeline(
-        request.getfixturevalue(cluster), query=query, max_offsets=2_000, options=options
+        request.getfixturevalue(cluster),
+        query=query,
+        max_offsets=2_000,
+        options=options,
+        spark=ON_A_LOCAL_DISK if query == "counts" else {},
     )
     pipeline.produce(8_000)
     began = time.monotonic()

@@ -12,7 +12,15 @@ import onceward
 from benchmarks import job
 from benchmarks.__main__ import app
 from benchmarks.contenders import latency_contenders, package_root, throughput_contenders
-from benchmarks.plan import BEFORE, ONCEWARD, SOURCE, SPARK_DEFAULTS, SPARK_TUNED
+from benchmarks.plan import (
+    BEFORE,
+    LOCAL_DISK,
+    ONCEWARD,
+    SOURCE,
+    SPARK_DEFAULTS,
+    SPARK_LOCAL_DISK,
+    SPARK_TUNED,
+)
 from onceward.errors import ConfigurationError
 from support.errors import raises
 
@@ -50,8 +58,10 @@ def test_only_one_row_keeps_sparks_settings() -> None:
 def test_latency_is_measured_of_both_versions(checkout: Path) -> None:
     assert [contender.name for contender in latency_contenders(checkout)] == [
         SPARK_DEFAULTS,
+        SPARK_LOCAL_DISK,
         BEFORE,
         ONCEWARD,
+        LOCAL_DISK,
     ]
 
 

@@ -12,6 +12,7 @@ from onceward.engine.calls import gate
 from onceward.engine.checkpointing import Checkpointing, seconds
 from onceward.errors import ConfigurationError, ContradictoryOptions, TransactionTimeoutTooLarge
 from onceward.kafka.sink.settings import name_checkpointing
+from onceward.spark.batch.refused_modes import BY_FILE_SYSTEM, FILE_MANAGER
 
 WHERE = {"bootstrap_servers": "broker:9092", "topic": "out", "pipeline_id": "p"}
 FIVE = ow.checkpointing(
@@ -23,6 +24,8 @@ def test_each_part_takes_what_it_has_a_name_for():
     assert Checkpointing(10, 0.5, 300, 2, 50) == FIVE
     assert FIVE.trigger == {"processingTime": "10000 milliseconds"}
     assert FIVE.spark_conf == {"spark.sql.streaming.minBatchesToRetain": "50"}
+    on_a_disk = ow.checkpointing(local_disk=True).spark_conf
+    assert on_a_disk[FILE_MANAGER].endswith(f".{BY_FILE_SYSTEM}")
     policy = ow.KafkaSink(**WHERE, checkpointing=FIVE).settings.policy
     assert (policy.batch_attempts, policy.batch_timeout_s, policy.min_pause_s) == (2, 300, 0.5)
 

@@ -18,7 +18,13 @@ from onceward.errors import OncewardError, Recovery
 from onceward.kafka.source import source
 from onceward.spark.batch import failures, shuffles
 from onceward.spark.batch.causes import Thrown
-from onceward.spark.batch.refused_modes import refuse_source_evolution, refuse_unsupported
+from onceward.spark.batch.refused_modes import (
+    BY_FILE_SYSTEM,
+    FILE_MANAGER,
+    refuse_renames_that_keep_a_file,
+    refuse_source_evolution,
+    refuse_unsupported,
+)
 from onceward.spark.files import times
 from onceward.spark.files.file_system import refuse_other_schemes
 from onceward.spark.session import archives, connector, jars, java
@@ -58,6 +64,12 @@ def mode(
     trigger: str = "ProcessingTimeTrigger",
 ) -> None:
     refuse_unsupported(speculation, Named(kind, trigger))
+
+
+def by_file_system(removed: str = "", checkpoint: str = "hdfs://nodes/c") -> None:
+    settings = {FILE_MANAGER: BY_FILE_SYSTEM}
+    settings.pop(removed, None)
+    refuse_renames_that_keep_a_file(settings.get(FILE_MANAGER, ""), checkpoint)
 
 
 class Session:
@@ -115,6 +127,16 @@ MODES: list[Row] = [
         lambda: refuse_source_evolution("true"),
         r"set \S+=(\w+) and start with a new checkpoint",
         refuse_source_evolution,
+    ),
+    (
+        by_file_system,
+        r"^remove (\S+) \(ow\.checkpointing",
+        lambda name: by_file_system(name),
+    ),
+    (
+        by_file_system,
+        r'on a local disk \("(\S+)…"\)',
+        lambda where: by_file_system(checkpoint=f"{where}mnt/c"),
     ),
     (
         lambda: microseconds(spark__sql__parquet__outputTimestampType="TIMESTAMP_MILLIS"),

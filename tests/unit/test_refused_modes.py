@@ -7,7 +7,12 @@ from __future__ import annotations
 import pytest
 
 from onceward.errors import UnsupportedQuery
-from onceward.spark.batch.refused_modes import refuse_source_evolution, refuse_unsupported
+from onceward.spark.batch.refused_modes import (
+    BY_FILE_SYSTEM,
+    refuse_renames_that_keep_a_file,
+    refuse_source_evolution,
+    refuse_unsupported,
+)
 from support.errors import raises
 
 
@@ -77,3 +82,15 @@ def test_sources_that_may_come_and_go_are_refused():
     refuse_source_evolution("false")
     with raises(UnsupportedQuery, "enableSourceEvolution"):
         refuse_source_evolution("true")
+
+
+@pytest.mark.parametrize("checkpoint", ["file:/mnt/c", "file:///mnt/c", "/mnt/c"])
+def test_a_checkpoint_on_a_local_disk_may_be_written_by_the_file_system(checkpoint: str):
+    refuse_renames_that_keep_a_file(BY_FILE_SYSTEM, checkpoint)
+
+
+def test_one_elsewhere_may_not():
+    refuse_renames_that_keep_a_file("", "hdfs://nodes/c")
+    refuse_renames_that_keep_a_file("org.example.AFileManagerOfOnesOwn", "hdfs://nodes/c")
+    with raises(UnsupportedQuery, "hdfs://nodes/c", "checkpointFileManagerClass"):
+        refuse_renames_that_keep_a_file(f"org.apache.{BY_FILE_SYSTEM}", "hdfs://nodes/c")

@@ -29,7 +29,9 @@ from onceward.errors import ROWS_REFUSED, UnsupportedQuery
 from onceward.ids import BatchId, PipelineId, SourceRange
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
 from onceward.spark.batch.refused_modes import (
+    FILE_MANAGER,
     SOURCE_EVOLUTION,
+    refuse_renames_that_keep_a_file,
     refuse_source_evolution,
     refuse_temporary_checkpoint,
     refuse_unsupported,
@@ -364,6 +366,9 @@ def _run(frame: DataFrame, execution: Any) -> _RunFacts:
     refuse_unsupported(speculation, execution)
     refuse_source_evolution(str(session.conf.get(SOURCE_EVOLUTION, "false")))
     refuse_temporary_checkpoint(execution)
+    refuse_renames_that_keep_a_file(
+        str(session.conf.get(FILE_MANAGER, "")), str(execution.resolvedCheckpointRoot())
+    )
     sources = execution.sources()
     streams = tuple(sources.apply(index) for index in range(sources.size()))
     kafka = tuple(

@@ -8,6 +8,8 @@ from typing import Any
 
 from onceward.errors import UnsupportedQuery
 
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+BY_FILE_SYSTEM = "FileSystemBasedCheckpointFileManager"
 SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _PROMISE = "exactly-once output (one micro-batch = one transaction)"
 
@@ -25,6 +27,27 @@ def refuse_temporary_checkpoint(execution: Any) -> None:
             f"({execution.resolvedCheckpointRoot()}), and no later start could go on behind it",
             next_step='start it with writeStream.option("checkpointLocation", "…"), a folder of '
             "this query's own that outlasts the driver",
+        )
+
+
+def refuse_renames_that_keep_a_file(file_manager: str, checkpoint: str) -> None:
+    """Refuse to write a checkpoint that is not on a local disk through Hadoop's ``FileSystem``.
+
+    ``FileSystemBasedCheckpointFileManager.renameTempFile`` asks it to rename over a file that is
+    there. A local file system does so. HDFS answers false, and Spark takes that for success: the
+    state of an attempt that failed would stay, and be committed with the rows of the next one.
+
+    :param file_manager: the value of :data:`FILE_MANAGER`, empty unless somebody chose one.
+    :param checkpoint: the query's checkpoint location, as Spark has resolved it.
+    """
+    scheme, colon, _ = checkpoint.partition(":")
+    if file_manager.endswith(BY_FILE_SYSTEM) and colon and scheme != "file":
+        raise UnsupportedQuery(
+            f"{FILE_MANAGER}={file_manager}, and the checkpoint is {checkpoint}: where that does "
+            "not rename over a file that is there, as HDFS, Spark would keep the state of an "
+            "attempt that failed and take it for that of the next one",
+            next_step=f"remove {FILE_MANAGER} (ow.checkpointing(local_disk=True) sets it), or put "
+            'the checkpoint on a local disk ("file:///…")',
         )
 
 
