@@ -12,7 +12,7 @@ each tier has one `make` target:
   (``lengthy("main")``).
 * ``ci`` (``make test-ci`` = all but ``chaos``): the others, and jobs in processes of their own; of
   each test on Spark the first case, so put that first which tells most, but of suites all. And
-  what needs nothing but time (``lengthy("ci")``).
+  what takes long, with servers or without (``lengthy("ci")``).
 * ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the
   shared one, or minutes, or finds again what others find (``lengthy("chaos")``); whole pipelines
   in ``tests/chaos``, but for a killed driver; the other cases of tests on Spark; and of a suite
@@ -95,8 +95,8 @@ class Facts:
     (:data:`OWN_DRIVERS`), unless it shows a killed driver.
     """
     lengthy: str = ""
-    """Marked as one of those that need no server, but together take a core for a minute or more:
-    the tier that has room for them.
+    """Marked as one that takes longer than what it stands on says: the cheapest tier that has room
+    for it.
     """
     once_more: bool = False
     """Marked as one of a suite that other tests run already, over something else: of it the first
@@ -135,10 +135,14 @@ def collected(items: list[pytest.Function]) -> Collected:
 
 def tier_of(facts: Facts) -> str:
     """The cheapest tier that has what a test with these facts needs; one of :data:`TIERS`."""
+    return max(_needed(facts), facts.lengthy or TIERS[0], key=TIERS.index)
+
+
+def _needed(facts: Facts) -> str:
     if facts.slow or facts.old_broker or facts.own_cluster:
         return "chaos"
     if not facts.broker and not facts.spark:
-        return facts.lengthy or "fast"
+        return "fast"
     if facts.once_more:
         return "ci" if facts.first_case and facts.early else "chaos"
     if facts.spark and not facts.suite and not facts.first_case:

@@ -109,6 +109,7 @@ def test_what_is_amiss_is_named_with_a_next_step(
     assert len(failed) >= 2
 
 
+@pytest.mark.lengthy("ci")
 def test_the_exit_status_is_that_of_the_worst(kafka: LocalKafka) -> None:
     sound = CliRunner().invoke(app, ["doctor", "--bootstrap-servers", kafka.bootstrap_servers])
     assert sound.exit_code == 0, sound.output

@@ -88,6 +88,7 @@ def task(
     producer.send(appends_to(TopicPartition(topic, n), fragments(values, batch_bytes=1000)))
 
 
+@pytest.mark.lengthy("ci")
 def test_several_processes_write_one_transaction_and_it_is_visible_as_a_whole_or_not_at_all(
     client: KafkaClient, topic: str, visible: Callable[[], list[bytes]]
 ) -> None:

@@ -30,6 +30,7 @@ ON_A_LOCAL_DISK = {
 }
 
 
+@pytest.mark.lengthy("ci")
 @pytest.mark.fault(
     "driver-killed-before-init",
     "driver-killed-after-init",
@@ -101,7 +102,6 @@ def test_a_driver_killed_anywhere_comes_back_without_losing_or_repeating_a_recor
     assert min(sent) > replayed.at, "a replay must send nothing"
 
 
-@pytest.mark.slow
 @pytest.mark.fault("driver-killed-mid-send", "driver-killed-after-commit")
 def test_late_data_and_watermarks_survive_kills(
     any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]

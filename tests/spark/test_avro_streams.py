@@ -88,6 +88,7 @@ def feed(pipeline: Pipeline, *values: bytes | None) -> None:
     pipeline.feed([(b"k%d" % n, value) for n, value in enumerate(values)])
 
 
+@pytest.mark.lengthy("ci")
 @pytest.mark.fault("avro-poison", "avro-unknown-id")
 def test_records_of_every_kind_end_in_one_of_two_topics(
     pipeline: Pipeline, registry: LocalRegistry

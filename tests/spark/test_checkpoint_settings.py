@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from streaming_pipeline import Pipeline
 from topic_operations import until
 
@@ -16,6 +17,7 @@ from onceward.errors import TransactionTimeoutTooLarge
 from onceward.operate import stopping
 
 
+@pytest.mark.lengthy("ci")
 def test_batches_keep_the_pause_and_the_checkpoint_keeps_what_is_retained(pipeline: Pipeline):
     checkpoints = ow.checkpointing(min_pause="700 ms", timeout="3 min", retain=2)
     ends: list[tuple[str, float]] = []

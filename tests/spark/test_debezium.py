@@ -88,6 +88,7 @@ def stopped(run: Callable[[], object]) -> OncewardError:
     return error
 
 
+@pytest.mark.lengthy("ci")
 def test_changes_travel_through_kafka_and_back(pipeline: Pipeline):
     """Encoded, written in order, read by Debezium's rules: the same changes, and a tombstone
     behind the delete.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from streaming_pipeline import Pipeline
@@ -32,6 +33,7 @@ def judged(pipeline: Pipeline, *options: str) -> dict[str, Any]:
     )
 
 
+@pytest.mark.lengthy("ci")
 def test_two_frames_account_for_their_input(pipeline: Pipeline):
     other = pipeline.topic(2)
     sink = pipeline.sink(lineage=True)

@@ -31,6 +31,7 @@ def schema(binlog_mysql: LocalMySQL) -> str:
     return name
 
 
+@pytest.mark.lengthy("ci")
 def test_a_query_goes_on_from_its_checkpoint(
     spark: Any,
     binlog_mysql: LocalMySQL,

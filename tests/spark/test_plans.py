@@ -142,6 +142,7 @@ def plan(pipeline: Pipeline, tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
+@pytest.mark.lengthy("ci")
 def test_it_says_what_the_start_will_do_and_touches_nothing(
     pipeline: Pipeline, plan: Callable[..., Any]
 ) -> None:

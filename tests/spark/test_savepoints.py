@@ -45,6 +45,7 @@ def keys(pipeline: Pipeline, topic: str | None = None) -> list[bytes]:
     return sorted(key for key, _ in source_records(pipeline.visible(topic)) if key is not None)
 
 
+@pytest.mark.lengthy("ci")
 @pytest.mark.parametrize(
     "store",
     [
