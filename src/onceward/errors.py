@@ -486,6 +486,10 @@ class LedgerOutdated(AdmissionRefused):
     """
 
     recovery = Recovery.REOPEN
+    known: Any = None
+    """The newest record that this run has read or written, for the one that is opened in its
+    place.
+    """
 
 
 class LedgerUnreadable(AdmissionRefused):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from onceward.engine.ledger.chain import Chain
+from onceward.engine.ledger.chain import Chain, as_far_as_known
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.errors import CommitInDoubt, Fenced, LedgerBehind, LedgerOutdated, Recovery
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
@@ -257,3 +257,27 @@ class RestoredContract(ChainContract):
         append(again, again.take())
         with pytest.raises(Fenced):
             old.begin(first)
+
+    @pytest.mark.parametrize("takeover", ["is gone, too", "is there"])
+    def test_progress_that_is_gone_is_not_forgotten(
+        self, store: Store, copy: Callable[[], Callable[[], None]], takeover: str
+    ) -> None:
+        """Without it rows would be delivered once more."""
+        chain = store.chain()
+        decided = append(chain, chain.take(), RecordState.DECIDED)
+        restore = copy()
+        if takeover == "is gone, too":
+            chain = store.chain()
+            chain.take()
+        first, second = (
+            replace(decided, outputs={"out": Output("write_ahead", 1, 9, {"delivered": chunks})})
+            for chunks in (1, 2)
+        )
+        chain.progress(first)
+        restore()
+        known = None
+        try:
+            chain.progress(second)
+        except LedgerOutdated as lost:
+            known = lost.known
+        assert as_far_as_known(store.chain().take(), known) == second

@@ -1196,6 +1196,9 @@ def test_a_replay_whose_state_spark_would_commit_is_not_counted_twice():
         ({"@f": 9, "out": 9}, [("out", 9), ("@f", 9)], "NOTHING_NEW", []),
         ({"@f": 9, "out": 9}, [("@g", 9), ("out", 9)], "OTHER_ROWS", []),
         ({"@f": 9, "out": 9}, [("@f", 8), ("@g", 9), ("out", 9)], "OTHER_ROWS", []),
+        # a frame that had no rows says nothing of the order
+        ({"@f": 0, "out": 5}, [("@f", 3), ("out", 5)], "MORE_FRAMES", [0]),
+        ({"@f": 0, "out": 5}, [("out", 5), ("@f", 3)], "MORE_FRAMES", [1]),
         # which of two frames for one place was committed, their order tells alone
         ({"out": 9}, [("out", 5), ("out", 9)], "OTHER_ROWS", []),
         ({"out": 9}, [("out", 9), ("out", 5)], "MORE_FRAMES", [1]),
@@ -1209,3 +1212,33 @@ def test_frames_for_different_places_are_compared_by_place(
         committed, [FrameWritten(*frame) for frame in now], [False] * len(now), exactly=True
     )
     assert found == (replay_module.ReplayOutcome[outcome], lacking)
+
+
+@pytest.mark.parametrize("state", RecordState)
+def test_a_run_that_lost_the_ledger_goes_on_with_what_it_knows_to_be_published(
+    state: RecordState,
+) -> None:
+    target = committed(Frame(5))
+    in_the_ledger = replace(target.ledger[0], state=RecordState.DECIDED)
+    counted = replace(
+        in_the_ledger, outputs={"out": Output("write_ahead", 1, 5, {"delivered": 3})}
+    )
+    finished: list[LedgerRecord] = []
+
+    class Publishing(MemoryTarget):
+        def finish(self, record: LedgerRecord) -> LedgerRecord:
+            finished.append(record)
+            return super().finish(record)
+
+    for known, goes_on_with in [
+        (replace(counted, state=state), counted),
+        (replace(counted, sequence=7), in_the_ledger),
+        (replace(counted, attempt=AttemptId(9, 9)), in_the_ledger),
+        (None, in_the_ledger),
+    ]:
+        again = Publishing()
+        again.ledger = [in_the_ledger]
+        policy = SinkPolicy(PipelineId("p"))
+        MicroBatches(again, policy, known=known).process(write(Frame()), running(1))
+        assert finished.pop() == goes_on_with
+        assert again.output == [1]

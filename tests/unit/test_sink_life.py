@@ -27,7 +27,7 @@ from onceward.engine.calls import foreach_batch, journal, runs, sink_runs
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.calls.journal import Journal
 from onceward.engine.ledger.chain import Ledger
-from onceward.engine.ledger.record import LedgerRecord, RecordState
+from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import (
@@ -87,8 +87,14 @@ class Batches:
     replays = False
 
     def __init__(
-        self, target: Target, policy: SinkPolicy, failed: BatchId | None, failures: Journal | None
+        self,
+        target: Target,
+        policy: SinkPolicy,
+        failed: BatchId | None,
+        failures: Journal | None,
+        known: LedgerRecord | None,
     ) -> None:
+        self.known = known
         self.target = target
         self.failures = failures
         self.policy = policy
@@ -618,11 +624,15 @@ def test_an_outdated_ledger_makes_it_begin_anew(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, outdated: int, opened: int
 ) -> None:
     seen: list[BatchId | None] = []
+    known: list[Any] = []
 
     def process(self: Batches, writes: Any, running: Running) -> None:
         seen.append(self.failed)
+        known.append(self.known)
         if len(seen) <= outdated:
-            raise LedgerOutdated("read from a deposed leader", next_step="start the query again")
+            error = LedgerOutdated("read from a deposed leader", next_step="start the query again")
+            error.known = f"record {len(seen)}"
+            raise error
 
     monkeypatch.setattr(Batches, "process", process)
     patient = Sink(attempts=3)
@@ -631,6 +641,7 @@ def test_an_outdated_ledger_makes_it_begin_anew(
     assert seen == [None] + [BatchId("q", 4)] * outdated, (
         "it may be committed by the very run that offers it again"
     )
+    assert known == [None, "record 1", "record 2"][: outdated + 1]
     patient.close()
     seen.clear()
     with pytest.raises(LedgerOutdated):
@@ -856,12 +867,13 @@ def test_a_ledger_says_by_which_options_a_command_names_it(
 
 
 @pytest.mark.parametrize(
-    ("sequence", "state", "worked"),
+    ("sequence", "state", "chunks", "worked"),
     [
-        (None, None, False),
-        (0, RecordState.DECIDED, False),  # its target may never have taken it
-        (0, RecordState.FINISHED, True),
-        (1, RecordState.DECIDED, True),
+        (None, None, 0, False),
+        (0, RecordState.DECIDED, 0, False),  # its target may never have taken it
+        (0, RecordState.DECIDED, 3, True),
+        (0, RecordState.FINISHED, 0, True),
+        (1, RecordState.DECIDED, 0, True),
     ],
 )
 def test_a_pipeline_has_worked_once_a_target_has_taken_a_batch(
@@ -869,10 +881,15 @@ def test_a_pipeline_has_worked_once_a_target_has_taken_a_batch(
     monkeypatch: pytest.MonkeyPatch,
     sequence: int | None,
     state: RecordState | None,
+    chunks: int,
     worked: bool,
 ) -> None:
+    outputs = {
+        "@cache": Output("write_ahead", 1, 9, {"delivered": chunks}),
+        "kafka": Output("kafka", 1, 9, []),
+    }
     newest = sequence is not None and LedgerRecord(
-        PipelineId("p"), sequence, BatchId("q", sequence), (), AttemptId(1, 1), {}, 0, state
+        PipelineId("p"), sequence, BatchId("q", sequence), (), AttemptId(1, 1), outputs, 0, state
     )
     monkeypatch.setattr(Sink, "newest_record", lambda _: newest or None)
     monkeypatch.setattr(Batches, "error", TableMissing("gone"))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from onceward.delivery.row_files import Looked, RowFile
-from onceward.engine.ledger.record import LedgerRecord
+from onceward.engine.ledger.record import DELIVERED, LedgerRecord
 from onceward.ids import AttemptId
 
 
@@ -81,7 +81,7 @@ class Delivery:
         self._chunk_rows = int(output["chunk_rows"])
         self.settings: Mapping[str, Any] = output["settings"]
         """Of the sink when the batch was decided: those that say what its rows are to become."""
-        self.delivered = int(output["delivered"])
+        self.delivered = int(output[DELIVERED])
         """So many chunks, as far as the ledger knows."""
         by_frame = groupby(
             sorted(map(RowFile.of, names), key=lambda file: file.frame), lambda file: file.frame
@@ -152,7 +152,7 @@ def output_data(
         "attempt": list(attempt),
         "chunk_rows": chunk_rows,
         "settings": dict(settings),
-        "delivered": 0,
+        DELIVERED: 0,
     }
 
 

@@ -40,7 +40,7 @@ from onceward.delivery.chunks import Chunk, Delivery, output_data
 from onceward.delivery.row_files import Looked, RowFile, not_shared, reached
 from onceward.durable import make, sync, write_new
 from onceward.engine.ledger.chain import Chain, takeover_error
-from onceward.engine.ledger.record import LedgerRecord
+from onceward.engine.ledger.record import DELIVERED, LedgerRecord
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Prepared
 from onceward.engine.two_phase import Committer, GrowingPauses, TwoPhaseAttempt, TwoPhaseTarget
@@ -353,7 +353,7 @@ class WriteAheadTarget(TwoPhaseTarget):
     def _counted(self, chunk: Chunk, record: LedgerRecord) -> LedgerRecord:
         """Append the record that says that ``chunk`` is delivered."""
         output = record.outputs[KIND]
-        data: Mapping[str, Any] = {**output.data, "delivered": chunk.number + 1}
+        data: Mapping[str, Any] = {**output.data, DELIVERED: chunk.number + 1}
         return self._progress(replace(record, outputs={KIND: replace(output, data=data)}))
 
     def _progress(self, wanted: LedgerRecord) -> LedgerRecord:

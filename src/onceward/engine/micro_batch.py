@@ -52,6 +52,7 @@ from onceward.engine.ledger.admission import (
     is_refused_in_any_case,
     loses_dead_letters,
 )
+from onceward.engine.ledger.chain import as_far_as_known
 from onceward.engine.ledger.record import FrameWritten, LedgerRecord, RecordState, Writer
 from onceward.engine.policy import SinkPolicy, with_the_next_start
 from onceward.engine.source_identity import SourceIdentity, source_identity
@@ -74,6 +75,7 @@ class MicroBatches:
     :param journal: the calls that failed, in this run or in an earlier one; None: without a
         ledger.
     :param identity: of the query's sources; None: that of the first batch's.
+    :param known: the newest record of the run that this one is opened in place of.
     """
 
     def __init__(
@@ -83,12 +85,14 @@ class MicroBatches:
         failed: BatchId | None = None,
         journal: Journal | None = None,
         identity: SourceIdentity | None = None,
+        known: LedgerRecord | None = None,
     ) -> None:
         self._target = target
         self._policy = policy
         self._failed = failed
         self._journal = journal
         self._identity = identity
+        self._known = known
         self._is_open = self._is_identified = False
         self._newest: LedgerRecord | None = None
         self._finished: BatchId | None = None
@@ -140,7 +144,7 @@ class MicroBatches:
             # open() takes over before it reads the ledger. The other way round: 1. this run reads,
             # 2. a predecessor commits, 3. this run takes over, and writes that batch again.
             with events.step(events.OPEN, **ids) as values:
-                self._newest = self._target.open(running)
+                self._newest = as_far_as_known(self._target.open(running), self._known)
                 if self._newest is not None:
                     values["sequence"] = self._newest.sequence
                     values["sources"] = kafka_ends(running, self._newest.sources)

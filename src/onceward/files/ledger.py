@@ -129,9 +129,8 @@ class FolderChain(Chain):
     def __init__(self, path: Path, pipeline: PipelineId) -> None:
         self._folder = path / pipeline
         self._pipeline = pipeline
-        # the slot behind the newest entry, and the newest record's sequence, as far as known
+        # the slot behind the newest entry, as far as known
         self._next = 0
-        self._known = -1
         self._owner = _NOBODY
         self._attempts = 0
         # the last record that was to be
@@ -189,9 +188,8 @@ class FolderChain(Chain):
 
     def newest(self) -> LedgerRecord | None:
         """Return the newest record, after a look that the chain is still ours."""
-        newest = self._newest_of(self._still_ours())
-        self._known = -1 if newest is None else newest.sequence
-        return newest
+        self.last = self._newest_of(self._still_ours())
+        return self.last
 
     def _newest_of(self, slots: list[int]) -> LedgerRecord | None:
         """Return the newest record.
@@ -199,9 +197,9 @@ class FolderChain(Chain):
         :raises LedgerBehind: it is older than one that this owner has seen.
         """
         newest = next(self._records(slots), None)
-        found = -1 if newest is None else newest.sequence
-        if found < self._known:
-            what = f"ended with sequence {self._known} and now ends with {found}: {_RESTORED}"
+        found, known = (-1 if each is None else each.sequence for each in (newest, self.last))
+        if found < known:
+            what = f"ended with sequence {known} and now ends with {found}: {_RESTORED}"
             raise cut_off_error(self._pipeline, str(self._folder), what)
         return newest
 
@@ -246,7 +244,7 @@ class FolderChain(Chain):
                 self._path(self._next).unlink()
             raise
         self._next += 1
-        self._known = record.sequence
+        self.last = record
         if self._next % _KEPT == 0:
             self._remove_old()
 
@@ -322,12 +320,12 @@ class FolderChain(Chain):
     def _must_end_here(self, slots: list[int]) -> None:
         """Check that the newest of ``slots`` is the entry that this owner knows.
 
-        :raises LedgerBehind: records are gone.
-        :raises LedgerOutdated: only its takeover is.
+        :raises LedgerBehind: batches are gone.
+        :raises LedgerOutdated: its takeover is, or what it has noted of the newest batch.
         """
         if self._next - 1 not in slots:
             self._newest_of(slots)
-            raise takeover_lost_error(self._pipeline, str(self._folder), _RESTORED)
+            raise takeover_lost_error(self._pipeline, str(self._folder), _RESTORED, self.last)
 
     def _overtaken(self) -> Fenced:
         return takeover_error(self._pipeline, f"{self._folder}, slot {self._next}")

@@ -25,7 +25,7 @@ from onceward.engine.calls.batch import TO_FOREACH, Batch, as_exception, passed_
 from onceward.engine.calls.sink_runs import SinkRuns
 from onceward.engine.ending import Ending
 from onceward.engine.ledger.chain import LedgerPlace
-from onceward.engine.ledger.record import LedgerRecord, RecordState
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import SinkPlace, Target, Write
 from onceward.errors import Fenced, OncewardError, Recovery, UnsupportedQuery
@@ -212,7 +212,7 @@ class ForeachBatchSink(ABC):
             log.debug("%s: whether it has worked is not known: %r", self._policy.pipeline, unknown)
             return None
         # What was decided first may never have been taken by its target
-        return found is not None and (found.sequence > 0 or found.state is RecordState.FINISHED)
+        return found is not None and found.was_taken
 
     def _fail(
         self,

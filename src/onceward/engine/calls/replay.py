@@ -210,11 +210,12 @@ def compare_all(
 
 def _order(then: Sequence[FrameWritten], again: Sequence[FrameWritten]) -> list[int]:
     """Return the order of ``again`` in which frames of committed places come first, as they were
-    committed. Their own order, where a place has several: which is which only that tells.
+    committed. Their own order, where a place has several: which is which only that tells. Frames
+    without rows do not count.
     """
-    places = [frame.where for frame in then]
+    places, now = ([frame.where for frame in frames if frame.records] for frames in (then, again))
     own = list(range(len(again)))
-    if len({frame.where for frame in again}) < len(again) or len(set(places)) < len(places):
+    if len(set(now)) < len(now) or len(set(places)) < len(places):
         return own
     ranks = {place: rank for rank, place in enumerate(places)}
     return sorted(own, key=lambda index: ranks.get(again[index].where, len(places)))

@@ -75,6 +75,7 @@ class SinkRuns:
                 if not left:
                     raise
                 must_compute_once(running, error)
+                memory.known = getattr(error, "known", None)
                 log.warning(
                     "%s: reopening the ledger and retrying %s: %s", pipeline, running.batch, error
                 )
@@ -132,7 +133,7 @@ class SinkRuns:
             query_id=query_id,
             settings=self._settings,
             target=target,
-            batches=MicroBatches(target, policy, memory.closed_at, journal),
+            batches=MicroBatches(target, policy, memory.closed_at, journal, known=memory.known),
             is_running=lambda: run_is_active(session, query_id, key.run_id),
         )
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 from onceward import surroundings
@@ -34,6 +34,9 @@ class Chain(ABC):
 
     owners_grow: ClassVar[bool] = False
     """Of two attempts of the chain, that with the smaller ``owner`` is of the older one."""
+
+    last: LedgerRecord | None = None
+    """The newest record, as far as this owner has read or written it."""
 
     @abstractmethod
     def peek(self) -> LedgerRecord | None:
@@ -92,7 +95,12 @@ class Chain(ABC):
 
         Where it is in doubt nothing is lost: what is undone is done once more.
         """
-        self.append(record)
+        try:
+            self.append(record)
+        except LedgerOutdated as lost:
+            # It is so, written or not
+            lost.known = record
+            raise
         return record
 
     def abort(self) -> None:  # noqa: B027 — to most stores an attempt is but a name
@@ -191,18 +199,41 @@ def takeover_error(pipeline: PipelineId, where: str) -> Fenced:
     )
 
 
-def takeover_lost_error(pipeline: PipelineId, where: str, how: str) -> LedgerOutdated:
-    """Return the error of an owner whose own takeover is gone, and no record with it.
+def takeover_lost_error(
+    pipeline: PipelineId, where: str, how: str, last: LedgerRecord | None
+) -> LedgerOutdated:
+    """Return the error of an owner whose own takeover is gone, or what it has noted of publishing
+    the newest batch, and no batch with it.
 
     :param how: what can have led to it.
+    :param last: the newest record, as far as this owner has read or written it.
     """
-    return LedgerOutdated(
-        f"pipeline {pipeline} had taken its chain in {where}, and the chain has an older owner "
-        f"now, with all records: {how}",
+    lost = LedgerOutdated(
+        f"the chain of pipeline {pipeline} in {where} has all batches, and no longer what its "
+        f"owner has written since: {how}",
         next_step="nothing; the chain is taken and read anew. If it repeats, see that all copies "
         "of the pipeline have one database, and machines whose clocks agree",
         details={"pipeline": pipeline},
     )
+    lost.known = last
+    return lost
+
+
+def as_far_as_known(found: LedgerRecord | None, known: LedgerRecord | None) -> LedgerRecord | None:
+    """Return the newest record of a chain that was taken anew, with what its owner knows to be
+    published of that batch.
+
+    :param found: in the chain.
+    :param known: by an owner of this process, whose notes were lost with its takeover: without
+        them rows would be delivered again.
+    """
+    if found is None or known is None:
+        return found
+    same = (found.sequence, found.decided or found.attempt) == (
+        known.sequence,
+        known.decided or known.attempt,
+    )
+    return replace(known, state=found.state) if same else found
 
 
 def cut_off_error(pipeline: PipelineId, where: str, what: str) -> LedgerBehind:

@@ -26,6 +26,10 @@ VERSION = 2
 """
 
 
+DELIVERED = "delivered"
+"""In the data of an output that is delivered in chunks: how many the ledger knows to be taken."""
+
+
 class RecordState(Enum):
     """How far a batch of the ledger is."""
 
@@ -112,6 +116,18 @@ class LedgerRecord:
     open_ms: int | None = field(default=None, compare=False)
     writer: Writer | None = field(default=None, compare=False)
     steps_ms: Mapping[str, int] = field(default_factory=dict, compare=False)
+
+    @property
+    def was_taken(self) -> bool:
+        """Return whether its targets are known to have taken any of it, or of a batch before."""
+        return (
+            self.sequence > 0
+            or self.state is RecordState.FINISHED
+            or any(
+                isinstance(output.data, Mapping) and output.data.get(DELIVERED, 0) > 0
+                for output in self.outputs.values()
+            )
+        )
 
     @property
     def records(self) -> int:

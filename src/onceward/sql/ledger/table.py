@@ -103,8 +103,6 @@ class TableChain(Chain):
         self._place = f"table {table} of {database.host}"
         self._connection: Session | None = None
         self._owner = _NOBODY
-        # Sequence and state of the row, as far as known
-        self._known: tuple[int, str] = (-1, "")
         self._attempts = 0
         self._put: LedgerRecord | None = None
         self._refusal: Refusal = _refused
@@ -162,9 +160,13 @@ class TableChain(Chain):
         if int(found[1]) < self._known[0]:
             raise self._cut_off(found)
         self._owner, self._attempts = int(found[0]), 0
-        newest = self._decoded(found[2])
-        self._known = (-1, "") if newest is None else (newest.sequence, newest.state.value)
-        return newest
+        self.last = self._decoded(found[2])
+        return self.last
+
+    @property
+    def _known(self) -> tuple[int, str]:
+        """Sequence and state of the row, as far as known."""
+        return (-1, "") if self.last is None else (self.last.sequence, self.last.state.value)
 
     def newest(self) -> LedgerRecord | None:
         return self._decoded(self._ours()[2])
@@ -262,7 +264,7 @@ class TableChain(Chain):
             # nobody waits for the answer, which would pass for that of the next statement
             self._forget_connection()
             raise
-        self._known = (record.sequence, record.state.value)
+        self.last = record
 
     def abort(self) -> None:
         self._put = None
@@ -354,7 +356,7 @@ class TableChain(Chain):
 
         :raises Fenced: it has a newer owner: they grow.
         :raises LedgerBehind: it ends before what this owner has seen.
-        :raises LedgerOutdated: it has an older owner, and all records.
+        :raises LedgerOutdated: it has an older owner, and all batches.
         """
         if found is None:
             raise self._without_its_row()
@@ -364,7 +366,7 @@ class TableChain(Chain):
         if sequence < self._known[0]:
             raise self._cut_off(found)
         if owner < self._owner:
-            raise takeover_lost_error(self._pipeline, self._place, _RESTORED)
+            raise takeover_lost_error(self._pipeline, self._place, _RESTORED, self.last)
         return found
 
     def _without_its_row(self) -> LedgerBehind:
