@@ -450,6 +450,25 @@ def test_an_alias_that_is_moved_is_followed(here: OpenSearchKitHere):
     assert "error" in here.asked("GET", old), "nobody made it again"
 
 
+def test_an_alias_that_gets_a_routing_takes_no_row_into_another_shard(here: OpenSearchKitHere):
+    """There the key would be a second time, and what is deleted would not be found."""
+    alias = f"{here.index}-all"
+    here.make(aliases={alias: {}}, settings={"number_of_shards": 3})
+    index, here.settings["index"] = here.index, alias
+    process = here.write(id=["a", "b"], value=["1", "1"])
+
+    def add(**more: str) -> None:
+        action = {"add": {"index": index, "alias": alias, **more}}
+        assert here.asked("POST", "_aliases", {"actions": [action]})["acknowledged"]
+
+    add(routing="2")
+    with pytest.raises(DeliveryRefused, match="routing"):
+        here.write(process, id=["a", "b"], value=["2", "2"])
+    add()  # as the error says
+    here.write(id=["b"], value=["3"])
+    assert here.values() == {"a": "2", "b": "3"}
+
+
 def test_an_index_that_is_deleted_while_rows_are_written_is_missing(here: OpenSearchKitHere):
     process = here.write(id=["a"], value=["1"])
     here.asked("DELETE", here.index)

@@ -10,17 +10,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import urllib3
 
 import onceward as ow
 from onceward.delivery import opensearch_writer
-from onceward.delivery.opensearch_answers import NotTaken
-from onceward.delivery.opensearch_writer import (
+from onceward.delivery.opensearch_answers import (
     ROW_BITS,
     SEQUENCE_BITS,
-    OpenSearchWriter,
+    NotTaken,
     parse_seconds,
     version_number,
 )
+from onceward.delivery.opensearch_writer import OpenSearchWriter
 from onceward.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -83,6 +84,13 @@ def test_a_setting_in_any_unit_is_understood(said: str, seconds: float):
 # answers
 
 
+def keys(body: bytes | None) -> list[str]:
+    """Of the rows of a request."""
+    lines = [json.loads(line) for line in (body or b"").splitlines()]
+    headers = [line.get("index", line.get("delete")) for line in lines]
+    return [header["_id"] for header in headers if isinstance(header, dict) and "_id" in header]
+
+
 class Answering:
     """In the place of the client's pool: gives these answers, one after the other, and keeps what
     was asked.
@@ -92,7 +100,13 @@ class Answering:
         self.answers = list(answers)
         self.then: tuple[int, Any] = (200, {"people": {"settings": {"index.uuid": "u"}}})
         """The answer to whoever asks for the index behind all that."""
+        self.index = "people"
+        """Where rows go."""
         self.asked: list[tuple[str, str, bytes | None, dict[str, str]]] = []
+
+    def placed(self, key: str, item: dict[str, Any]) -> dict[str, Any]:
+        [(operation, said)] = item.items()
+        return {operation: {"_index": self.index, "_id": key, "result": "created", **said}}
 
     def urlopen(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], **_: Any
@@ -100,6 +114,10 @@ class Answering:
         self.asked.append((method, path, body, headers))
         is_last = not self.answers and "/_settings/" in path
         status, said = self.then if is_last else self.answers.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        if isinstance(said, dict) and "items" in said:
+            said = {**said, "items": [*map(self.placed, keys(body), said["items"])]}
         return SimpleNamespace(
             status=status, data=said if isinstance(said, bytes) else json.dumps(said).encode()
         )
@@ -135,6 +153,52 @@ def test_a_request_that_is_too_large_goes_in_halves():
     made._pool.answers = [too_large]
     with pytest.raises(NotTaken, match="key 'e' has"):
         made([upsert("e")])
+
+
+def test_a_request_that_is_answered_too_late_goes_in_smaller_ones():
+    """A server, or its ingest pipeline, may need time for each row; and one that stood still for a
+    moment is sent more again.
+    """
+    rows = [upsert(chr(ord("a") + number)) for number in range(20)]
+    late = (0, urllib3.exceptions.ReadTimeoutError(urllib3.HTTPConnectionPool("here"), "/", ""))
+    sent = [2, 4, 8, 6]
+    made = writer(late, *(items(*[(201, None)] * count) for count in sent))
+    made(rows)
+    bulk = [body for _, path, body, _ in made._pool.asked if "/_bulk" in path]
+    assert [body.count(b"_id") for body in bulk] == [20, *sent]
+    made._pool.answers = [late]
+    with pytest.raises(NotTaken, match="no answer within 30 s"):
+        made(rows[:1])
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ({"result": "noop", "_version": -3}, "has left it out (noop)"),
+        ({"_index": "elsewhere-1"}, "has written it to elsewhere-1 as 'b'"),
+        ({"_id": "b-1"}, "has written it to people as 'b-1'"),
+    ],
+)
+def test_a_row_that_an_ingest_pipeline_has_taken_elsewhere_is_not_counted(
+    answer: dict[str, Any], says: str
+):
+    item = {"index": {"status": 200, **answer}}
+    made = writer((200, {"errors": False, "items": [{"index": {"status": 201}}, item]}))
+    with raises(DeliveryRefused, says, "default_pipeline"):
+        made([upsert("a"), upsert("b")])
+
+
+def test_rows_into_an_alias_say_the_routing_that_they_have_without_one():
+    """An alias that gets one meanwhile would lead to another shard, and refuses them so."""
+    found = [{"people-1": {"aliases": {"people": more}}} for more in ({}, {"index_routing": "2"})]
+    settings = (200, {"people-1": {"settings": {"index.uuid": "u"}}})
+    made = writer((200, found[0]), settings, items((201, None)), looked_at=False)
+    made._pool.index, made._pool.then = "people-1", settings
+    made([upsert("a")])
+    header = json.loads(made._pool.asked[2][2].splitlines()[0])
+    assert header["index"]["routing"] == header["index"]["_id"] == "a"
+    with raises(ConfigurationError, "alias with a routing", "without routing"):
+        writer((200, found[1]), settings, looked_at=False)([upsert("a")])
 
 
 def test_each_row_is_a_line_that_says_its_version_and_one_that_says_what_it_is():
@@ -262,10 +326,11 @@ def test_rows_are_compared_within_one_index_for_ever(
     behind_it = () if settings else (alias, (200, {"people": {"settings": {"index.uuid": "u"}}}))
     made = writer(alias, found, items((201, None)), *behind_it, looked_at=False)
     made._pool.then = found
+    made._pool.index = index
     if index is None:
         with raises(ConfigurationError) as refused:
             made([upsert("a")])
-        assert "index='" in refused.value.next_step
+        assert "let it lead to one index for ever" in refused.value.next_step
         assert [method for method, *_ in made._pool.asked] == ["GET", "GET"]
     else:
         made([upsert("a")])
@@ -293,6 +358,7 @@ def test_rows_are_written_again_where_an_alias_leads_to_now():
     with pytest.raises(NotTaken):
         made([upsert("a")])
     made._pool = Answering((200, ALIAS), (200, MOVED), items((201, None)), (200, MOVED))
+    made._pool.index = "people-2"
     made([upsert("a")])
     assert made._found.name == "people-2"
 

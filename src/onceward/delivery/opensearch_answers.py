@@ -1,12 +1,14 @@
-"""What OpenSearch's answers mean: what may pass, and what it will never take. Pure; called by
-:mod:`opensearch_writer`.
+"""What OpenSearch's answers mean: what may pass, and what it will never take; and how it numbers
+versions. Pure; called by :mod:`opensearch_writer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onceward.delivery.upserts import Upsert, refused
 from onceward.errors import AccessDenied, AuthenticationFailed, DeliveryRefused, TableMissing
 
 _PAYLOAD_TOO_LARGE = 413
@@ -33,6 +35,26 @@ _ASK = (
     "skipped nothing"
 )
 
+_DURATION = re.compile(r"(\d+)(nanos|micros|ms|s|m|h|d)")
+_UNITS = {"nanos": 1e-9, "micros": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+MAPPING = (
+    "let the index take such a document (change its mapping, with ignore_malformed for the field, "
+    "say, or the ingest pipeline that it names; one that requires _routing has to be made anew, "
+    "without, and an alias without routing), and start the query again: it begins with this "
+    "chunk, and has skipped nothing"
+)
+PIPELINE = (
+    "let the pipeline keep each document with its _index and its _id, or take it off the index "
+    "(index.default_pipeline, index.final_pipeline); remove what it has written elsewhere, and "
+    "start the query again: it begins with this chunk, and has skipped nothing"
+)
+
+SEQUENCE_BITS, ROW_BITS = 32, 31
+"""Of a version that is made of the ledger's numbers: a batch a second for 136 years, 2,147,483,648
+rows in each. Batches count from 1 there, so that no version is as small as those that a server
+counts by itself.
+"""
+
 
 class NotTaken(Exception):
     """Not now. It is asked again."""
@@ -40,6 +62,10 @@ class NotTaken(Exception):
 
 class TooLarge(NotTaken):
     """A request is larger than the server, or a proxy before it, takes."""
+
+
+class TooSlow(NotTaken):
+    """There is no answer in the time that one may take."""
 
 
 def refusal(
@@ -107,3 +133,44 @@ def first_error(wrong: Sequence[DeliveryRefused]) -> DeliveryRefused:
         next_step=first.next_step,
         details={"key": keys[0], "keys": keys[:100]},
     )
+
+
+def elsewhere(answer: Mapping[str, Any], index: str, upsert: Upsert) -> str:
+    """Return what has become of a row that is not in the index under its key; empty: it is."""
+    if upsert.row is None:
+        return ""
+    result, found, key = (str(answer.get(name)) for name in ("result", "_index", "_id"))
+    if result not in ("created", "updated"):
+        return f"an ingest pipeline of {index} has left it out ({result})"
+    if (found, key) != (index, upsert.key):
+        return f"an ingest pipeline of {index} has written it to {found} as {key!r}"
+    return ""
+
+
+def parse_seconds(duration: str) -> float:
+    """Parse a setting such as ``60s`` or ``7d``; 0: it says nothing of the kind (``-1``,
+    ``0``).
+    """
+    found = _DURATION.fullmatch(duration)
+    return 0.0 if found is None else int(found[1]) * _UNITS[found[2]]
+
+
+def version_number(upsert: Upsert, by_column: bool) -> int:
+    """Return the version as one whole number, which the server compares: the user's, or the batch
+    and the row in it.
+
+    :raises DeliveryRefused: a batch or row has too large a number.
+    """
+    users, sequence, row = map(int, upsert.version.split("."))
+    if by_column:
+        # below 2**63, as the server takes it: it comes out of a column of such numbers
+        return users
+    if sequence + 1 >> SEQUENCE_BITS or row >> ROW_BITS:
+        raise refused(
+            upsert.key,
+            f"batch {sequence} of the ledger and row {row} of it do not fit into a version, which "
+            f"has {SEQUENCE_BITS} and {ROW_BITS} bits for them",
+            "begin anew under another pipeline_id and index=, with smaller batches if it is the "
+            "row, or with version=",
+        )
+    return sequence + 1 << ROW_BITS | row

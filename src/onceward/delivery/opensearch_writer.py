@@ -31,13 +31,20 @@ from urllib.parse import quote, unquote, urlsplit
 
 from onceward.delivery.opensearch_answers import (
     CONFLICT,
+    MAPPING,
     OF_THE_INDEX,
+    PIPELINE,
+    ROW_BITS,
     NotTaken,
     TooLarge,
+    TooSlow,
+    elsewhere,
     error_in,
     first_error,
     never_passes,
+    parse_seconds,
     refusal,
+    version_number,
 )
 from onceward.delivery.upsert_writer import UpsertWriter, as_json
 from onceward.delivery.upserts import RESTORE, VERSION_FIELD, Upsert, refused
@@ -53,31 +60,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SEQUENCE_BITS, ROW_BITS = 32, 31
-"""Of a version that is made of the ledger's numbers: a batch a second for 136 years, 2,147,483,648
-rows in each. Batches count from 1 there, so that no version is as small as those that a server
-counts by itself.
-"""
-
 _TIMEOUT_SECONDS = 30.0
 # A server takes 100 MB (http.max_content_length), 5 to 15 are advised; a proxy may take 1 MB
 _REQUEST_BYTES = 5_000_000
 # The server waits for a shard that is missing for as long, and then says so (its default, 1m, is
 # more than we wait).
-_ANSWER = "timeout=20s&filter_path=errors,items.*.status,items.*.error"
+_ANSWER = "timeout=20s&filter_path=errors," + ",".join(
+    f"items.*.{name}" for name in ("status", "error", "result", "_index", "_id")
+)
 # What every index has, and what one has whose alias a policy moves on (OpenSearch's ISM,
 # Elasticsearch's ILM).
 _ASKED_OF_AN_INDEX = (
     "index.uuid,index.plugins.index_state_management.rollover_alias,index.lifecycle.rollover_alias"
 )
 _AT_CONFLICT = re.compile(r"current version \[(\d+)\] is higher than the one provided \[\d+\]\Z")
-_DURATION = re.compile(r"(\d+)(nanos|micros|ms|s|m|h|d)")
-_UNITS = {"nanos": 1e-9, "micros": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_MAPPING = (
-    "let the index take such a document (change its mapping, with ignore_malformed for the field, "
-    "say; one that requires _routing has to be made anew, without), and start the query again: it "
-    "begins with this chunk, and has skipped nothing"
-)
 
 
 @dataclass
@@ -111,7 +107,10 @@ class OpenSearchWriter(UpsertWriter):
     _pool: urllib3.HTTPConnectionPool | None = field(
         default=None, init=False, repr=False, compare=False
     )
+    _most_bytes: int = field(default=_REQUEST_BYTES, init=False, repr=False, compare=False)
+    """What the server, and a proxy before it, takes in a request, as far as known."""
     _request_bytes: int = field(default=_REQUEST_BYTES, init=False, repr=False, compare=False)
+    """What they answer in time: less where they were too slow, and growing."""
     _found: _Index | None = field(default=None, init=False, repr=False, compare=False)
     """What :attr:`index` leads to, once it was looked at. It is looked at again behind each
     chunk.
@@ -128,7 +127,7 @@ class OpenSearchWriter(UpsertWriter):
         path = f"/{self._path}/_bulk?{_ANSWER}" + "&require_alias=true" * index.is_alias
         for part in self._requests(upserts):
             for rows, answers in self._send(path, part):
-                self._judge(rows, answers, wrong, later)
+                self._judge(rows, answers, index.name, wrong, later)
         self._must_be_the_same(index)
         if wrong:
             raise first_error(wrong)
@@ -216,32 +215,42 @@ class OpenSearchWriter(UpsertWriter):
             yield _Request(rows, b"".join(lines))
 
     def _send(self, path: str, part: _Request) -> Iterator[tuple[list[Upsert], dict[str, Any]]]:
-        """Send a request, in halves where it is more than the server or a proxy takes, and yield
-        the answers. Requests after it are no larger.
+        """Send a request, in smaller ones where it is more than the server or a proxy takes, or
+        answers in time, and yield the answers.
 
         :raises NotTaken: it is one row.
         """
-        half = len(part.upserts) // 2
+        is_one, size = len(part.upserts) == 1, len(part.body)
         try:
             answers = self._asked("POST", path, part.body)
         except TooLarge as large:
-            if not half:
+            if is_one:
                 raise NotTaken(
-                    f"the row of key {part.upserts[0].key!r} has {len(part.body)} bytes, which is "
+                    f"the row of key {part.upserts[0].key!r} has {size} bytes, which is "
                     f"more than the server, or a proxy before it, takes in a request; raise its "
                     f"limit (http.max_content_length, client_max_body_size): {large}"
                 ) from large
+            self._request_bytes = self._most_bytes = size // 2
+        except TooSlow as slow:
+            # It may work on each row, or stand still: one row tells.
+            if is_one:
+                raise
+            log.warning("%d rows in smaller requests: %s", len(part.upserts), slow)
+            self._request_bytes = size // 10
         else:
+            self._request_bytes = min(self._most_bytes, 2 * self._request_bytes)
             yield part.upserts, answers
             return
-        self._request_bytes = len(part.body) // 2
-        for rows in (part.upserts[:half], part.upserts[half:]):
-            for smaller in self._requests(rows):
-                yield from self._send(path, smaller)
+        for smaller in self._requests(part.upserts):
+            yield from self._send(path, smaller)
 
     def _lines(self, upsert: Upsert) -> bytes:
         version = version_number(upsert, self.by_column)
         header = {"_id": upsert.key, "version": version, "version_type": "external_gte"}
+        if self._found is not None and self._found.is_alias:
+            # What it is without. An alias that gets another one meanwhile, with which the key
+            # would be there twice, refuses the row.
+            header["routing"] = upsert.key
         text = as_json({"delete" if upsert.row is None else "index": header}) + "\n"
         if upsert.row is not None:
             text += (
@@ -254,6 +263,7 @@ class OpenSearchWriter(UpsertWriter):
         self,
         upserts: Sequence[Upsert],
         answers: dict[str, Any],
+        index: str,
         wrong: list[DeliveryRefused],
         later: list[str],
     ) -> None:
@@ -269,6 +279,9 @@ class OpenSearchWriter(UpsertWriter):
             status, error = answer["status"], answer.get("error")
             if error is None and (status < 300 or (status == 404 and upsert.row is None)):
                 # 404: there was nothing to delete, and the version is kept all the same
+                stray = elsewhere(answer, index, upsert)
+                if stray:
+                    wrong.append(refused(upsert.key, stray, PIPELINE))
                 continue
             kind, reason = error_in(error)
             if kind == CONFLICT:
@@ -279,7 +292,7 @@ class OpenSearchWriter(UpsertWriter):
                     refused(
                         upsert.key,
                         f"{self.index} refuses it ({status} {kind}: {reason})",
-                        _MAPPING,
+                        MAPPING,
                     )
                 )
             elif kind in OF_THE_INDEX:
@@ -309,7 +322,8 @@ class OpenSearchWriter(UpsertWriter):
         :raises ConfigurationError: :attr:`index` leads to several, or to another one from time to
             time.
         """
-        behind = self._asked("GET", f"/_alias/{self._path}", missing={})
+        # Not /_alias/…, which asks the indices of others, too
+        behind = self._asked("GET", f"/{self._path}/_alias/{self._path}", missing={})
         found = self._settings()
         names = sorted({*behind, *found})
         aliases = [one.get("aliases", {}).get(self.index, {}) for one in behind.values()]
@@ -323,8 +337,18 @@ class OpenSearchWriter(UpsertWriter):
                 f"index={self.index!r} of OpenSearch leads to {', '.join(names)}, and may lead to "
                 "another index later (a rollover): a key that is written again would be there "
                 "twice, and what is deleted would come back",
-                next_step=f"pass an index of its own, index={names[-1]!r} say, or an alias of one "
-                "index that is never rolled over",
+                next_step="let it lead to one index for ever (take a rollover policy off it, add "
+                "the alias anew without is_write_index, delete a data stream and its template), "
+                "and start the query again; for a new pipeline, pass an index of its own, "
+                f"index={names[-1]!r} say",
+                details={"index": self.index, "leads_to": names},
+            )
+        if any("index_routing" in alias for alias in aliases):
+            raise ConfigurationError(
+                f"index={self.index!r} of OpenSearch is an alias with a routing: a key has a "
+                "version in each shard, so with another routing it would be there twice",
+                next_step="add the alias anew without routing, and start the query again; for a "
+                f"new pipeline, pass an index of its own, index={names[-1]!r} say",
                 details={"index": self.index, "leads_to": names},
             )
         name = names[0] if names else self.index
@@ -380,14 +404,18 @@ class OpenSearchWriter(UpsertWriter):
         )
         if body is not None and method == "PUT":
             headers["Content-Type"] = "application/json"
-        pool = self._connected()
-        answer = self._in_time(
-            lambda: pool.urlopen(
-                method, self._base + path, body=body, headers=headers, retries=False,
-                redirect=False,
-            ),
-            len(body or b""),
-        )  # fmt: skip
+        pool, library = self._connected(), client_library()
+
+        def ask() -> Any:
+            try:
+                return pool.urlopen(
+                    method, self._base + path, body=body, headers=headers, retries=False,
+                    redirect=False,
+                )  # fmt: skip
+            except library.exceptions.ReadTimeoutError as late:
+                raise TooSlow(f"no answer within {_TIMEOUT_SECONDS:g} s: {late}") from late
+
+        answer = self._in_time(ask, len(body or b""))
         where = f"{method} {path.partition('?')[0]}"
         try:
             document = json.loads(answer.data)
@@ -459,37 +487,8 @@ class _Request(NamedTuple):
 _NEWER = "it has a newer version than the ledger can have given out ({})"
 
 
-def version_number(upsert: Upsert, by_column: bool) -> int:
-    """Return the version as one whole number, which the server compares: the user's, or the batch
-    and the row in it.
-
-    :raises DeliveryRefused: a batch or row has too large a number.
-    """
-    users, sequence, row = map(int, upsert.version.split("."))
-    if by_column:
-        # below 2**63, as the server takes it: it comes out of a column of such numbers
-        return users
-    if sequence + 1 >> SEQUENCE_BITS or row >> ROW_BITS:
-        raise refused(
-            upsert.key,
-            f"batch {sequence} of the ledger and row {row} of it do not fit into a version, which "
-            f"has {SEQUENCE_BITS} and {ROW_BITS} bits for them",
-            "begin anew under another pipeline_id and index=, with smaller batches if it is the "
-            "row, or with version=",
-        )
-    return sequence + 1 << ROW_BITS | row
-
-
 def _uuids(found: Mapping[str, Any]) -> dict[str, str | None]:
     return {name: one.get("settings", {}).get("index.uuid") for name, one in found.items()}
-
-
-def parse_seconds(duration: str) -> float:
-    """Parse a setting such as ``60s`` or ``7d``; 0: it says nothing of the kind (``-1``,
-    ``0``).
-    """
-    found = _DURATION.fullmatch(duration)
-    return 0.0 if found is None else int(found[1]) * _UNITS[found[2]]
 
 
 def client_library() -> Any:

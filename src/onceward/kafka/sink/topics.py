@@ -126,8 +126,9 @@ class TopicLimits:
         self._fitting.clear()
         # A limit that is no smaller than the batch was not the reason (segment.bytes is), or was
         # raised meanwhile.
-        fits = limit if limit is not None and limit < size else size // _SHRINK_FACTOR
-        if records > 1 and (fits == limit or fits >= _LEAST_BYTES):
+        shrunk = max(_LEAST_BYTES, size // _SHRINK_FACTOR)
+        fits = limit if limit is not None and limit < size else shrunk
+        if records > 1 and fits < size:
             self._refused[topic] = fits
             return SendFailed(
                 error.message,
