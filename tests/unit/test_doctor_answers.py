@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -19,6 +20,7 @@ from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward.kafka.wire.acls import Acl, Kind, Need, denied, minimal_acls
 from onceward.kafka.wire.conversation import Refused
 from onceward.kafka.wire.error_table import Api, find_rule
+from support.hostile_http import HostileServer, answer
 
 NAMES = [
     "--pipeline-id",
@@ -157,3 +159,21 @@ def test_a_refusal_says_which_right_is_lacking(api: Api, code: int, lacks: str) 
     assert isinstance(error, AccessDenied)
     assert f"the principal lacks {lacks}" in error.message
     assert "onceward doctor --acls" in error.next_step
+
+
+@pytest.mark.parametrize("prefix", ["", "schema.registry."])
+def test_a_registry_is_asked_with_the_login_of_confluents_file(
+    tmp_path: Path, prefix: str
+) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(
+        f"bootstrap.servers=b:9092\nssl.endpoint.identification.algorithm=https\n"
+        f"{prefix}basic.auth.user.info=key:secret\nschema.registry.url=http://elsewhere\n"
+        f"{prefix}basic.auth.credentials.source=USER_INFO\n"
+    )
+    with HostileServer([answer(200, [])]) as server:
+        found = CliRunner().invoke(
+            app, ["doctor", "--registry", server.url, "--command-config", str(config)]
+        )
+        assert found.exit_code == 0, found.output
+        assert b"Basic a2V5OnNlY3JldA==" in server.requests[0]

@@ -272,7 +272,7 @@ REGISTRIES: list[tuple[list[Behaviour], str, Callable[[str], Done]]] = [
     ),
     (
         [answer(401, {"error_code": 401, "message": "who?"})],
-        r"set (\S+) or (\S+) in (options)=",
+        r"set (\S+) or (\S+) in (options)= \(onceward doctor: in the file of --command-config\)",
         lambda url: (
             lambda info, token, setting: [
                 ask_at(url, **{setting: {name: value}}).schema(7)

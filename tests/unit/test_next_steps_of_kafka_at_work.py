@@ -19,7 +19,7 @@ import pytest
 
 import onceward as ow
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import RecordTooLarge, TopicMissing
+from onceward.errors import RecordTooLarge, SendFailed, TopicMissing
 from onceward.ids import (
     AttemptId,
     BatchId,
@@ -226,6 +226,13 @@ def refused(limits: TopicLimits, client: Any, records_in: int, size: int = 5000)
 
 def test_limits_of_a_topic() -> None:
     limits, there = TopicLimits(sink().settings), cluster(out=1)
+    # its limit may not be seen, or was raised meanwhile
+    for size in (900_000, 6_000, 1_001):
+        with pytest.raises(SendFailed, match=f"at most {max(1_000, size // 10)} bytes"):
+            refused(limits, there, 12, size)
+    with pytest.raises(RecordTooLarge):
+        refused(limits, there, 12, 1_000)
+    limits = TopicLimits(sink().settings)
     there.configs["max.message.bytes"] = "2000"
 
     def smaller(most: str) -> None:

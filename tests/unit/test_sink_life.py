@@ -846,6 +846,10 @@ def test_a_file_that_cannot_be_written_for_a_moment_is_written(
             {"ledger_url": "postgresql://[::1]:1/db"},
         ),
         (
+            DatabaseLedger("postgresql://h/db?oauth_client_secret=s&scram_client_key=c2Vj"),
+            {"ledger_url": "postgresql://h/db"},
+        ),
+        (
             DatabaseLedger("mysql://me:secret@h:3307/db", table="a.b"),
             {"ledger_url": "mysql://me@h:3307/db", "ledger_table": "a.b"},
         ),

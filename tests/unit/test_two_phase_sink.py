@@ -121,13 +121,16 @@ def test_tasks_get_what_the_subclass_has_set_and_no_settings():
 def test_what_cannot_be_sent_to_tasks_is_named(tmp_path: Path):
     sink = Sink(threading.Lock(), **settings(tmp_path))
     with raises(ConfigurationError, "begin()"):
-        sink._new_target(sink._policy)
+        sink.new_target()
 
 
 def test_what_its_methods_open_stays_in_the_driver(tmp_path: Path):
     sink, alike = (Sink(None, **settings(tmp_path)) for _ in range(2))
     sink.new_target()
     sink.place = threading.Lock()
+    sink.committed.append("of the driver")
+    sink.newest_record()
+    assert cloudpickle.loads(cloudpickle.dumps(sink)).committed == []
     sink.committed.append(threading.Lock())
     sink.new_target()
     sent = cloudpickle.loads(cloudpickle.dumps(sink))

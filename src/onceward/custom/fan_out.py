@@ -12,7 +12,7 @@ from onceward.engine.calls.batch import must_be_a_frame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.fan_out import FanOutTarget
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import BRANCH, AtomicTarget, Target, Write
+from onceward.engine.target import BRANCH, AtomicTarget, Write
 from onceward.engine.two_phase import TwoPhaseTarget
 from onceward.errors import ConfigurationError, ContradictoryOptions
 
@@ -104,8 +104,11 @@ class FanOut(ForeachBatchSink):
     def new_target(self, policy: SinkPolicy | None = None) -> FanOutTarget:
         """Return the target that the engine drives, as a new process of the pipeline would make
         it; for contract tests, too."""
-        chosen = policy or self._policy
-        targets = {name: sink._new_target(chosen) for name, sink in self._sinks.items()}
+        self._begin_run()
+        return self._new_target(policy or self._policy)
+
+    def _new_target(self, policy: SinkPolicy) -> FanOutTarget:
+        targets = {name: sink._new_target(policy) for name, sink in self._sinks.items()}
         branches = {
             name: target for name, target in targets.items() if isinstance(target, TwoPhaseTarget)
         }
@@ -113,10 +116,11 @@ class FanOut(ForeachBatchSink):
             (target for target in targets.values() if isinstance(target, AtomicTarget)), None
         )
         chain = next(iter(branches.values())).chain if atomic is None else atomic.chain
-        return FanOutTarget(atomic, branches, chain, chosen)
+        return FanOutTarget(atomic, branches, chain, policy)
 
-    def _new_target(self, policy: SinkPolicy) -> Target:
-        return self.new_target(policy)
+    def _begin_run(self) -> None:
+        for sink in self._sinks.values():
+            sink._begin_run()
 
     def __repr__(self) -> str:
         decides = f"decided by {self._decides}" if self._decides else "decided by the ledger"

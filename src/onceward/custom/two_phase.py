@@ -158,19 +158,17 @@ class TwoPhaseCommitSink(ForeachBatchSink):
     def new_target(self, policy: SinkPolicy | None = None) -> Target:
         """Return the target that the engine drives, as a new process of the pipeline would make
         it; for contract tests, too."""
-        self._build()
-        chosen = policy or self._policy
+        return self._target_of_run(policy or self._policy)
+
+    def _new_target(self, policy: SinkPolicy) -> Target:
         return TwoPhaseTarget(
             self,
-            self._ledger.chain(chosen.pipeline),
-            chosen,
+            self._ledger.chain(policy.pipeline),
+            policy,
             commit_timeout_s=self._commit_timeout_s,
         )
 
-    def _new_target(self, policy: SinkPolicy) -> Target:
-        return self.new_target(policy)
-
-    def _build(self) -> None:
+    def _begin_run(self) -> None:
         """Note what goes to the tasks of a new run, and what the sink was built with."""
         built_with, before = self._as_built or (self.__getstate__(), None)
         self._as_built = None

@@ -131,14 +131,11 @@ class WriteAheadSink(TwoPhaseCommitSink):
                 return False
         return True
 
-    def new_target(self, policy: SinkPolicy | None = None) -> Target:
-        """Return the target that the engine drives, as a new process of the pipeline would make
-        it."""
-        chosen = policy or self._policy
+    def _new_target(self, policy: SinkPolicy) -> Target:
         return WriteAheadTarget(
             self,
-            self._ledger.chain(chosen.pipeline),
-            chosen,
+            self._ledger.chain(policy.pipeline),
+            policy,
             commit_timeout_s=self._commit_timeout_s,
             deliver=self.deliver,
             folder=self.folder,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onceward as ow
-from onceward.engine.target import Target
 from onceward.events import STEPS
 from simulation.judge.chain import Chain
 from simulation.judge.decided import judge_leftovers, judge_rows
@@ -43,9 +42,9 @@ OPTIONS: dict[str, Sequence[Any]] = {
 class Sink(ow.WriteAheadSink):
     """Counts how often it begins anew: each time a chunk may come twice."""
 
-    def new_target(self, policy: Any = None) -> Target:
+    def _begin_run(self) -> None:
         current().world.beginnings += 1
-        return super().new_target(policy)
+        super()._begin_run()
 
 
 class Pipeline(two_phase.Pipeline):

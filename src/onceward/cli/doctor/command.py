@@ -180,8 +180,13 @@ def _registry(
     from onceward.kafka.wire.options.settings import read_properties
 
     properties = {} if command_config is None else read_properties(command_config)
+    # In one file with Kafka's options, as Confluent's clients have it. Where the registry is, this
+    # command has been told.
     options = {
-        name: value for name, value in properties.items() if name.startswith("schema.registry.")
+        name: value
+        for name, value in properties.items()
+        if name.startswith(("schema.registry.", "basic.auth.", "bearer.auth."))
+        and name != "schema.registry.url"
     }
     return check_registry(registry, subjects, options)
 

@@ -260,7 +260,8 @@ class Conversation:
             f"{path}: {words}",
             next_step=f"check {login.option}, and what it may do there"
             if login
-            else "set basic.auth.user.info or bearer.auth.token in options=",
+            else "set basic.auth.user.info or bearer.auth.token in options= (onceward doctor: in "
+            "the file of --command-config)",
             details={
                 "url": str(self.settings.address),
                 "path": path,

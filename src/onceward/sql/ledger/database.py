@@ -137,12 +137,23 @@ class Database(ABC):
         """See :meth:`hold`."""
 
 
-_IN_THE_ADDRESS = ("user", "host", "port", "database")
+_SHOWN = frozenset(
+    {
+        "application_name", "channel_binding", "client_encoding", "connect_timeout", "gssencmode",
+        "hostaddr", "krbsrvname", "load_balance_hosts", "options", "passfile", "require_auth",
+        "service", "ssl_ca", "ssl_cert", "ssl_disabled", "ssl_key", "ssl_verify_cert",
+        "ssl_verify_identity", "sslcert", "sslkey", "sslmode", "sslrootcert",
+        "target_session_attrs",
+    }
+)  # fmt: skip
+"""Options of the drivers that are no secret. Others may be: libpq has four, and each release
+may bring more (PostgreSQL, *Parameter Key Words*).
+"""
 
 
 def url_without_password(scheme: str, parameters: Mapping[str, Any]) -> str:
     """Return the URL of ``parameters``, as a driver has parsed them: ``user``, ``host`` and
-    ``port`` (both may be several, with commas), ``database``, options; no password.
+    ``port`` (both may be several, with commas), ``database``, options; no secret.
     """
     hosts = [
         f"[{host}]" if ":" in host else quote(host, safe="")
@@ -155,7 +166,7 @@ def url_without_password(scheme: str, parameters: Mapping[str, Any]) -> str:
     options = "&".join(
         f"{name}={quote(str(value).lower() if isinstance(value, bool) else str(value))}"
         for name, value in parameters.items()
-        if value is not None and name not in _IN_THE_ADDRESS and "password" not in name
+        if value is not None and name in _SHOWN
     )
     return (
         f"{scheme}://{user and user + '@'}{','.join(places)}"

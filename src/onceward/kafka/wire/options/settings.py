@@ -349,7 +349,11 @@ def _level(numbers: Mapping[str, int], compression: str) -> int | None:
                 f"{name} is set, but compression.type is {compression}",
                 next_step=f"set compression.type, or remove {name}",
             )
-    level = numbers.get(f"compression.{compression}.level", numbers.get("compression.level"))
+    own = f"compression.{compression}.level"
+    level = numbers.get(own, numbers.get("compression.level"))
+    # librdkafka's default, and Kafka's of gzip; to zstd it is one of its levels
+    if level == -1 and own != "compression.zstd.level":
+        return None
     check_level(Codec[compression.upper()], level)
     return level
 
