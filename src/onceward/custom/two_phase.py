@@ -198,8 +198,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         return super().__reduce_ex__(protocol) if as_built is None else (restore, as_built[1:])
 
     def _construction(self) -> object:
-        """Return what the subclass was built with: equal for two that write the same to the same
-        place."""
+        """Return what the subclass was built with: equal where two write the same to one place."""
         return self.__getstate__() if self._as_built is None else self._as_built[0]
 
     def __repr__(self) -> str:
@@ -207,9 +206,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
 
 
 class _BuiltAlike:
-    """Two sinks of one pipeline in one query are one, if they write to the same place; else the
-    second is refused.
-    """
+    """Two sinks of a pipeline in one query are one where they write to the same place."""
 
     def __init__(self, sink: TwoPhaseCommitSink) -> None:
         self._sink = sink

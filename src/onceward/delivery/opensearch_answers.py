@@ -109,9 +109,7 @@ def never_passes(status: int, kind: str) -> bool:
 
 
 def error_in(error: Any) -> tuple[str, str]:
-    """Return the kind of an error and its reason, with the reason behind it, which has the
-    field.
-    """
+    """Return an error's kind and reason, with the reason behind it, which has the field."""
     if not isinstance(error, dict):
         return "error", str(error)
     reason = str(error.get("reason"))

@@ -267,8 +267,7 @@ class OpenSearchWriter(UpsertWriter):
         wrong: list[DeliveryRefused],
         later: list[str],
     ) -> None:
-        """Sort the answers: into ``wrong`` what can never be written, into ``later`` what the
-        server may take yet."""
+        """Sort answers: ``wrong`` can never be written, ``later`` may be taken yet."""
         items = answers.get("items")
         if not isinstance(items, list) or len(items) != len(upserts):
             raise NotTaken(
@@ -361,8 +360,7 @@ class OpenSearchWriter(UpsertWriter):
         )
 
     def _must_keep_versions_of_deletes(self, seconds: int) -> None:
-        """Check the index's setting for how long it keeps versions of deletes; an index that is
-        missing is made, as templates say."""
+        """Make the index keep versions of deletes; a missing one is made, as templates say."""
         body = as_json({"index.gc_deletes": f"{seconds}s"}).encode()
         question = (
             f"/{self._path}/_settings/index.gc_deletes?flat_settings=true&include_defaults=true"
@@ -492,8 +490,5 @@ def _uuids(found: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def client_library() -> Any:
-    """Import urllib3.
-
-    :raises ConfigurationError: it is not installed.
-    """
+    """Import urllib3. :raises ConfigurationError: it is not installed."""
     return library("writing to OpenSearch needs an HTTP client", "opensearch", "urllib3")

@@ -226,8 +226,5 @@ def fields(row: Any) -> list[str | bytes]:
 
 
 def client_library() -> Any:
-    """Import redis-py.
-
-    :raises ConfigurationError: it is not installed.
-    """
+    """Import redis-py. :raises ConfigurationError: it is not installed."""
     return library("writing to Redis needs its client", "redis", "redis")

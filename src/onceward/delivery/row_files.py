@@ -59,10 +59,7 @@ class RowFile(NamedTuple):
 
     @staticmethod
     def of(name: Any) -> RowFile:
-        """Parse a file's name.
-
-        :raises LedgerUnreadable: it is none of ours.
-        """
+        """Parse a file's name. :raises LedgerUnreadable: it is none of ours."""
         found = _NAME.fullmatch(name) if isinstance(name, str) else None
         if found is None:
             raise LedgerUnreadable(
@@ -141,9 +138,7 @@ class _Changed(Exception):
 
 
 class _Compared:
-    """A file, as far as Arrow needs one, of which each block is compared before any byte of it is
-    handed on.
-    """
+    """A file, as Arrow needs one, whose blocks are compared before any byte is handed on."""
 
     def __init__(self, file: BinaryIO, sums: tuple[int, ...]) -> None:
         self._file, self._sums = file, iter(sums)

@@ -357,8 +357,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         return self._progress(replace(record, outputs={KIND: replace(output, data=data)}))
 
     def _progress(self, wanted: LedgerRecord) -> LedgerRecord:
-        """Ask the chain after a lost answer whether it was carried out: that need not cost a
-        repeated chunk."""
+        """Ask the chain after a lost answer whether it was carried out: that repeats no chunk."""
         try:
             written = self.chain.progress(wanted)
         except CommitInDoubt as doubt:

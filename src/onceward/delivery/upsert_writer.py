@@ -61,9 +61,7 @@ def _within(value: Any) -> Any:
 
 
 class UpsertWriter(ABC):
-    """Called in the driver with what is to be written, as often as it takes. Keeps connections,
-    and no rows.
-    """
+    """Called in the driver with what is to be written, as often as it takes; keeps no rows."""
 
     reserved: ClassVar[frozenset[str]]
     """Names of columns that no row may have."""

@@ -280,8 +280,7 @@ class CheckedRows(TaskWriter):
 
 
 def row_dicts(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return each row as a dict by the names of its columns; maps, whose keys are texts, as dicts,
-    too."""
+    """Return rows as dicts by the names of columns; maps with texts as keys are dicts, too."""
     columns = [_values(column) for column in rows.columns]
     return [
         dict(zip(rows.schema.names, values, strict=True)) for values in zip(*columns, strict=True)

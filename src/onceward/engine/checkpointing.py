@@ -30,10 +30,7 @@ Duration = float | str | timedelta
 
 
 def seconds(name: str, value: object) -> float:
-    """Return a duration in seconds.
-
-    :raises ConfigurationError: it is none; ``name`` is that of the setting.
-    """
+    """Return a duration in seconds. :raises ConfigurationError: naming the setting ``name``."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     found = None if isinstance(value, bool) else _DURATION.fullmatch(str(value).lower())

@@ -163,8 +163,7 @@ def _ask_step(
 
 
 def explain_outside(error: OncewardError) -> OncewardError:
-    """Return ``error``, which Spark met outside of a batch's function, or a better one of any
-    step."""
+    """Return ``error``, met by Spark outside of a batch's function, or a better one of a step."""
     with _lock:
         steps = tuple(reversed(_registered.values()))
     for step in steps:

@@ -42,8 +42,7 @@ _PASSES = 50
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The most that one task of the plan may give to the driver: rows, and payload bytes of one
-    row."""
+    """The most that one task of a plan may give to the driver: rows, and bytes of one row."""
 
     rows: int
     record_bytes: int
@@ -130,8 +129,7 @@ def fetch(
 
 
 def bounded(frame: DataFrame, bound: Bound, size: str) -> DataFrame:
-    """Return ``frame`` within ``bound``, and where it is larger, one row too many or an oversized
-    one without its content."""
+    """Return ``frame`` within ``bound``; else with one row too many, or one without content."""
     oversized = f"({size}) > {bound.record_bytes}"
     names = [f"`{name.replace('`', '``')}`" for name in frame.columns]
     columns = [f"IF({oversized}, NULL, {name}) AS {name}" for name in names]

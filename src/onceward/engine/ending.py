@@ -66,9 +66,7 @@ class Ending:
 
 
 class TimeLimit:
-    """``batch_timeout_s``, from when this object is made: of all frames of the attempt
-    together.
-    """
+    """``batch_timeout_s``, from now on, for all frames of the attempt together."""
 
     def __init__(self, policy: SinkPolicy) -> None:
         self._seconds = policy.batch_timeout_s

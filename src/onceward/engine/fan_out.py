@@ -221,8 +221,7 @@ class Branch:
 
 
 class BranchChain(Chain):
-    """The chain of all, as one two-phase target sees it: it records progress and asks for the
-    owner."""
+    """The chain of all, as one target sees it: it records progress and asks for the owner."""
 
     record: LedgerRecord
     """Of all, which is being published."""

@@ -176,9 +176,7 @@ class MicroBatches:
         return outcome
 
     def _refuse_before_fencing(self, running: RunningBatch) -> None:
-        """Refuse a query with the wrong checkpoint or pipeline id before it stops a healthy
-        one.
-        """
+        """Refuse a wrong checkpoint or pipeline id before it stops a healthy query."""
         # Before the takeover, although it may be outdated:
         # 1. a query starts on an old copy of the checkpoint while the healthy one runs;
         # 2. `open` would take the pipeline over, and the healthy query stops with Fenced;

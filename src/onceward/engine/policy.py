@@ -95,8 +95,7 @@ _NOTHING_TO_DO = ("nothing; ", "nothing, ", "nothing: ", "none: ")
 
 
 def with_the_next_start(error: OncewardError) -> None:
-    """Make the next step of ``error`` one for the next start: this run has tried the batch often
-    enough."""
+    """Make the next step one for the next start: this run has tried often enough."""
     step = error.next_step
     for nothing in _NOTHING_TO_DO:
         step = step.removeprefix(nothing)
@@ -124,10 +123,7 @@ def must_be_decided(ledger: object, commit_timeout_s: float) -> None:
 
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """Check that a setting has one of its values.
-
-    :raises ConfigurationError: the setting ``name`` is none of ``choices``.
-    """
+    """Raise ConfigurationError unless the setting ``name`` has one of its ``choices``."""
     # 1 is True, for Python
     if value not in choices or type(value) not in map(type, choices):
         raise ConfigurationError(

@@ -21,21 +21,13 @@ _KAFKA = "onceward.kafka.source.identity"
 
 
 class SourceIdentity(Protocol):
-    """Compares the sources of a batch with those that the ledger speaks of. One for each run of a
-    query.
-    """
+    """Compares a batch's sources with those of the ledger. One for each run of a query."""
 
     def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
-        """Begin a run, before its first batch: the ledger ends with ``newest``.
-
-        :raises AdmissionRefused: as :meth:`identify`.
-        """
+        """Begin a run whose ledger ends with ``newest``. :raises AdmissionRefused: replaced."""
 
     def check_new_parts(self, running: RunningBatch) -> None:
-        """Identify what no batch before has read. Called before each attempt.
-
-        :raises AdmissionRefused: as :meth:`identify`.
-        """
+        """Identify, before each attempt, what no batch has read. :raises AdmissionRefused: …"""
 
     def identify(self, running: RunningBatch) -> tuple[Any, ...]:
         """Return for each source what tells it from others (JSON; None: unknown). Called after the
@@ -46,9 +38,7 @@ class SourceIdentity(Protocol):
 
 
 class UnknownIdentity:
-    """Sources of which nothing is known but their offsets, or which keep their identity in
-    them.
-    """
+    """Sources known by nothing but their offsets, which may hold their identity."""
 
     def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
         """Remember nothing."""

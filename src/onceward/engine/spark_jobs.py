@@ -122,8 +122,7 @@ class SparkJobsAttempt(Attempt):
         self._chain.abort()
 
     def _try_to_drop(self) -> None:
-        """Drop what was written. What cannot be dropped now, the next start finds, or the target's
-        own maintenance."""
+        """Drop what was written; what stays, the next start finds, or the target's maintenance."""
         try:
             self._drop()
         except Exception as error:  # noqa: BLE001 — see above

@@ -102,9 +102,7 @@ class Attempt(ABC):
         return {"attempt": str(self.id)}
 
     def share(self, computation: Computation) -> None:
-        """Share a computation with attempts of other targets at the batch. Before the first
-        :meth:`write`.
-        """
+        """Share a computation with other targets' attempts at the batch, before :meth:`write`."""
         self._computation = computation
 
     @abstractmethod
@@ -124,9 +122,7 @@ class Attempt(ABC):
         """
 
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
-        """Put all that is decided together into the attempt, ``record`` last. What fails here is
-        aborted.
-        """
+        """Put all that is decided together into the attempt, ``record`` last; or be aborted."""
         self.record = record
 
     @abstractmethod
@@ -139,9 +135,7 @@ class Attempt(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Undo the attempt. Safe to call in any state but after a commit that was sent, and more
-        than once.
-        """
+        """Undo the attempt. Safe in any state but after a commit was sent, and more than once."""
 
 
 def foreign_output_error(record: LedgerRecord) -> LedgerUnreadable:
@@ -220,9 +214,7 @@ class Target(ABC):
 
     @abstractmethod
     def settle(self) -> LedgerRecord | None:
-        """End all doubt: afterwards the last attempt is decided or gone. Returns the newest ledger
-        record.
-        """
+        """End all doubt: the last attempt is decided or gone. Return the newest ledger record."""
 
     @abstractmethod
     def close(self) -> None:

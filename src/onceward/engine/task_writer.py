@@ -249,9 +249,7 @@ def results(rows: Iterable[Any], task_count: int) -> list[TaskResult]:
 
 
 def collect_reports(rows: Iterable[Any], found: list[TaskResult]) -> list[OncewardError]:
-    """Add what tasks have prepared to ``found``, in the order of their partitions; the errors that
-    others brought.
-    """
+    """Add what tasks have prepared to ``found``, by partitions; return the errors of others."""
     errors = []
     for row in sorted(rows, key=lambda row: int(row.partition_id)):
         if row.error is not None:
@@ -266,10 +264,7 @@ def collect_reports(rows: Iterable[Any], found: list[TaskResult]) -> list[Oncewa
 
 
 def check_each_task_once(partition_ids: Sequence[int], task_count: int) -> None:
-    """Check that the reports are those of all tasks of a job, each once.
-
-    :raises ReportMismatch: they are not.
-    """
+    """Raise ReportMismatch unless the reports are those of all tasks of a job, each once."""
     if sorted(partition_ids) != list(range(task_count)):
         raise ReportMismatch(
             f"the tasks' reports do not add up: {task_count} tasks were run, but reports came "

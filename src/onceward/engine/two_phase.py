@@ -82,9 +82,7 @@ class CommitResult(Enum):
 
 
 class Committer(Beginner, Protocol):
-    """Writes, and makes visible what was written. Documented at
-    :class:`onceward.TwoPhaseCommitSink`.
-    """
+    """Writes, and makes visible; documented at :class:`onceward.TwoPhaseCommitSink`."""
 
     committable_version: ClassVar[int]
 
@@ -211,8 +209,7 @@ class TwoPhaseTarget(Target):
         return not pipelines or self._policy.pipeline in pipelines
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
-        """Return what the committer lists of ``record``, as long as that is decided and not
-        finished."""
+        """Return what the committer lists of ``record`` while that is decided, not finished."""
         return self._committables(record)
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> Attempt:
@@ -401,8 +398,7 @@ class TwoPhaseAttempt(Attempt):
         self._chain.append(self.record)
 
     def abort(self) -> None:
-        """Drop what a report has named. What none has, a task that died has not reported:
-        ``recover``."""
+        """Drop what reports have named; the rest, of tasks that died, is for ``recover``."""
         committables, self._results = self._committables(), []
         for committable in committables:
             drop(self._committer, committable, self._policy.pipeline)

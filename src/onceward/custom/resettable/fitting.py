@@ -135,8 +135,7 @@ class Fitting:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """Copy a table's rows to memory of our own: Arrow may lie over a buffer of numpy that ``read``
-    fills again next time."""
+    """Copy rows to memory of our own: ``read`` may fill numpy's buffer beneath them again."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -144,8 +143,7 @@ def _copied(table: pa.Table) -> pa.Table:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Convert a schema as Spark's Python data sources do. Since Spark 4.2 timestamps need a time
-    zone, which the JVM ignores."""
+    """Convert a schema as Spark's data sources do; since 4.2 with a zone that the JVM ignores."""
     options: dict[str, Any] = (
         {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     )

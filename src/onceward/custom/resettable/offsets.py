@@ -44,8 +44,7 @@ class Offset:
     """A beginning: no batch ends here."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the offset as Spark logs it. The same offset is the same text, which is what
-        Spark compares."""
+        """Return the offset as Spark logs it; equal ones are one text, which Spark compares."""
         value: dict[str, Any] = {_MARK: VERSION}
         if not self.first:
             value["from"] = self.begins
@@ -105,8 +104,7 @@ def logged_position(value: Any, said_by: str) -> Any:
 
 
 def copied(position: Any) -> Any:
-    """Copy a position for the user's code, which may change it in place: a dict or a list is a
-    position, too."""
+    """Copy a position for the user's code, which may change a dict or a list in place."""
     return json.loads(json.dumps(position))
 
 

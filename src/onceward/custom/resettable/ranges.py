@@ -103,9 +103,7 @@ _EMPTY_READS = 1_000
 
 
 class Readable(Protocol):
-    """What is called of a source. See
-    :class:`onceward.custom.resettable.source.ResettableSource`.
-    """
+    """See :class:`onceward.custom.resettable.source.ResettableSource`."""
 
     def start(self) -> Any:
         """Return where a new query begins."""
@@ -238,10 +236,7 @@ class Ranges:
         return table
 
     def same_source(self, before: Offset) -> str | None:
-        """Return the source's identity.
-
-        :raises SourceReplaced: ``before`` was read of another one.
-        """
+        """Return the identity. :raises SourceReplaced: ``before`` was read of another source."""
         now = self._identity()
         if None not in (now, before.identity) and now != before.identity:
             raise SourceReplaced(

@@ -249,8 +249,7 @@ def _check(
 
 
 def _end_in(ledger: Ledger, pipeline: str) -> Any:
-    """Return where the newest record ends, in the sources of this kind that it has; None where
-    there is no record."""
+    """Return where the newest record ends in sources of this kind; None without a record."""
     newest: LedgerRecord | None = newest_in(ledger, checked_pipeline_id(pipeline))
     if newest is None:
         return None

@@ -23,9 +23,7 @@ Check = Callable[[Any], Any]
 
 
 class Unfit(Exception):
-    """A value does not fit; the text says why, the path says where in the column: ``.street``,
-    ``[2]``.
-    """
+    """A value does not fit: why, and where in the column: ``.street``, ``[2]``."""
 
     def __init__(self, why: str, path: str = "") -> None:
         super().__init__(why)
@@ -37,8 +35,7 @@ class Unfit(Exception):
 
 
 def value_check(kind: t.DataType) -> Check | None:
-    """Return the check for values of ``kind`` that are not null; None for a type that a source
-    cannot have."""
+    """Return the check for values of ``kind`` but null; None: a source cannot have it."""
     if isinstance(kind, t.ArrayType):
         return _nullable_array(kind)
     if isinstance(kind, t.MapType):
@@ -147,8 +144,7 @@ def _nullable_map(kind: t.MapType) -> Check | None:
 
 
 def _must_be_different(keys: Iterable[Any]) -> None:
-    """Check that no key is there twice: one of its values would go, and Spark's settings would
-    say which."""
+    """Refuse a key that is there twice: by Spark's settings one of its values would go."""
     seen = set[Any]()
     for key in keys:
         hashable = _hashable(key)

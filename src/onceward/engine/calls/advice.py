@@ -369,8 +369,7 @@ def dead_letters_changed(
 
 
 def publishing_first(decided: BatchId, offered: BatchId) -> str:
-    """Return what a refusal adds while ``decided`` is not published: only a start that is admitted
-    publishes it."""
+    """Return what a refusal adds while ``decided`` is unpublished: an admitted start publishes."""
     if decided.query_id == offered.query_id:
         # Its own query cannot be started on this checkpoint any more.
         return (
@@ -393,9 +392,7 @@ def paragraph(error: BaseException) -> str:
 
 
 def _first_words(lines: Sequence[str]) -> list[str]:
-    """Return what a page says in short: what was raised in a task, behind Python's traceback; else
-    its first two lines.
-    """
+    """Return what a task raised, behind Python's traceback; else the first two lines."""
     traceback = next((at for at, line in enumerate(lines) if _TRACEBACK in line), len(lines))
     raised = [line for line in lines[traceback + 1 :] if not line[0].isspace()][:1]
     return raised or [line.strip() for line in lines[:2]]

@@ -172,10 +172,7 @@ def _misused(message: str) -> UnsupportedQuery:
 
 
 def must_be_a_frame(frame: object, more: str = "") -> None:
-    """Check that a frame was handed over.
-
-    :raises InvalidColumn: it is none.
-    """
+    """Raise InvalidColumn unless a Spark DataFrame was handed over."""
     if not isinstance(frame, DataFrame):
         raise InvalidColumn(
             f"a {type(frame).__name__} was handed over, not a Spark DataFrame",

@@ -65,9 +65,7 @@ class FailureKind(Enum):
 
 
 class FailedCall(NamedTuple):
-    """A call for ``batch_id`` that failed with ``error`` in the run ``run_id`` (empty:
-    unknown).
-    """
+    """A call for ``batch_id`` that failed with ``error`` in a run (empty: unknown)."""
 
     batch_id: int
     kind: FailureKind
@@ -139,10 +137,7 @@ class Journal:
             return self.write_rest()
 
     def write_rest(self) -> None:
-        """Write what could not be written before.
-
-        :raises CheckpointUnreachable: it still cannot.
-        """
+        """Write what could not be written before. :raises CheckpointUnreachable: nor now."""
         with self._lock:
             while self._unwritten:
                 call = self._unwritten[0]

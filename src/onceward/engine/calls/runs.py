@@ -36,9 +36,7 @@ V = TypeVar("V")
 
 
 class RunKey(NamedTuple):
-    """A chain of batches in a run of a query: ``where`` names its ledger and the pipeline in
-    it.
-    """
+    """A chain of batches in a run of a query: ``where`` names its ledger and pipeline."""
 
     run_id: str
     where: Hashable
@@ -126,10 +124,7 @@ def enter(key: RunKey, run: OpenRun) -> None:
 
 
 def leave(key: RunKey, failed: BatchId | None = None) -> None:
-    """Close the run for ``key``, if there is one.
-
-    :param failed: remembered, for a second try in the same run.
-    """
+    """Close the run for ``key``, if any; ``failed`` is remembered for a second try in the run."""
     with _lock:
         run = _open.pop(key, None)
     if failed is not None:

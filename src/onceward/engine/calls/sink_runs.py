@@ -45,10 +45,7 @@ class SinkRuns:
     def process(
         self, where: Hashable, frame: DataFrame, writes: Sequence[Write], running: RunningBatch
     ) -> None:
-        """Write a batch in the run that Spark calls; open the ledger again if it was outdated.
-
-        :param where: names the chain.
-        """
+        """Write a batch in the run that Spark calls, of the chain ``where``; reopen the ledger."""
         self._refuse_second_query(frame, running)
         key, pipeline = runs.RunKey(running.run_id, where), self._policy.pipeline
         memory = runs.claim(key, pipeline)
@@ -98,10 +95,7 @@ class SinkRuns:
             )
 
     def _open(self, key: runs.RunKey, frame: DataFrame, running: RunningBatch) -> MicroBatches:
-        """Return the batches of the run for ``key``, which the sink owns from now on.
-
-        :raises Fenced: a newer run has replaced that one.
-        """
+        """Return the run's batches, which the sink owns now. :raises Fenced: it was replaced."""
         if running.run_id in self._replaced:
             raise Fenced(
                 f"run {running.run_id} of query {running.batch.query_id} was replaced by a newer "

@@ -257,9 +257,7 @@ def begins_at_end(
 
 
 def _same_position(end: Any, start: Any, *, new_allowed: bool) -> bool:
-    """Return whether ``start`` continues ``end``; with ``new_allowed``, also with new
-    partitions.
-    """
+    """Return whether ``start`` continues ``end``, with ``new_allowed`` also by new partitions."""
     if end == start:
         return True
     if not new_allowed or not is_kafka_offset(end) or not is_kafka_offset(start):

@@ -116,8 +116,7 @@ class Chain(ABC):
 
     @abstractmethod
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
-        """Return the last records that are kept, newest first; of a batch decided and finished,
-        both."""
+        """Return the records that are kept, newest first; of a batch decided and finished both."""
 
     def close(self) -> None:  # noqa: B027 — not every store holds something
         """Give back connections. Never raises."""

@@ -54,9 +54,7 @@ class Output:
 
 
 class FrameWritten(NamedTuple):
-    """One frame of a batch: where it was sent (None: where the sink's settings or the rows say),
-    and its records.
-    """
+    """One frame of a batch: its place (None: settings or rows say), and its records."""
 
     where: str | None
     records: int

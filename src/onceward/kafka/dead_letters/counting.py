@@ -19,9 +19,7 @@ our memory.
 
 
 class GroupName(NamedTuple):
-    """``error_class`` None: records that are no dead letters. ``source`` None: not said, or no
-    name of a partition.
-    """
+    """``error_class`` None: no dead letters. ``source`` None: none named, or no partition."""
 
     pipeline: str
     error_class: str | None
@@ -34,9 +32,7 @@ NO_LETTERS = GroupName("", None, None)
 
 @dataclass
 class Group:
-    """``came_back``: had been fed back before they were set aside again. Times in ms since 1970,
-    of writing.
-    """
+    """``came_back``: had been fed back before. Times of writing, in ms since 1970."""
 
     records: int = 0
     replayed: int = 0

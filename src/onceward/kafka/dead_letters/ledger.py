@@ -28,9 +28,7 @@ _MOST_BYTES = 1 << 30
 
 
 class OffsetSet:
-    """Stretches ``[from, to)`` that neither touch nor overlap, by their borders, ascending.
-    Changed in place.
-    """
+    """Disjoint stretches ``[from, to)``, by their borders, ascending. Changed in place."""
 
     def __init__(self, borders: list[int] | None = None) -> None:
         self._borders = borders or []
@@ -108,8 +106,7 @@ MOST_BYTES = 6 << 20
 
 
 def chain_name(topic: str) -> PipelineId:
-    """Return the name of the topic's chain: its transactional id and its key in the ledger
-    topic."""
+    """Return the topic's chain: its transactional id, and its key in the ledger topic."""
     name = _PREFIX + topic
     if len(name) > _LONGEST:
         name = f"{name[: _LONGEST - 17]}.{hashlib.sha256(topic.encode()).hexdigest()[:16]}"
@@ -118,9 +115,7 @@ def chain_name(topic: str) -> PipelineId:
 
 @dataclass
 class Replayed:
-    """Per partition the offsets that need not be looked at again, and how many letters were fed
-    back, ever.
-    """
+    """By partition the offsets that are done with, and how many letters were ever fed back."""
 
     offsets: dict[int, OffsetSet] = field(default_factory=dict)
     count: int = 0

@@ -119,14 +119,12 @@ def parse_letter(where: TopicPartition, record: Record) -> Letter:
 
 
 def headers_to_feed_back(letter: Letter) -> Headers:
-    """Return the source record's own headers, and how often it has been fed back, this time
-    included."""
+    """Return the record's own headers, and how often it has been fed back, this time included."""
     return (*letter.headers, (REPLAYED, str(letter.replayed + 1).encode()))
 
 
 def _own(headers: Headers, begin: int) -> Iterator[tuple[str, bytes | None]]:
-    """Yield the headers that the record came with, and what others have added since; ours begin at
-    ``begin``."""
+    """Yield headers of the record, and what others have added since; ours begin at ``begin``."""
     return (
         (n, v)
         for at, (n, v) in enumerate(headers)

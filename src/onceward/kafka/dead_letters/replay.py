@@ -46,9 +46,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Replay:
-    """What is to be replayed, and where to. ``to``: one topic for all, by key; ``limit``: so many
-    letters at most.
-    """
+    """What is to be replayed. ``to``: one topic for all, by key; ``limit``: letters at most."""
 
     topic: str
     ledger_topic: str
@@ -88,9 +86,7 @@ class Replay:
         self._refuse_the_unaddressed(outcome)
 
     def try_out(self, client: KafkaClient, outcome: Outcome) -> None:
-        """Find what :meth:`run` would feed back, as ``outcome``; disturbs nobody, and counts no
-        transactions.
-        """
+        """Find what :meth:`run` would feed back; disturbs nobody, and counts no transactions."""
         topic = DeadLetterTopic(client, self.topic)
         for parcel in self._parcels(topic, topic.replayed(self.ledger_topic), outcome):
             outcome.fed_back.update(self._target(letter) for letter in parcel.letters)

@@ -296,8 +296,7 @@ class Sender:
         return letter.home.topic
 
     def _partitions(self, topic: str, letters: Sequence[Letter]) -> Any:
-        """Ask for partitions anew each time: partitions may have been added, and a topic may be
-        gone."""
+        """Ask for the partitions anew: some may have been added, or the topic may be gone."""
         count = self._partition_count(topic, letters)
         if self._to is not None:
             return _by_key(letters, count)
@@ -335,9 +334,7 @@ class Sender:
             ) from missing
 
     def _size_limit(self, topic: str) -> int:
-        """Return ``max.message.bytes``, looked up once. Without the right to: as large as a record
-        may be.
-        """
+        """Return ``max.message.bytes``, looked up once; without the right to, our own limit."""
         most = self._producer.max_request_bytes
         return min(most, int(self._config(topic).get("max.message.bytes") or most))
 

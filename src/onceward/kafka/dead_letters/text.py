@@ -34,8 +34,7 @@ def _escaped(character: str) -> str:
 
 
 def shown(data: bytes | None, most_bytes: int) -> str:
-    """Return the first bytes of a key, a value or a header: as text where they are UTF-8, else as
-    hex."""
+    """Return the first bytes of a key, value or header: as text where they are UTF-8, else hex."""
     if data is None:
         return "null"
     cut = data[:most_bytes]
@@ -45,8 +44,7 @@ def shown(data: bytes | None, most_bytes: int) -> str:
 
 
 def _as_text(cut: bytes, *, whole: bool) -> str | None:
-    """Decode bytes as text, or return None; where they were cut, the last character may be in
-    pieces."""
+    """Decode bytes, or return None; of those that were cut the last character may be in pieces."""
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(cut, final=whole)
     except UnicodeDecodeError:
@@ -96,8 +94,7 @@ def block(letter: Letter, *, replayed: bool, most_bytes: int) -> str:
 
 
 def as_json(letter: Letter, *, replayed: bool, most_bytes: int) -> dict[str, Any]:
-    """Return one letter as JSON values: bytes as ``{"text"}`` or ``{"hex"}``, with how many there
-    are."""
+    """Return a letter as JSON values: bytes as ``{"text"}`` or ``{"hex"}``, and how many."""
     return {
         "topic": letter.where.topic,
         "partition": letter.where.partition,

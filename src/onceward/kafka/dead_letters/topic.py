@@ -22,9 +22,7 @@ from onceward.kafka.wire.reads.offsets import EARLIEST, list_offsets
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Of one partition, as it was when the command began: offsets ``[begin, end)``; ``end`` is the
-    last stable one.
-    """
+    """A partition's offsets ``[begin, end)`` when the command began; ``end`` is the stable one."""
 
     begin: int
     end: int

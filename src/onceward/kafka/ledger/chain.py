@@ -42,9 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class KafkaChain(Chain):
-    """See the module. ``transaction`` is open between :meth:`begin` and :meth:`commit` or
-    :meth:`abort`.
-    """
+    """See the module. ``transaction`` is open from :meth:`begin` to commit or abort."""
 
     def __init__(
         self,
@@ -248,9 +246,7 @@ class KafkaChain(Chain):
             self._confirm_now()
 
     def _confirm_now(self) -> None:
-        """Confirm what was just read, by a transaction that is aborted: its own, if none
-        is open.
-        """
+        """Confirm what was just read in a transaction that is aborted, its own if none is open."""
         own = self.transaction.state is not State.OPEN
         if own:
             self.transaction.begin()

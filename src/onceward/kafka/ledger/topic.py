@@ -186,9 +186,7 @@ class LedgerTopic:
         return self._home
 
     def peek(self) -> LedgerRecord | None:
-        """Return the newest committed record, or None when that cannot be told without waiting for
-        an open transaction.
-        """
+        """Return the newest committed record; None where an open transaction may have another."""
         return self._newest(decided_only=True, readers={})
 
     def newest(self) -> LedgerRecord | None:

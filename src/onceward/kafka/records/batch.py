@@ -205,9 +205,7 @@ class _Options:
 def _encoded(
     columns: RecordColumns, borders: list[int], options: _Options
 ) -> Iterator[tuple[int, Fragment]]:
-    """Return fragments with the row that each starts at; none crosses one of ``borders``, which
-    end with the row count.
-    """
+    """Return fragments with their first row; none crosses ``borders``, which end with the rows."""
     if not borders:
         return
     rows = Rows.of(columns, options.now_ms)
@@ -223,9 +221,7 @@ def _encoded(
 
 
 def _cuts(positions: Int64s, borders: list[int], room: int) -> list[int]:
-    """Return row numbers, from 0 to the last border, that part the rows into batches of at most
-    ``room`` bytes or one row.
-    """
+    """Return row numbers that part the rows into batches of at most ``room`` bytes or one row."""
     cuts = [0]
     for border in borders:
         while cuts[-1] < border:
@@ -235,9 +231,7 @@ def _cuts(positions: Int64s, borders: list[int], room: int) -> list[int]:
 
 
 def _blocks(positions: Int64s, cuts: list[int]) -> Iterator[list[int]]:
-    """Return consecutive cuts in groups worth encoding together; each group begins with the last
-    cut of the one before.
-    """
+    """Return the cuts in groups to encode together; each begins with the last cut before it."""
     first = 0
     for i in range(1, len(cuts)):
         last = i == len(cuts) - 1

@@ -35,9 +35,7 @@ class Stretch(NamedTuple):
 
     @staticmethod
     def of(*buffers: Any) -> Stretch:
-        """Return the stretch made of ``buffers`` one after the other (anything with the buffer
-        protocol).
-        """
+        """Return the stretch of ``buffers`` (with the buffer protocol), one after the other."""
         crc, length = 0, 0
         for buffer in buffers:
             view = memoryview(buffer)
@@ -46,8 +44,7 @@ class Stretch(NamedTuple):
         return Stretch(crc, length)
 
     def then(self, following: Stretch) -> Stretch:
-        """Return the stretch of this data followed by that of ``following``, from the two CRCs
-        alone."""
+        """Return the stretch of this data, then that of ``following``, from the two CRCs alone."""
         return Stretch(
             _shift(self.crc, following.length) ^ following.crc, self.length + following.length
         )
@@ -108,9 +105,7 @@ class ContentChecksum:
         return self.lengths, self.keys, self.values, self.headers
 
     def hexdigest(self) -> str:
-        """Return ``llllllll-kkkkkkkk-vvvvvvvv-hhhhhhhh``: the four CRCs (lengths, keys, values,
-        headers).
-        """
+        """Return the four CRCs ``llllllll-kkkkkkkk-vvvvvvvv-hhhhhhhh``, in the fields' order."""
         return "-".join(f"{stretch.crc:08x}" for stretch in self.stretches)
 
     def to_list(self) -> list[list[int]]:
@@ -132,9 +127,7 @@ ContentChecksum.EMPTY = ContentChecksum(*[Stretch(0, 0)] * 4)
 
 
 def headers_section(headers: Headers) -> bytes:
-    """Return the headers of one record as the record format has them (KIP-82,
-    ``DefaultRecord.writeTo``).
-    """
+    """Return one record's headers in the record format (KIP-82, ``DefaultRecord.writeTo``)."""
     section = bytearray(_varint(len(headers)))
     for key, value in headers:
         name = key.encode()

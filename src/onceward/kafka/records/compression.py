@@ -29,9 +29,7 @@ from onceward.errors import ConfigurationError, OncewardError
 
 
 class CorruptRecords(OncewardError):
-    """Bytes that are no valid record batch: damaged, cut in the middle, or made to look larger
-    than they may be.
-    """
+    """Bytes that are no valid record batch: damaged, cut off, or made to look too large."""
 
 
 class Codec(IntEnum):
@@ -83,9 +81,7 @@ def parse_codec(name: str) -> Codec:
 
 
 def check_level(codec: Codec, level: int | None) -> None:
-    """Raise ConfigurationError unless ``codec`` takes ``level`` (None: its default). KIP-390's
-    ranges.
-    """
+    """Raise ConfigurationError unless ``codec`` takes ``level`` (KIP-390). None: its default."""
     if level is None:
         return
     if codec not in _LEVELS:
@@ -214,9 +210,7 @@ def _raw_unsnappy(view: memoryview, already: int, limit_bytes: int) -> bytes:
 
 
 def _snappy_length(view: memoryview) -> int:
-    """Return the preamble of a raw snappy block: the plain length as an unsigned varint of at most
-    5 bytes.
-    """
+    """Return the preamble of a raw snappy block: the plain length, a varint of at most 5 bytes."""
     length = 0
     for i, byte in enumerate(view[:5]):
         length |= (byte & 0x7F) << 7 * i

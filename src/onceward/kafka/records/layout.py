@@ -42,9 +42,7 @@ from onceward.kafka.records.varint import (
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """n rows of bytes. Null rows cover no bytes in ``array``, so the bytes of any run of rows lie
-    together.
-    """
+    """n rows of bytes. Null rows cover none in ``array``: the bytes of any run lie together."""
 
     array: Any  # pa.BinaryArray
     lengths: Int64s  # -1 for null
@@ -129,9 +127,7 @@ def side_by_side(
 
 
 def _bytes_held(piece: Any) -> int:
-    """Return a key for the order: the largest column first, because the first one's pointers need
-    no renumbering.
-    """
+    """Return a key for the order, largest first: the first one's pointers need no renumbering."""
     return -1 if isinstance(piece, Field) else payload_bytes(piece)
 
 
@@ -255,9 +251,7 @@ class Rows:
         )
 
     def size_bounds(self) -> Int64s:
-        """Return for each row a size that its record will not exceed, whatever batch it ends
-        up in.
-        """
+        """Return for each row a size that its record will not exceed, whatever its batch."""
         spread = (
             0
             if self.timestamp_ms is None

@@ -47,9 +47,7 @@ def murmur2(key: Any) -> Hashes:
 
 
 def _words_at_every_byte(buffer: Any, start: int, end: int) -> npt.NDArray[np.uint32]:
-    """Return words, of which element i is that of the bytes from ``start + i``; the last words run
-    into zeros.
-    """
+    """Return words: element i has the bytes from ``start + i``; the last ones run into zeros."""
     padded = np.zeros(end - start + 4, np.uint8)
     if end > start:
         padded[: end - start] = np.frombuffer(buffer, np.uint8, end - start, start)
@@ -175,9 +173,7 @@ def group_by_partition(
 
 
 def _order(partitions: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | None, list[Run]]:
-    """Return row numbers sorted by partition, or None where they are in order because there is one
-    partition at most.
-    """
+    """Return row numbers sorted by partition; None where there is one partition at most."""
     if len(partitions) == 0:
         return None, []
     counts = np.bincount(partitions)

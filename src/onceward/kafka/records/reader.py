@@ -118,9 +118,7 @@ class RecordBatch:
 
     @property
     def control_type(self) -> int | None:
-        """The type of a control batch's marker (``ControlType``; other numbers exist), None
-        for data.
-        """
+        """A control batch's marker (``ControlType``, or another number); None for data."""
         if not self.is_control:
             return None
         key = self.records[0].key if self.records else None

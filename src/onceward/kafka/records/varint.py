@@ -75,9 +75,7 @@ def ascending(count: int) -> Field:
 
 
 def one_after_the_other(fields: Sequence[Field]) -> Field:
-    """Return the rows of the first field, then those of the second …: fields that have an element
-    for each row.
-    """
+    """Return the rows of one field after the other; each field has an element for each row."""
     if len(fields) == 1:
         return fields[0]
     return Field(

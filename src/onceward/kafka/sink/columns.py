@@ -100,8 +100,7 @@ _SORTABLE = (
 
 
 class DeadLetterRoute(NamedTuple):
-    """Where records go that are too large, by their size before compression, and which pipeline
-    sends them there."""
+    """Where records go that are too large before compression, and which pipeline sends them."""
 
     topic: str
     pipeline: PipelineId
@@ -166,14 +165,12 @@ def prepare(
 
 
 def sort_columns(names: Sequence[str]) -> list[str]:
-    """Return those of ``names`` that a prepared frame is to be sorted by, the first counting
-    most."""
+    """Return those of ``names`` that a prepared frame is sorted by, the first counting most."""
     return [name for name in names if name.startswith(_SORTED)]
 
 
 def row_bytes(names: Sequence[str]) -> str:
-    """Return SQL for the bytes of a row of a prepared frame with these columns: payload, and what
-    it is sorted by."""
+    """Return SQL for the bytes of a prepared frame's row: payload, and what it is sorted by."""
     sorting = [
         f"COALESCE(OCTET_LENGTH(CAST({name} AS STRING)), 0)" for name in sort_columns(names)
     ]
@@ -187,8 +184,7 @@ def _route_oversized(
     topic: str,
     aside: DeadLetterRoute,
 ) -> str:
-    """Add to ``expressions`` that records which ``topic`` would not take go elsewhere; return SQL
-    of the headers."""
+    """Send elsewhere, in ``expressions``, what ``topic`` would not take; return SQL of headers."""
     large = too_large(
         aside.limit_bytes,
         has_key="key" in types,

@@ -86,9 +86,7 @@ def source_letters(letters: DataFrame, pipeline: PipelineId, *, lineage: bool) -
 
 
 def with_headers(before: str, added: Mapping[str, str]) -> str:
-    """Return SQL: the headers ``before`` (may be null), then ``added``: SQL of binaries by names;
-    nulls are left out.
-    """
+    """Return SQL: headers ``before`` (may be null), then ``added``, SQL by names, but nulls."""
     each = ", ".join(
         f"named_struct('key', '{name}', 'value', {value})" for name, value in added.items()
     )

@@ -104,8 +104,7 @@ class DriverPath:
 
 
 def sort(rows: pa.Table) -> pa.Table:
-    """Return ``rows`` in the order of ``order_by=``, nulls first, without the columns that they
-    were sorted by."""
+    """Return ``rows`` as ``order_by=`` wants them, nulls first, without the columns sorted by."""
     names = sort_columns(rows.column_names)
     if not names:
         return rows

@@ -150,8 +150,7 @@ class PlainBatches:
         return int(values["records"])
 
     def _refused(self, error: RecordTooLarge) -> OncewardError:
-        """Return what a refusal comes to. A topic's limit may have been lowered: all are asked
-        again."""
+        """Return what a refusal comes to. A topic's limit may have been lowered: ask all again."""
         # not said by a broker
         if "records" not in error.details:
             return error
@@ -207,14 +206,12 @@ def taken(client: KafkaClient) -> _Identity:
 
 
 def given_back(client: KafkaClient, identity: _Identity) -> None:
-    """Keep it for the next task. Not one whose task has failed: brokers may have more of it than
-    its sequences say."""
+    """Keep it for the next task; not after a failure: brokers may have more than it knows of."""
     _idle.setdefault(client, []).append(identity)
 
 
 class _PlainWriter(TaskWriter):
-    """Sends as it goes. There is nothing to commit; what it prepares is the oldest timestamp of
-    each topic, ms since 1970."""
+    """Sends as it goes. Prepares nothing but the oldest timestamp of each topic, ms since 1970."""
 
     def __init__(self, settings: KafkaSinkSettings, task: TaskAttempt) -> None:
         self._client = KafkaClient.shared(settings.client)

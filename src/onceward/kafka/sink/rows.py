@@ -41,8 +41,7 @@ ends at 2 GiB.
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield ``batch`` in slices of a few mebibytes, which share its memory; nothing for an empty
-    one."""
+    """Yield ``batch`` in slices of a few mebibytes that share its memory; none if it is empty."""
     rows = batch.num_rows
     step = max(1, rows * _PIECE_BYTES // max(1, batch.nbytes))
     for start in range(0, rows, step):
@@ -199,9 +198,7 @@ class HeldRows:
 def _groups(
     held: dict[TopicPartition, list[RecordColumns]],
 ) -> Iterator[list[tuple[TopicPartition, list[RecordColumns]]]]:
-    """Yield ``held`` a few mebibytes at a time, a partition in one group if it is not very much;
-    takes out what it gives.
-    """
+    """Yield ``held`` a few mebibytes at a time, partitions whole if not huge; takes it out."""
     group: list[tuple[TopicPartition, list[RecordColumns]]] = []
     size = 0
     for partition in list(held):

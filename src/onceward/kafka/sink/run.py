@@ -79,13 +79,11 @@ class KafkaRun:
         return self._sequencer
 
     def close_epoch(self) -> EpochLeases | None:
-        """End the epoch: no task gets another lease. Return what the sequencer has booked, if
-        there was one."""
+        """End the epoch: no task gets another lease. Return what was booked, if there was one."""
         return None if self._sequencer is None else self._sequencer.close_epoch()
 
     def partition_counts(self, topic: str | None) -> Callable[[str], int]:
-        """Return a function from topics to partition counts: of ``topic`` as of now, so that an
-        added one is written to."""
+        """Return a function from topics to partition counts; ``topic`` has that of now."""
         counts = {} if topic is None else {topic: self.partition_count(topic)}
         return partition_counts(self.client, counts, self.settings.ledger_topic)
 
@@ -94,8 +92,7 @@ class KafkaRun:
         return len(self.client.topic_partitions([topic])[topic])
 
     def producer_settings(self, topic: str | None) -> ProducerSettings:
-        """Return settings with record batches no larger than the topic takes, as far as is
-        known."""
+        """Return settings whose record batches the topic takes, as far as is known."""
         return self._limits.producer_settings(self.client, topic)
 
     def explain(self, error: OncewardError) -> OncewardError:
@@ -143,10 +140,7 @@ class KafkaRun:
         return self._dead_letter_route
 
     def must_be_too_large_still(self) -> None:
-        """Compare the limit by which records became dead letters with that of now.
-
-        :raises SendFailed: it was raised.
-        """
+        """Raise SendFailed if the limit by which records became dead letters was raised since."""
         route, topic = self._dead_letter_route, self.settings.topic
         if route is None or (now := self._message_bytes(topic)) <= route.limit_bytes:
             return
@@ -242,8 +236,7 @@ class GroupOffsets:
         return self._client if servers in self._same_cluster else None
 
     def end_offsets(self, running: RunningBatch) -> dict[TopicPartition, int]:
-        """Return where the batch ends: what its transaction commits for the group. Another
-        cluster's cannot be in it."""
+        """Return where the batch ends, for the group; without another cluster's offsets."""
         return _least_offsets(source.end for source in self._sources(running).values())
 
     def metadata(self, running: RunningBatch) -> str:
@@ -304,8 +297,7 @@ class GroupOffsets:
 
 
 def _least_offsets(positions: Iterable[object]) -> dict[TopicPartition, int]:
-    """Return Kafka offsets by partition; of several sources that read one partition, the one
-    furthest behind."""
+    """Return Kafka offsets by partition; where several sources read one, the least."""
     offsets: dict[TopicPartition, int] = {}
     for position in positions:
         for where, offset in partition_offsets(position).items():

@@ -35,8 +35,7 @@ _SEQUENCES = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Consecutive records of one partition: sequences ``base_sequence`` on, offsets
-    ``base_offset`` on."""
+    """Consecutive records of one partition, by their first sequence and their offsets."""
 
     base_sequence: int
     count: int
@@ -124,8 +123,7 @@ def _row(partition: int, part: Segment) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutput:
-    """The records that one job, or several one after the other, put into one partition; offsets
-    inclusive."""
+    """The records that one job, or several in a row, put into one partition; offsets inclusive."""
 
     count: int
     first_offset: int
@@ -230,8 +228,7 @@ def _leased(returned: Sequence[ReturnedLease], places: _Places) -> _Leased:
 def _one_chain_each(
     leased: _Leased, places: _Places, first_sequences: Mapping[TopicPartition, int]
 ) -> None:
-    """Check that each lease of a partition goes on where the one before ended, and the first where
-    the epoch's job before did."""
+    """Check that each lease goes on where the one before it, or the job before, has ended."""
     order = np.argsort(leased.place, kind="stable")
     place, base = leased.place[order], leased.base[order]
     begins = np.flatnonzero(np.append([True], place[1:] != place[:-1])[: len(place)])

@@ -83,8 +83,7 @@ class OpenKafkaWriter:
 
 
 class KafkaWriter(TaskWriter):
-    """Writer of one task attempt, under the epoch of its credentials. Its committable is a
-    :class:`TaskReport`."""
+    """Writer of one task attempt, under its credentials' epoch; commits a :class:`TaskReport`."""
 
     def __init__(self, spec: TaskSpec, task: TaskAttempt, sequencer: SequencerClient) -> None:
         self._spec = spec
@@ -116,8 +115,7 @@ class KafkaWriter(TaskWriter):
         self._sequencer.close()
 
     def _send_all(self) -> None:
-        """Encode, lease, stamp and send all that is held. The order of rows within a partition is
-        kept."""
+        """Encode, lease, stamp and send all that is held; a partition's rows keep their order."""
         fragments = self._rows.encode()
         waiting = _rotated(list(fragments), self._task.partition_id)
         share = max(1, -(-len(waiting) // _SHARES))
@@ -155,8 +153,7 @@ class KafkaWriter(TaskWriter):
 
 @contextmanager
 def _reporting_errors(sequencer: SequencerClient) -> Iterator[None]:
-    """Report the error that a task meets to the driver, which wants its type: Spark would carry
-    its text only."""
+    """Report a task's error to the driver, which wants its type: Spark carries its text only."""
     try:
         yield
     except (EpochPoisoned, AttemptSuperseded):
@@ -170,8 +167,7 @@ def _reporting_errors(sequencer: SequencerClient) -> Iterator[None]:
 def number(
     fragments: Mapping[TopicPartition, list[Fragment]], first: Mapping[TopicPartition, int]
 ) -> tuple[list[Append], dict[TopicPartition, int]]:
-    """Give every fragment its base sequence, from ``first`` on; return the appends and the
-    sequences that follow."""
+    """Number the fragments from ``first`` on; return the appends and the sequences that follow."""
     appends: list[Append] = []
     following: dict[TopicPartition, int] = {}
     for partition, parts in fragments.items():
@@ -192,8 +188,7 @@ def segment(append: Append, done: Appended) -> Segment:
 
 
 def _rotated(items: list[TopicPartition], by: int) -> list[TopicPartition]:
-    """Return ``items`` begun elsewhere in each task, so that tasks do not all ask for the same
-    partition first."""
+    """Return ``items`` begun elsewhere in each task, so that not all ask for the same first."""
     if not items:
         return items
     start = by % len(items)

@@ -42,8 +42,7 @@ _ADAPTIVE, _SHUFFLE_PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffl
 
 
 class PlannedJob(NamedTuple):
-    """A frame that its tasks write when it is computed, and the sequencer whose epoch is open for
-    them."""
+    """A frame that its tasks write when it is computed, and the sequencer with their epoch."""
 
     frame: DataFrame
     sequencer: Sequencer
@@ -131,8 +130,7 @@ class TasksPath:
     def _run_job(
         self, planned: PlannedJob, running: RunningBatch
     ) -> tuple[list[Row], int, EpochLeases]:
-        """Run the job; a typed error of a task or of the sequencer comes before Spark's text of
-        it."""
+        """Run the job; a typed error of a task or the sequencer comes before Spark's text."""
         sequencer = planned.sequencer
 
         def lost() -> OncewardError | None:

@@ -255,9 +255,7 @@ class ReplacedTopics:
                 self._last[TopicPartition(topic, int(partition))] = last_offset
 
     def check(self, written: Written) -> None:
-        """Warn, once for each time, of topics in which what was just written is not behind what
-        was written before.
-        """
+        """Warn, once each time, of topics in which what was written is not behind the last."""
         behind = {at: part for at, part in written.items() if self._is_behind(at, part)}
         for topic in sorted({at.topic for at in behind}):
             at = min(one for one in behind if one.topic == topic)

@@ -54,9 +54,7 @@ def known_clients(source: KafkaSource) -> list[KafkaClient]:
 
 
 def known_settings(servers: frozenset[str]) -> ClientSettings | None:
-    """Return settings for the cluster: the newest of ``kafka_source``, else those of a sink
-    there.
-    """
+    """Return a cluster's settings: the newest of ``kafka_source``, else those of a sink there."""
     return next(iter(_known.get(servers, ())), _sinks.get(servers))
 
 

@@ -82,9 +82,7 @@ def ledger_positions(
 
 
 def distinct(ends: Sequence[Any]) -> list[Any]:
-    """Return where sources end, each place once: of two that end alike it is the same which one
-    goes on.
-    """
+    """Return where sources end, each place once: of two that end alike either goes on."""
     return [end for index, end in enumerate(ends) if end not in ends[:index]]
 
 

@@ -337,9 +337,7 @@ def _check(starting: object, otherwise: object, pipeline: str | None) -> None:
 
 
 def _with_defaults(own: Mapping[str, str]) -> dict[str, str]:
-    """Return ``own``, and of the settings that make reading cheaper those that it leaves alone;
-    Spark ignores case.
-    """
+    """Return ``own``, and what makes reading cheaper and it leaves alone; Spark ignores case."""
     lower_names = {name.lower() for name in own}
     return {**{name: value for name, value in _FASTER.items() if name not in lower_names}, **own}
 

@@ -59,9 +59,7 @@ class Acl:
         return ["--allow-principal", principal, "--operation", self.operation, *resource, *pattern]
 
     def command(self, principal: str, connection: str) -> str:
-        """Return the whole line for a shell; ``connection`` says where the cluster is, and is not
-        quoted.
-        """
+        """Return the line for a shell; ``connection`` says where the cluster is, unquoted."""
         return f"kafka-acls {connection} --add {shlex.join(self.arguments(principal))}"
 
 
@@ -120,9 +118,7 @@ _KINDS = {29: Kind.TOPIC, 30: Kind.GROUP, 31: Kind.CLUSTER, 53: Kind.TRANSACTION
 
 
 def denied(api: Api, code: int) -> tuple[Kind, str] | None:
-    """Return the type of resource and the operation that ``code`` in an answer to ``api`` says are
-    not allowed.
-    """
+    """Return the resource's type and the operation that ``code`` says are not allowed."""
     kind = _KINDS.get(code)
     if kind is None:
         return None

@@ -29,9 +29,7 @@ _TOPIC_ALREADY_EXISTS = 36
 
 
 class Caller(Protocol):
-    """What is needed of :class:`onceward.kafka.wire.client.KafkaClient`, which has the words on
-    each method.
-    """
+    """What is needed of :class:`~onceward.kafka.wire.client.KafkaClient`, which has the words."""
 
     settings: ClientSettings
 

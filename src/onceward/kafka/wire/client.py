@@ -74,9 +74,7 @@ class KafkaClient:
 
     @classmethod
     def shared(cls, settings: ClientSettings) -> KafkaClient:
-        """Return the client of this process for ``settings``; made when first asked for, and again
-        after a fork.
-        """
+        """Return this process's client for ``settings``; made at first use, and after a fork."""
         key = (surroundings.process_id(), _sharing_key(settings))
         with _shared_lock:
             client = _shared.get(key)
@@ -228,9 +226,7 @@ class KafkaClient:
         return self.topic_partitions([topic])[topic] if leaders is None else leaders
 
     def known_leader(self, partition: TopicPartition) -> int:
-        """Return the leader's node id as last heard; ``NO_LEADER`` while there is none, or no such
-        partition.
-        """
+        """Return the leader's node id as last heard; ``NO_LEADER`` if there is none."""
         return self.known_leaders(partition.topic).get(partition.partition, NO_LEADER)
 
     def forget_leaders(self, topics: Iterable[str]) -> None:
@@ -307,9 +303,7 @@ class KafkaClient:
         )
 
     def cluster_id(self) -> str:
-        """Return Kafka's own id of the cluster: the same for every broker, whatever bootstrap
-        server was used.
-        """
+        """Return Kafka's own id of the cluster, whatever bootstrap server was used."""
         if self._cluster_id is None:
             self._learn(self._ask(lambda: _metadata_request([])))
         return self._cluster_id or ""
@@ -344,9 +338,7 @@ class KafkaClient:
         return ""
 
     def is_served_by(self, servers: Iterable[str]) -> bool:
-        """Return whether any of these ``host:port`` leads to this cluster: one of our bootstrap
-        servers, or a broker's own?
-        """
+        """Return whether any of these ``host:port`` is a bootstrap server of ours, or a broker."""
         self.brokers()
         return not frozenset(servers).isdisjoint(
             {*self.settings.bootstrap_servers, *self._connections.addresses()}
@@ -514,9 +506,7 @@ def _sharing_key(settings: ClientSettings) -> str:
 
 
 def _forget_inherited() -> None:
-    """Drop in a forked child the parent's clients without touching their sockets, which are the
-    parent's.
-    """
+    """Drop, in a forked child, the parent's clients without touching their sockets."""
     global _shared_lock
     # the parent may have held it
     _shared_lock = threading.Lock()

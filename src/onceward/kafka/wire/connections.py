@@ -64,9 +64,7 @@ _IDENTITY_PROVIDER = (
 
 
 class ConnectionLost(BrokerUnreachable):
-    """A request has no answer: it may or may not have been carried out. Conversations ask
-    again.
-    """
+    """No answer: the request may or may not have been carried out. Conversations ask again."""
 
 
 class NoToken(ConnectionLost, TokenUnavailable):
@@ -209,9 +207,7 @@ class Connections:
                 self._know(brokers)
 
     def learn_broker(self, node_id: int, host: str, port: int) -> None:
-        """Take one broker's address from an answer that names it: as of now, even if it was
-        elsewhere before.
-        """
+        """Take one broker's address from an answer that names it, wherever it was before."""
         if host:
             with self._lock:
                 self._know({**self._brokers, node_id: Address(host, port)})
@@ -317,9 +313,7 @@ class Connections:
             self._certificates.forget()
 
     def close(self) -> None:
-        """Close every socket and end the IO thread. Outstanding requests fail with
-        :class:`ConnectionLost`.
-        """
+        """Close every socket and the IO thread; what is outstanding is :class:`ConnectionLost`."""
         with self._lock:
             self._closed = True
         if self._forgotten.detach() is not None:
@@ -327,9 +321,7 @@ class Connections:
 
 
 def _end(net: NetworkSelector, manager: Manager) -> None:
-    """Wait for the IO thread, but not for one that is stuck: that is a daemon, and ends with the
-    process.
-    """
+    """Wait for the IO thread, unless it is stuck: it is a daemon, and ends with the process."""
     closed, thread = threading.Event(), net._io_thread
 
     def close() -> None:
@@ -349,9 +341,7 @@ def _end(net: NetworkSelector, manager: Manager) -> None:
 
 
 def _end_soon(net: NetworkSelector, manager: Manager, pid: int) -> None:
-    """End the loop where the last reference went, perhaps on the IO thread itself, which cannot
-    wait for its own end.
-    """
+    """End the loop when nobody has it, perhaps on the IO thread, which cannot await itself."""
     # In a forked child they are the parent's
     if pid == os.getpid():
         threading.Thread(
@@ -360,18 +350,14 @@ def _end_soon(net: NetworkSelector, manager: Manager, pid: int) -> None:
 
 
 def _is_tls_refusal(error: BaseException) -> bool:
-    """Return whether TLS itself said no: an untrusted certificate, another host name, a missing
-    client certificate.
-    """
+    """Return whether TLS said no: to a certificate, a host name, a missing client certificate."""
     return isinstance(cause := _innermost(error), ssl.SSLError) and not isinstance(
         cause, _TLS_CUT_OFF
     )
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """Return the error that kafka-python wrapped: TLS errors arrive as the context or the argument
-    of a connection error.
-    """
+    """Return the error behind kafka-python's: TLS errors are its context or an argument."""
     if isinstance(error, kafka_errors.KafkaConnectionError):
         for inner in (*error.args, error.__context__):
             if isinstance(inner, ssl.SSLError):

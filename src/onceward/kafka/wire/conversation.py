@@ -194,8 +194,7 @@ _GRAVITY = {
 
 
 def _gravest(api: Api, codes: Iterable[Code]) -> tuple[Answered, Rule]:
-    """Return the code that decides about an answer with several: fencing and refusals before
-    patience."""
+    """Return the code that decides about several: fencing and refusals before patience."""
     by_resource = dict.fromkeys(
         Answered(code) if isinstance(code, int) else code for code in (0, *codes)
     )
@@ -229,7 +228,5 @@ def asked(
 
 
 def raise_as_error(outcome: Refused | Unanswered, next_step: str = "") -> NoReturn:
-    """Raise ``outcome`` as the error of the table, for callers to whom it means nothing
-    special.
-    """
+    """Raise ``outcome`` as the table's error, where it means nothing special."""
     raise outcome.as_error(next_step) from None

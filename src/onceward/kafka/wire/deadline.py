@@ -14,9 +14,7 @@ _LONGEST_PAUSE_S = 0.5
 
 
 class Deadline:
-    """``timeout_ms`` from now on the monotonic clock (wall clocks jump), or less
-    (:func:`onceward.patience.within`).
-    """
+    """``timeout_ms`` from now (monotonic), or less (:func:`onceward.patience.within`)."""
 
     def __init__(self, timeout_ms: float) -> None:
         self.timeout_ms = timeout_ms
@@ -33,34 +31,26 @@ class Deadline:
 
 
 class Backoff:
-    """Growing pauses with jitter: 5 ms first (markers of the previous transaction are usually
-    written by then).
-    """
+    """Growing pauses with jitter, 5 ms first: earlier markers are mostly written by then."""
 
     def __init__(self) -> None:
         self._next_s = _FIRST_PAUSE_S
 
     def next_pause_s(self) -> float:
-        """Return the length of the next pause in seconds; each is longer than the one before, up
-        to half a second.
-        """
+        """Return the next pause in seconds; each is longer than the last, up to half a second."""
         pause = self._next_s * surroundings.jitter(0.8, 1.2)
         self._next_s = min(_LONGEST_PAUSE_S, self._next_s * 2)
         return pause
 
     def wait(self, deadline: Deadline) -> None:
-        """Sleep for the next pause, but not beyond ``deadline``; ask before and after whether
-        anybody waits.
-        """
+        """Pause, but not beyond ``deadline``; ask before and after whether anybody waits."""
         patience.ask()
         patience.pause(min(self.next_pause_s(), deadline.remaining_ms / 1000))
 
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """A moment, told by two clocks: the monotonic one stands still while a machine sleeps, the
-    other may be set.
-    """
+    """A moment by two clocks: the monotonic one stops while a machine sleeps, the other is set."""
 
     monotonic_s: float
     wall_s: float
@@ -70,9 +60,7 @@ class Instant:
         return Instant(surroundings.monotonic(), surroundings.wall_clock())
 
     def age_ms(self) -> float:
-        """Return milliseconds since then, by the clock that says more: brokers go by the wall
-        clock, asleep or not.
-        """
+        """Return its age by the clock that says more: brokers go by the wall clock."""
         return (
             max(
                 surroundings.monotonic() - self.monotonic_s,

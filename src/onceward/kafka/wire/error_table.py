@@ -317,9 +317,7 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
 
 
 def find_rule(api: Api, code: int) -> Rule:
-    """Return the row for ``code`` in an answer to ``api``; a code that nobody foresaw stops,
-    naming itself.
-    """
+    """Return the row for ``code`` in an answer to ``api``; one that nobody foresaw stops."""
     rule = _SPECIFIC.get(api, {}).get(code) or _ANY.get(code)
     if rule is not None:
         return rule

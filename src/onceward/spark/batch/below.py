@@ -69,9 +69,7 @@ _UNSUPPORTED_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 
 
 def tags_in(frame: DataFrame, prefix: str) -> list[str]:
-    """Return the names in the plan of the running query of ``frame`` that begin with ``prefix``,
-    each once.
-    """
+    """Return the names that begin with ``prefix`` in the plan of the running query, each once."""
     execution = query_by_id(frame)
     if execution is None:
         return []

@@ -29,9 +29,7 @@ def remember(frame: DataFrame, run_id: str) -> None:
 
 
 def close(run_id: str) -> None:
-    """Close the connection of a run that is over: its thread in the JVM has ended and calls no
-    more.
-    """
+    """Close the connection of a run that is over: its thread in the JVM calls no more."""
     reference = _by_run.pop(run_id, None)
     connection = None if reference is None else reference()
     if connection is not None:

@@ -34,9 +34,7 @@ class Thrown:
     thrown_in: str = ""
 
     def is_a(self, *names: str) -> bool:
-        """Return whether its class has one of these names, in any package: a vendor's build may
-        have moved it.
-        """
+        """Return whether its class has such a name in any package: a vendor may have moved it."""
         return self.kind.rpartition(".")[2] in names
 
     def __str__(self) -> str:
@@ -69,9 +67,7 @@ def has_condition(causes: Sequence[Thrown], condition: str) -> Thrown | None:
 
 
 def _java_exception(error: BaseException) -> Any:
-    """Return the Java exception: py4j's has it; PySpark's own has it, too, or has replaced py4j's
-    and kept only the text.
-    """
+    """Return the Java exception that py4j's, or PySpark's own, has; PySpark may keep text only."""
     if isinstance(error, CapturedException):
         return error._origin or getattr(error.__context__, "java_exception", None)
     return getattr(error, "java_exception", None)

@@ -57,10 +57,7 @@ class CheckpointFiles:
         return {name: text for name, text in found.items() if text is not None}
 
     def write(self, name: str, text: str) -> None:
-        """Write the file, in the place of one that is there.
-
-        :raises CheckpointUnreachable: it may not be there.
-        """
+        """Write the file, replacing any. :raises CheckpointUnreachable: it may not be there."""
         with self._reached() as files:
             stream = files.create(self._file(name), True)
             try:
@@ -69,10 +66,7 @@ class CheckpointFiles:
                 stream.close()
 
     def remove(self, name: str) -> None:
-        """Remove the file, if it is there.
-
-        :raises CheckpointUnreachable: it may be there still.
-        """
+        """Remove the file, if any. :raises CheckpointUnreachable: it may be there still."""
         with self._reached() as files:
             files.delete(self._file(name), False)
 

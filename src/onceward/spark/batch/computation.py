@@ -38,9 +38,7 @@ class Computation:
             yield
 
     def counts(self, frame: DataFrame) -> None:
-        """Note, inside :meth:`read_once` and after the job, that the rows of ``frame`` are in the
-        batch.
-        """
+        """Note, inside :meth:`read_once` and after the job, that the rows are in the batch."""
         assert self._readers is not None  # noqa: S101 — made by read_once
         self._readers.add(frame)
 

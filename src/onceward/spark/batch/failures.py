@@ -68,9 +68,7 @@ the error's details.
 
 
 def known_failure(causes: Sequence[Thrown]) -> OncewardError | None:
-    """Return the typed error behind what the JVM has thrown, outermost first; None if it is not
-    known here.
-    """
+    """Return the typed error behind what the JVM has thrown, outermost first; None: unknown."""
     carried = next(filter(None, (carried_in(one.message) for one in causes)), None)
     return (
         carried
@@ -85,9 +83,7 @@ def known_failure(causes: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _raised(causes: Sequence[Thrown]) -> OncewardError | None:
-    """Return the error that a plan of this package raised: the mark is where Spark puts what was
-    raised.
-    """
+    """Return the error that a plan of ours raised: its mark begins what was raised."""
     # With spark.sql.legacy.raiseErrorWithoutErrorClass=true without the condition.
     begins = (f"[{_RAISED_CONDITION}] {RAISED}", RAISED)
     found = next(
@@ -111,9 +107,7 @@ def _raised(causes: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _added_partitions(causes: Sequence[Thrown]) -> OncewardError | None:
-    """Return the error for partitions added after a batch was logged and not ended: a start with
-    availableNow refuses that batch.
-    """
+    """Return the error for partitions added to an unfinished batch, which availableNow refuses."""
     other = next((one for one in causes if _names_other_partitions(one)), None)
     if other is None:
         return None
@@ -126,9 +120,7 @@ def _added_partitions(causes: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _names_other_partitions(one: Thrown) -> bool:
-    """Return whether the exception is Spark's ``KafkaExceptions`` about other partitions, which
-    has no condition in Spark 4.0.
-    """
+    """Return whether it is of Spark's ``KafkaExceptions``, without a condition in Spark 4.0."""
     by_name = one.condition == _OTHER_PARTITIONS
     return by_name or (
         one.thrown_in.startswith(_KAFKA_SOURCE)
@@ -267,9 +259,7 @@ def _unfit_python(causes: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _what_workers_lack(causes: Thrown) -> str | None:
-    """Return why a Python worker could not begin: before it has read a row, so that no row can be
-    quoted.
-    """
+    """Return why a Python worker could not begin, before it had read a row that it could quote."""
     text = ""
     if causes.is_a("IOException") and causes.thrown_in == "java.lang.ProcessBuilder":
         if (program := _NO_PROGRAM.search(causes.message)) is not None:

@@ -22,10 +22,7 @@ def names_are_utf8(session: SparkSession | None = None) -> bool:
 
 
 def must_write_name(session: SparkSession, path: str) -> None:
-    """Check that this JVM can write below ``path``.
-
-    :raises ConfigurationError: it is on a disk, and has letters that the JVM's locale has not.
-    """
+    """Raise ConfigurationError if ``path`` is on a disk, in letters not of the JVM's locale."""
     if path.isascii() or names_are_utf8(session):
         return
     inner: Any = session

@@ -80,18 +80,14 @@ def to_arrow(frame: DataFrame, lost: Lost) -> tuple[pa.Table, int]:
 
 @contextmanager
 def watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
-    """Watch jobs of ``frame`` inside the block that Spark itself runs, a write for example, as
-    :func:`to_arrow` does.
-    """
+    """Watch jobs of ``frame`` inside that Spark itself runs, a write say; see :func:`to_arrow`."""
     with naming_the_loss(lost), naming_failures(), _watched(frame, lost):
         yield
 
 
 @contextmanager
 def naming_the_loss(lost: Lost) -> Iterator[None]:
-    """Raise the reason of ``lost`` for a job inside the block that failed because it was
-    cancelled.
-    """
+    """Raise the reason of ``lost`` for a job inside that failed because it was cancelled."""
     try:
         yield
     except JobInterrupted:

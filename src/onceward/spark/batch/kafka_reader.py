@@ -57,9 +57,7 @@ def whole_names(spark: SparkSession, pattern: str) -> str:
 
 
 def matching(spark: SparkSession, anchored: str, names: Iterable[str]) -> list[str]:
-    """Return those topic ``names`` that ``anchored``, of :func:`whole_names`, finds. One call for
-    all of them.
-    """
+    """Return the topic ``names`` that ``anchored`` (:func:`whole_names`) finds, by one call."""
     jvm: Any = spark.sparkContext._jvm
     # Names of topics have no line breaks
     every = _compiled(spark, "\n").splitAsStream("\n".join(names))
@@ -73,9 +71,7 @@ def _compiled(spark: SparkSession, pattern: str) -> Any:
 
 
 def read_topics(frame: DataFrame) -> list[str]:
-    """Return the topics that the Kafka sources of ``frame`` subscribe to by name, sorted; none
-    where they are not known.
-    """
+    """Return the topics that the Kafka sources of ``frame`` subscribe to by name, sorted."""
     plan = frame._jdf.queryExecution().analyzed()
     topics: set[str] = set()
     for options in (*kafka_options_in(plan), *_options_of_batches(plan)):
@@ -126,9 +122,7 @@ def with_heading(name: str, value: str) -> str:
 
 
 def is_shown(name: str, value: str, printed: str) -> bool:
-    """Return whether ``printed`` shows the secret. A short one may be part of other text, such as
-    an option's name.
-    """
+    """Return whether ``printed`` shows the secret; a short one may be part of other text."""
     return value in printed and f"{name}={_REDACTED}" not in printed
 
 

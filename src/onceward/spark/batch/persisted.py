@@ -43,9 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class Readers:
-    """What the jobs of one attempt read of persisted frames. Made before the first of them; not
-    thread safe.
-    """
+    """What one attempt's jobs read of persisted frames. Made before them; not thread safe."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
@@ -101,9 +99,7 @@ def count_rows(frames: Sequence[DataFrame]) -> list[int]:
 
 
 def _counted(frame: DataFrame) -> tuple[int, DataFrame]:
-    """Return the number of rows, and the frame whose plan was run for it: asking ``frame`` for its
-    own would run it once more.
-    """
+    """Return the number of rows, and the frame that was run for it, whose plan may be asked."""
     counting = frame.groupBy().count()  # as ``Dataset.count`` does
     return int(counting.collect()[0][0]), counting
 
@@ -168,9 +164,7 @@ def _persisted(context: SparkContext) -> set[int]:
 
 
 def _executors(context: SparkContext) -> frozenset[str]:
-    """Return where blocks can be: ``host:port`` of each living executor; a new one has a new
-    port.
-    """
+    """Return where blocks can be: ``host:port`` of each living executor, new for a new one."""
     return frozenset(
         str(scala_context(context).getExecutorMemoryStatus().keySet().mkString(",")).split(",")
     )

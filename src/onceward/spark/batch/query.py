@@ -53,18 +53,14 @@ class KafkaSource:
 
 
 class History(Protocol):
-    """What Spark says of the batches before the one that runs. Asked only where something is not
-    as usual.
-    """
+    """What Spark says of earlier batches. Asked only where something is not as usual."""
 
     @property
     def checkpoint(self) -> str:
         """Where Spark keeps the query's logs."""
 
     def ends(self, batch_id: int) -> tuple[Any, ...] | None:
-        """Return where that batch ends, one offset a source (None: nothing had come yet); None
-        when the log has dropped it.
-        """
+        """Return where a batch ends, by source (None: nothing yet); None: no longer logged."""
 
     def first_of_run(self) -> bool:
         """Return whether the batch that runs is the first one of this run of the query."""
@@ -122,9 +118,7 @@ def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
 
 
 class SparkHistory:
-    """:class:`History` of a running query. Each answer costs calls into the JVM, and some a look
-    at a file.
-    """
+    """:class:`History` of a running query; answers cost calls into the JVM, some a file."""
 
     def __init__(self, execution: Any) -> None:
         self._execution = execution
@@ -135,9 +129,7 @@ class SparkHistory:
         return str(self._execution.resolvedCheckpointRoot())
 
     def ends(self, batch_id: int) -> tuple[Any, ...] | None:
-        """Read the end of a batch from ``OffsetSeqLog``: written before each batch, kept for
-        ``minBatchesToRetain`` batches.
-        """
+        """Read a batch's end in ``OffsetSeqLog``, kept for ``minBatchesToRetain`` batches."""
         found = self._execution.offsetLog().get(batch_id)
         if found.isEmpty():
             return None
@@ -153,9 +145,7 @@ class SparkHistory:
         return tuple(_offset(offsets.apply(index)) for index in range(offsets.size()))
 
     def first_of_run(self) -> bool:
-        """Return ``IncrementalExecution.isFirstBatch``: the run has no context of a batch before
-        (``MicroBatchExecution``).
-        """
+        """Return ``IncrementalExecution.isFirstBatch``: the run has no batch before."""
         return bool(self._execution.lastExecution().isFirstBatch())
 
 
@@ -187,9 +177,7 @@ def failed_call(frame: DataFrame, batch_id: int) -> tuple[int, bool] | None:
 
 
 def checkpoint_files(frame: DataFrame, pipeline: PipelineId) -> CheckpointFiles:
-    """Return the files of this package beside the checkpoint of the query that ``frame`` belongs
-    to.
-    """
+    """Return our files beside the checkpoint of the query that ``frame`` belongs to."""
     return CheckpointFiles(
         frame.sparkSession, str(query_by_id(frame).resolvedCheckpointRoot()), pipeline
     )
@@ -206,9 +194,7 @@ def current_run_id(frame: DataFrame) -> str:
 
 
 def query_by_id(frame: DataFrame) -> Any:
-    """Return the running query that ``frame`` belongs to, also for a thread that the query's
-    function has started; or None.
-    """
+    """Return the running query of ``frame``, also in a thread of its function's; or None."""
     session = frame.sparkSession
     if getattr(session, "_jsparkSession", None) is None:
         return None
@@ -235,9 +221,7 @@ def is_being_stopped(frame: DataFrame) -> bool:
 
 
 def is_running(frame: DataFrame, query_id: str) -> bool:
-    """Return whether Spark lists the query ``query_id`` as running, in any session of this
-    driver.
-    """
+    """Return whether Spark lists the query as running, in any session of this driver."""
     return _active_query(frame.sparkSession, query_id) is not None
 
 
@@ -272,9 +256,7 @@ def _active_query(session: SparkSession, query_id: str) -> Any:
 
 @lru_cache(maxsize=8)
 def _java_method(gateway: Any, name: str) -> Any:
-    """Return the static method ``java.{name}``: py4j asks the JVM for each part of a name at each
-    use.
-    """
+    """Return the static method ``java.{name}``; py4j asks for each part of it at each use."""
     return reduce(getattr, name.split("."), gateway.jvm.java)
 
 
@@ -297,9 +279,7 @@ def _execution(frame: DataFrame, query_id: str) -> Any:
 
 
 def _refuse_another_thread(context: Any, execution: Any) -> None:
-    """Refuse a call from another thread: Spark counts the batch as done when the function returns,
-    whatever its threads do.
-    """
+    """Refuse another thread: the batch is done when the function returns, whatever it does."""
     if _in_another_thread(context, execution):
         raise _called_in_another_thread()
 
@@ -350,10 +330,7 @@ _lock = threading.Lock()
 
 
 def _run(frame: DataFrame, execution: Any) -> _RunFacts:
-    """Return the run of a batch; at its first one, find out about it.
-
-    :raises UnsupportedQuery: its mode is refused.
-    """
+    """Return the run of a batch; learn of a new one. :raises UnsupportedQuery: its mode."""
     run_id = str(execution.runId().toString())
     with _lock:
         run = _runs.get(run_id)
@@ -457,9 +434,7 @@ def _initial_offset(stream: Any) -> Any:
 
 
 def kafka_options(execution: Any) -> Iterator[Any]:
-    """Yield the options (a Java map) of each Kafka relation that the query reads, in plan
-    order.
-    """
+    """Yield the options (a Java map) of each Kafka relation of the query, in plan order."""
     return kafka_options_in(execution.analyzedPlan())
 
 

@@ -52,9 +52,7 @@ from onceward.spark.session.environment import dag_scheduler, map_output_tracker
 
 
 def planned_once(frame: DataFrame) -> DataFrame:
-    """Return the rows of ``frame``'s own plan; ``frame`` itself where ``foreachBatch`` has made
-    one of such rows.
-    """
+    """Return the rows of the plan of ``frame``; itself if ``foreachBatch`` has made it of rows."""
     if frame._jdf.logicalPlan().getClass().getSimpleName() == "LogicalRDD":
         return frame
     session: Any = frame.sparkSession

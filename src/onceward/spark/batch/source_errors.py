@@ -36,9 +36,7 @@ _LOGIN_REFUSALS = (
 
 
 def source_refusal(query: StreamingQuery) -> OncewardError | None:
-    """Return why a query ended, if its Kafka source or its Python workers were the reason; None if
-    they were not.
-    """
+    """Return why a query ended, if by its Kafka source or its Python workers; else None."""
     # None in Spark Connect, which the sink refuses anyway
     wrapper = getattr(query, "_jsq", None)
     if wrapper is None:

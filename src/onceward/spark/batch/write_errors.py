@@ -85,8 +85,7 @@ def _unwritable(causes: Sequence[Thrown]) -> Thrown | None:
 def _row_refused(
     causes: Sequence[Thrown], place: str, partition_by: Sequence[str]
 ) -> OncewardError | None:
-    """Return the error, if what a row holds is the fault: the frame's own plan, the table, or the
-    file system refuses it."""
+    """Return the error, if a row is refused by the frame's plan, the table or the file system."""
     refused = next(filter(None, (carried_in(one.message) for one in causes)), None)
     if refused is not None:
         return refused

@@ -118,9 +118,7 @@ def _unfinished(name: str) -> str:
 
 
 def finished(name: str) -> str:
-    """Return the final name of a file that :meth:`Files.put_if_absent` has not finished; empty for
-    any other.
-    """
+    """Return the final name of an unfinished file of :meth:`Files.put_if_absent`; else empty."""
     found = _UNFINISHED.fullmatch(name)
     return found[1] if found else ""
 

@@ -76,17 +76,12 @@ def write(
 
 
 def guessed_row_bytes(frame: DataFrame) -> float:
-    """Return the bytes that Spark's planner assumes for a row of ``frame``: fixed sizes of types
-    (``StructType.defaultSize``).
-    """
+    """Return the bytes that Spark's planner assumes for a row (``StructType.defaultSize``)."""
     return float(frame._jdf.schema().defaultSize())
 
 
 def must_know(session: SparkSession, format_name: str) -> None:
-    """Check the format.
-
-    :raises ConfigurationError: this session cannot write files of that format.
-    """
+    """Raise ConfigurationError if this session cannot write files of that format."""
     if format_name == "avro":
         must_have(
             session,
@@ -139,9 +134,7 @@ def _planned(session: Any, frame: DataFrame, folder: str, how: FileFormat) -> An
 
 
 def _has_names_of_sources(session: Any) -> bool:
-    """Return whether the constructor has one parameter more, for sources of streams, as in Spark
-    4.2 and later.
-    """
+    """Return whether the constructor has a parameter for streams' sources: Spark 4.2 and later."""
     return tuple(int(part) for part in str(session.version).split(".")[:2]) >= (4, 2)
 
 

@@ -81,9 +81,7 @@ def _asked(gateway: Any, parts: list[str], settings: str | None) -> list[Path]:
 
 
 def _without_poms(gateway: Any, settings: Any) -> Any:
-    """Return Ivy settings without POMs: a file alone does not need one, and its parents may be on
-    no mirror.
-    """
+    """Return Ivy settings without POMs: a lone file needs none, and parents may be missing."""
     from py4j.java_gateway import is_instance_of
 
     waiting = list(settings.getResolvers().toArray())

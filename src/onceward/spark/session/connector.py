@@ -31,10 +31,7 @@ from onceward.spark.session.jars import (
 
 
 def must_have(session: SparkSession, name: str, message: str, next_step: str) -> None:
-    """Check that a class is on the driver's class path.
-
-    :raises ConfigurationError: the class, by its full name, is not there.
-    """
+    """Raise ConfigurationError unless the class ``name`` is on the driver's class path."""
     jvm: Any = session.sparkContext._jvm
     try:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
@@ -61,10 +58,7 @@ def installed_spark() -> str:
 
 
 def must_have_been_run(version: str) -> None:
-    """Refuse a Spark of a minor release that Onceward was never run with.
-
-    :raises ConfigurationError: it is one.
-    """
+    """Raise ConfigurationError for a minor release of Spark that Onceward never ran with."""
     if _minor(version) not in {_minor(tested) for tested in RUN_WITH}:
         raise ConfigurationError(
             f"Onceward was never run with PySpark {version}, and it reads what changes between "
@@ -76,10 +70,7 @@ def must_have_been_run(version: str) -> None:
 
 
 def must_start_on(java: Path, major: int, version: str) -> None:
-    """Refuse a Java on which that Spark does not start.
-
-    :raises ConfigurationError: it is too new.
-    """
+    """Raise ConfigurationError for a Java that is too new for that Spark."""
     newest = _NEWEST_JAVA.get(_minor(version))
     if newest is not None and major > newest:
         raise ConfigurationError(
@@ -157,9 +148,7 @@ def spark_connector(*packages: str, spark_version: str | None = None) -> Connect
 
 
 class _Choice:
-    """Begins with the plain choice and replaces what the resolver says is missing, one part after
-    the other.
-    """
+    """Begins with the plain choice and replaces what the resolver says is missing, by parts."""
 
     def __init__(self, version: str, packages: tuple[str, ...]) -> None:
         self._version = version
@@ -195,9 +184,7 @@ class _Choice:
         return Connector(tuple(jars), (*coordinates, *self._packages), self._notes())
 
     def _replaced(self, missing: set[tuple[str, ...]]) -> bool:
-        """Replace what is missing, if it is one of the parts that can be; False: nothing more can
-        be done.
-        """
+        """Replace what is missing, if it can be; return False when nothing more can be done."""
         before = (self._connector, self._avro, self._token_provider)
         if self._avro is not None and (_AVRO, self._avro) in missing:
             self._avro = _newest_before(_RUN_WHOLE, self._avro)

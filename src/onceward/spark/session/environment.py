@@ -33,9 +33,7 @@ def dag_scheduler(context: SparkContext) -> Any:
 
 @lru_cache(maxsize=2)
 def map_output_tracker(context: SparkContext) -> Any:
-    """Return the driver's ``MapOutputTrackerMaster``: ``TaskSchedulerImpl``, the scheduler on
-    every cluster, has it.
-    """
+    """Return ``MapOutputTrackerMaster``; ``TaskSchedulerImpl`` has it, on every cluster."""
     return scala_context(context).taskScheduler().mapOutputTracker()
 
 

@@ -100,9 +100,7 @@ def resolve(*coordinates: str, without: Sequence[str] = (), transitive: bool = T
 def kept_or_asked(
     answer_file: Path, coordinates: Sequence[str], ask: Callable[[], list[Path]]
 ) -> list[Path]:
-    """Return the answer cached in ``answer_file``, else what ``ask`` finds, and cache it. One
-    process asks at a time.
-    """
+    """Return the cached answer, else what ``ask`` finds, and cache it; one process at a time."""
     if (jars := remembered(answer_file)) is not None:
         return jars
     answer_file.parent.mkdir(parents=True, exist_ok=True)
@@ -136,9 +134,7 @@ def kept_as(*question: object) -> Path:
 
 
 def remembered(answer_file: Path) -> list[Path] | None:
-    """Return the jars of an earlier answer, or None when there is none or one of its files is
-    gone.
-    """
+    """Return the jars of an earlier answer; None without one, or if a file is gone."""
     try:
         answer = json.loads(answer_file.read_text())
         jars = [Path(jar) for jar in answer["jars"]]
@@ -160,9 +156,7 @@ def remember(answer_file: Path, jars: Sequence[Path], **more: object) -> None:
 
 @contextlib.contextmanager
 def _one_resolver_at_a_time(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock. One lock for all coordinates, because they share Ivy's cache, which
-    is not race-free.
-    """
+    """Hold the folder's lock, for all coordinates: they share Ivy's cache, which has races."""
     path, deadline = folder / "resolver.lock", time.monotonic() + _OTHERS_SECONDS
     with path.open("w") as lock:
         while not _taken(lock):
@@ -229,9 +223,7 @@ def _java_message(failure: Exception) -> str:
 
 @contextlib.contextmanager
 def _spark_gateway(chatter: IO[bytes]) -> Iterator[Any]:
-    """Start Spark's py4j gateway without a Spark context; its JVM has ended when the block is
-    left.
-    """
+    """Start Spark's py4j gateway without a context; its JVM ends with the block."""
     from pyspark.java_gateway import launch_gateway
 
     # PySpark ships it without types

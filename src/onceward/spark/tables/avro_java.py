@@ -41,9 +41,7 @@ def why_not_a_column(session: SparkSession, text: str) -> str | None:
 
 
 def avro_column(session: SparkSession, text: str) -> DataType:
-    """Return the type of Spark's column for values of the valid schema ``text``. All in it may be
-    null.
-    """
+    """Return Spark's type for values of the valid schema ``text``. All in it may be null."""
     converters = _jvm(session).org.apache.spark.sql.avro.SchemaConverters
     kind = converters.toSqlType(_parsed(session, text)).dataType().asNullable()
     return _parse_datatype_json_string(kind.json())
@@ -74,9 +72,7 @@ def why_not_readable_as(session: SparkSession, writer: str, reader: str) -> str 
 
 
 def why_not_writable(session: SparkSession, kind: DataType, text: str) -> str | None:
-    """Return what Spark objects to in writing values of type ``kind`` by the schema ``text``; None
-    if nothing.
-    """
+    """Return what Spark objects to in writing ``kind`` by the schema ``text``; None: nothing."""
     jvm = _jvm(session)
     try:
         jvm.org.apache.spark.sql.avro.AvroSerializer(
@@ -88,9 +84,7 @@ def why_not_writable(session: SparkSession, kind: DataType, text: str) -> str | 
 
 
 def schema_for(session: SparkSession, kind: DataType, name: str, namespace: str) -> str:
-    """Return the Avro schema that Spark derives from a column of type ``kind``, which is not null
-    itself.
-    """
+    """Return the Avro schema that Spark derives from a column of ``kind``, itself not null."""
     jvm = _jvm(session)
     converters = jvm.org.apache.spark.sql.avro.SchemaConverters
     return str(converters.toAvroType(_from_java(jvm, kind), False, name, namespace).toString())
@@ -126,9 +120,7 @@ def keep_within_limits(session: SparkSession) -> None:
 
 
 def _read_limits_again(jvm: Any) -> None:
-    """Make Avro read its limits again: it reads them when it is first used, which may have been
-    before.
-    """
+    """Make Avro read its limits again: it may have been used, and has read them, before."""
     try:
         loader = jvm.Thread.currentThread().getContextClassLoader()
         limits = jvm.java.lang.Class.forName("org.apache.avro.SystemLimitException", True, loader)

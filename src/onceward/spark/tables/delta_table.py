@@ -183,10 +183,7 @@ class DeltaTable:
         self._log = self._delta.DeltaLog.forTable(self._session._jsparkSession, path)
 
     def begin(self) -> DeltaTransaction:
-        """Begin a transaction.
-
-        :raises TableMissing: there is no table.
-        """
+        """Begin a transaction. :raises TableMissing: there is no table."""
         transaction = DeltaTransaction(self._jvm, self._log.startTransaction())
         if not transaction.finds_a_table:
             raise TableMissing(
@@ -328,9 +325,7 @@ class DeltaTransaction:
         )
 
     def newest(self, writer: str) -> int:
-        """Return the version that ``writer`` (Delta's application id) has committed last; -1 if
-        none.
-        """
+        """Return the last version committed by ``writer`` (Delta's application id); -1: none."""
         return int(self._transaction.txnVersion(writer))
 
     def writers(self) -> dict[str, int]:

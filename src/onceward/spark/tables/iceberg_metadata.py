@@ -52,9 +52,7 @@ class Metadata:
         }
 
     def lack(self, snapshots: Sequence[int]) -> list[int]:
-        """Return those of ``snapshots`` that the table lacks: neither themselves nor what was
-        published of them are in it.
-        """
+        """Return those of ``snapshots`` that the table has neither itself nor published."""
         main = list(self._ancestors(self._document.get("current-snapshot-id")))
         published_as = {self._summary(one).get(_PUBLISHED_AS) for one in main}
         published_from = {self._summary(one).get(_PUBLISHED_FROM) for one in main}

@@ -66,9 +66,7 @@ def _fields(of: Any) -> Iterator[tuple[str, str]]:
 
 
 def unreadable(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return why a table with the fields ``now`` cannot read files that were written for ``then``;
-    empty if it can.
-    """
+    """Return why a table with fields ``now`` cannot read files written for ``then``, if so."""
     if not then.keys() & now.keys():
         return ["it has none of the fields of then"]
     changed = [
@@ -338,9 +336,7 @@ class IcebergTable:
         return Metadata(str(self._iceberg.TableMetadataParser.toJson(metadata)))
 
     def staged(self, prefix: str) -> dict[str, int]:
-        """Return the staged snapshots, which were never part of the table, by the name they were
-        written under.
-        """
+        """Return the staged snapshots, never part of the table, by their names."""
         return self.metadata().staged(prefix)
 
     def gone(self, snapshots: Sequence[int]) -> list[int]:

@@ -116,14 +116,12 @@ class SequencerClient:
             self._ended = stopped
 
     def finish(self) -> None:
-        """Say that all is sent and given back; return when the driver has recorded it. To be
-        called once."""
+        """Say, once, that all is sent and given back; return when the driver has recorded it."""
         self._send(frames.frame(Op.FINISH))
         self._expect(Op.DONE)
 
     def close(self) -> None:
-        """Close the connection; without :meth:`finish` the driver takes that for a failure if
-        anything was leased."""
+        """Close the connection; before :meth:`finish` that is a failure if anything was leased."""
         self._socket.close()
         self._ended = self._ended or EpochPoisoned(
             "this connection to the sequencer is closed", next_step=_RUN_AGAIN
@@ -176,8 +174,7 @@ class SequencerClient:
         return True
 
     def _send(self, data: bytes) -> None:
-        """Send all of ``data``. Read first, so that a STOP is found before the connection is seen
-        to break."""
+        """Send all of ``data``. Reads first, to find a STOP before a broken connection."""
         self.check()
         self._write(data)
 
@@ -255,8 +252,7 @@ class ClientSocket:
         return self._wait(select.POLLIN, seconds)
 
     def wait_to_send(self, seconds: float) -> bool:
-        """Wait until something would be taken; return False when nothing would be within that
-        time."""
+        """Wait until something would be taken; return False when nothing is within that time."""
         return self._wait(select.POLLOUT, seconds)
 
     def _wait(self, direction: int, seconds: float) -> bool:

@@ -107,8 +107,7 @@ class TaskConnection:
             self.hang_up()
 
     def hang_up(self) -> None:
-        """End the conversation; whoever reads from it finds out. The file descriptor stays the
-        reader's."""
+        """End the conversation; the reader finds out, and keeps the file descriptor."""
         # the other end was faster
         with self._sending, contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -158,8 +157,7 @@ class Epoch:
             leases.poison(reason, error)
 
     def tick(self, now: float) -> None:
-        """Find overdue leases, and tell those who wait that we live; to be called a few times a
-        second."""
+        """Find overdue leases, and tell those who wait that we live; a few times a second."""
         with self._locked() as leases:
             leases.overdue(now)
         if now >= self._next_patience:
@@ -358,8 +356,7 @@ class Epoch:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[EpochLeases]:
-        """Yield the leases under the lock. When they come out poisoned, tell everyone to stop,
-        outside the lock."""
+        """Yield the leases under the lock; if poisoned, tell everyone to stop, outside of it."""
         try:
             with self._lock:
                 yield self._leases
@@ -384,8 +381,7 @@ class Epoch:
                 self.poison("a probe failed", _wrap_error("a probe failed", error))
 
     def _give_up(self, connection: TaskConnection, what: str, error: BaseException) -> None:
-        """Poison the epoch with ``error``. The one who asked is told the error itself, everyone
-        else the reason."""
+        """Poison the epoch with ``error``; who asked is told the error, all others the reason."""
         ours = _wrap_error(what, error)
         connection.stop(ours)
         self.poison(f"{what}: {ours.message}", ours)

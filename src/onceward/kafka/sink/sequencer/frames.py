@@ -89,8 +89,7 @@ class EpochCredentials:
 
 
 def plain_host(host: str) -> str:
-    """Return ``host`` as sockets take it. Spark writes an IPv6 address as in a URI, in
-    brackets."""
+    """Return ``host`` as sockets take it: IPv6 without the brackets that Spark writes."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
@@ -100,8 +99,7 @@ def frame(op: Op, payload: bytes = b"") -> bytes:
 
 
 class FrameBuffer:
-    """Decoder from bytes to whole frames. A length is checked before a single byte of its payload
-    is waited for."""
+    """Decoder from bytes to whole frames; lengths are checked before their payload is awaited."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -139,14 +137,12 @@ def hello_frame(token: bytes, task: TaskAttempt) -> bytes:
 
 
 def is_hello_header(received: bytes | bytearray) -> bool:
-    """Return whether these bytes (perhaps not all of a header yet) can be the beginning of a HELLO
-    frame."""
+    """Return whether these bytes, perhaps not all of a header, can begin a HELLO frame."""
     return _HEADER.pack(Op.HELLO, _HELLO.size).startswith(bytes(received[: _HEADER.size]))
 
 
 def parse_hello(received: bytes | bytearray) -> tuple[bytes, TaskAttempt]:
-    """Return token and task of a whole HELLO frame (``HELLO_FRAME_BYTES`` bytes, header checked by
-    the caller)."""
+    """Return token and task of a whole HELLO frame, whose header the caller has checked."""
     token, *numbers = _HELLO.unpack_from(received, _HEADER.size)
     return token, TaskAttempt(*numbers)
 
@@ -191,10 +187,7 @@ def encode_lease_request(partitions: Iterable[TopicPartition], limit: int) -> by
 
 
 def decode_lease_request(payload: bytes) -> tuple[list[TopicPartition], int]:
-    """Decode the payload of LEASE.
-
-    :raises BadFrame: damaged, or a limit below 0.
-    """
+    """Decode the payload of LEASE. :raises BadFrame: damaged, or a limit below 0."""
     numbered = decode_partitions(payload)
     limit = numbered[0][1] if numbered else 0
     if limit < 0:
@@ -203,8 +196,7 @@ def decode_lease_request(payload: bytes) -> tuple[list[TopicPartition], int]:
 
 
 def encode_error(error: OncewardError) -> bytes:
-    """Encode the payload of FAIL or STOP. An error too long for a frame loses its details and the
-    tail of its texts."""
+    """Encode the payload of FAIL or STOP. A very long error is cut, and loses its details."""
     encoded = to_json(error).encode()
     if len(encoded) <= MAX_PAYLOAD_BYTES:
         return encoded
@@ -216,10 +208,7 @@ def encode_error(error: OncewardError) -> bytes:
 
 
 def decode_error(payload: bytes) -> OncewardError:
-    """Decode the payload of FAIL or STOP.
-
-    :raises BadFrame: not an error as JSON.
-    """
+    """Decode the payload of FAIL or STOP. :raises BadFrame: not an error as JSON."""
     try:
         return from_json(payload.decode())
     except (ValueError, TypeError, RecursionError) as error:

@@ -55,8 +55,7 @@ _RUN_AGAIN = "nothing of this attempt is visible; the batch runs again under a n
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A lease: append to ``partition`` from ``base_sequence`` on. ``first`` in this epoch, by
-    anyone."""
+    """A lease to append from ``base_sequence`` on. ``first``: of the partition in this epoch."""
 
     partition: TopicPartition
     base_sequence: int
@@ -65,8 +64,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class ReturnedLease:
-    """A lease that was given back: ``task`` appended to ``partition`` the sequences from base up
-    to, not including, next."""
+    """A lease given back: ``task`` appended the sequences from base up to, not including, next."""
 
     partition: TopicPartition
     task: TaskAttempt
@@ -76,8 +74,7 @@ class ReturnedLease:
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """A lease that is out: to whom, from which sequence, and since when (the clock of the caller,
-    seconds)."""
+    """A lease that is out: to whom, from which sequence, since when (the caller's clock, in s)."""
 
     task: TaskAttempt
     base_sequence: int
@@ -86,8 +83,7 @@ class HeldLease:
 
 @dataclass(frozen=True, slots=True)
 class _LeaseRequest:
-    """The partitions that a waiting task has asked for, each once, and its place among those who
-    wait."""
+    """The partitions that a waiting task has asked for, and its place among those who wait."""
 
     partitions: Mapping[TopicPartition, None]
     limit: int
@@ -231,8 +227,7 @@ class EpochLeases:
         return task in self._waiting
 
     def grant_waiting(self, now: float) -> list[tuple[TaskAttempt, list[Granted]]]:
-        """Lease to those who wait, in order of arrival. To be called whenever partitions became
-        free."""
+        """Lease to those who wait, in order of arrival. Called whenever partitions became free."""
         if self.poisoned is not None or self.closed:
             return []
         # Nobody waits for a partition that was free before: whoever came for it got it, or is in
@@ -327,13 +322,11 @@ class EpochLeases:
             self.poison(f"the connection of {task} {how} before it finished")
 
     def longest_held(self, now: float) -> float:
-        """Return for how many seconds the oldest lease has been out: its records are not
-        acknowledged yet."""
+        """Return the seconds since the oldest lease was granted: it is not acknowledged yet."""
         return max((now - lease.since for lease in self.held.values()), default=0.0)
 
     def overdue(self, now: float) -> None:
-        """Poison the epoch when a lease has been out for longer than the limit: its holder hangs
-        or is stopped."""
+        """Poison the epoch when a lease is out for longer than the limit: its holder hangs."""
         if self.closed:
             return
         # The oldest: they stand in the order of grants
@@ -363,8 +356,7 @@ class EpochLeases:
             self.error = error
 
     def close(self) -> None:
-        """Grant nothing any more, ready for the report check. Leases that are still out poison the
-        epoch."""
+        """Grant nothing any more, for the report check. Leases that are out poison the epoch."""
         for partition, lease in self.held.items():
             self.poison(f"the epoch was closed while {lease.task} held {partition}")
         for task in sorted(self._senders - self._finished, key=lambda task: task.task_attempt_id):

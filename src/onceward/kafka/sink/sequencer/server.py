@@ -110,15 +110,13 @@ class Sequencer:
         return epoch.failure if epoch else None
 
     def longest_held(self) -> float:
-        """Return for how many seconds the oldest lease of the open epoch has been held; 0 when
-        none is out."""
+        """Return for how many seconds the open epoch's oldest lease has been held; 0 for none."""
         with self._lock:
             epoch = self._epoch
         return epoch.longest_held() if epoch else 0.0
 
     def poison(self, cause: str | OncewardError) -> None:
-        """Stop every task of the open epoch, for a reason of the driver's own (the batch timed
-        out, say)."""
+        """Stop every task of the open epoch, for a reason of the driver's own (a timeout, say)."""
         with self._lock:
             epoch = self._epoch
         if epoch is None:
@@ -129,8 +127,7 @@ class Sequencer:
             epoch.poison(cause)
 
     def close(self) -> None:
-        """End the open epoch and stop listening; every thread and socket is gone when this
-        returns."""
+        """End the open epoch and stop listening; all threads and sockets are gone afterwards."""
         self.close_epoch()
         self._listener.close()
 

@@ -64,16 +64,12 @@ class PartitionQueue:
         self._answered(position)
 
     def failed(self, position: int) -> None:
-        """Record that ``position`` has to be sent again, and with it whatever was not acknowledged
-        after it.
-        """
+        """Send ``position`` again, and with it whatever was not acknowledged after it."""
         self._draining = True
         self._answered(position)
 
     def is_first_open(self, position: int) -> bool:
-        """Return whether everything before ``position`` is acknowledged; then no predecessor
-        explains a broken sequence.
-        """
+        """Return whether all before is acknowledged, so that none explains a broken sequence."""
         return position <= self._first_open
 
     def _answered(self, position: int) -> None:

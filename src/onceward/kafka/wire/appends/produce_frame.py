@@ -28,9 +28,7 @@ Buffers = Sequence[Any]
 
 
 class ProduceFrame:
-    """A ``Produce`` request holding one record batch per partition (the broker takes no more since
-    v3).
-    """
+    """A ``Produce`` request with one record batch a partition (brokers take no more since v3)."""
 
     API_KEY = ProduceRequest.API_KEY
     name = ProduceRequest.name
@@ -75,9 +73,7 @@ class ProduceFrame:
         return True
 
     def encode(self, *, header: bool = True, framed: bool = True) -> memoryview:
-        """Return the frame: size, header, body. A view, because slicing it is free when a socket
-        takes only a part.
-        """
+        """Return size, header and body, as a view, which a socket slices for free."""
         version = self.API_VERSION
         if version is None:
             raise ValueError("no version negotiated")

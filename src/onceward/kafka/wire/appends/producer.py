@@ -44,9 +44,7 @@ _NO_OFFSET = -1
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """One record batch to append: ``base_sequence`` is the sequence of its first record (-1
-    without idempotence).
-    """
+    """One record batch to append, from ``base_sequence`` on (-1 without idempotence)."""
 
     partition: TopicPartition
     fragment: Fragment
@@ -209,9 +207,7 @@ class _Send:
     # --- out -------------------------------------------------------------------------------------
 
     def _launch(self, lanes: Iterable[_Lane]) -> None:
-        """Send requests, one batch a partition, as long as brokers have room for another
-        request.
-        """
+        """Send requests, one batch a partition, as long as brokers have room for another."""
         now = surroundings.monotonic()
         waiting: dict[int, list[_Lane]] = {}
         for lane in lanes:

@@ -55,17 +55,13 @@ class TokenProvider(Protocol):
     """
 
     def token(self) -> str:
-        """Return a token that is valid now; called once per connection and re-authentication
-        (KIP-368).
-        """
+        """Return a token that is valid now. Called once per connection and login (KIP-368)."""
         ...
 
 
 @dataclass(frozen=True)
 class Security:
-    """The security part of a client's settings. ``repr`` shows the protocol and the mechanism,
-    nothing else.
-    """
+    """Security settings of a client. ``repr`` shows protocol and mechanism, nothing else."""
 
     protocol: str = "PLAINTEXT"
     mechanism: str | None = None
@@ -158,9 +154,7 @@ _MODULES = {"PlainLoginModule": ("PLAIN",), "ScramLoginModule": ("SCRAM-SHA-256"
 
 
 def _from_jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
-    """Return user name and password of a JAAS line like ``…PlainLoginModule required username="u"
-    password="p";``.
-    """
+    """Return user name and password of a line ``…LoginModule required username="u" …;``."""
     matched = _JAAS.fullmatch(text)
     module = matched.group(1).rsplit(".", 1)[-1] if matched else None
     if matched is None or module not in _MODULES:
@@ -183,9 +177,7 @@ def _from_jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
 
 
 def tls_parts(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of :class:`Security` that ``ssl.`` options set, which a schema registry
-    has by the same names.
-    """
+    """Return the fields of :class:`Security` of ``ssl.`` options, a schema registry's as well."""
     for store in ("truststore", "keystore"):
         _refuse_java_store(options, store)
     algorithm = options.get("ssl.endpoint.identification.algorithm", "https").lower()
@@ -251,9 +243,7 @@ class Certificates:
         self._context = tls_context(security)
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for the next connection. While files are being replaced, and do not
-        fit each other, the one before.
-        """
+        """Return the next connection's context; the one before while new files do not fit."""
         with self._lock:
             files = _files_state(self._security)
             if files != self._files:
@@ -266,9 +256,7 @@ class Certificates:
             return self._context
 
     def forget(self) -> None:
-        """Read the files again before the next connection, whatever the file system says of their
-        age.
-        """
+        """Read the files again before the next connection, whatever their age."""
         with self._lock:
             self._files = ()
 

@@ -394,8 +394,7 @@ def _refuse_contradictions(client: ClientSettings, producer: ProducerSettings) -
 
 
 def _provider_id(provider: TokenProvider) -> str:
-    """Return an id that is the same for one object, however many sinks are built with it; never
-    that of another one."""
+    """Return an id of this object, however many sinks are built with it, and of no other."""
     reference, name = _known_providers.get(id(provider), (None, ""))
     if reference is not None and reference() is provider:
         return name

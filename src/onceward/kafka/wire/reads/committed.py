@@ -40,8 +40,7 @@ Skip = Callable[[int], int]
 def decided_ends(
     client: KafkaClient, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return per partition its last stable offset as of now: below it every transaction has
-    ended."""
+    """Return each partition's last stable offset: below it every transaction has ended."""
     return list_offsets(client, partitions, LATEST, read_committed=True)
 
 

@@ -81,8 +81,7 @@ class KeyReader:
 
     @property
     def strange(self) -> Record | None:
-        """Return the newest record under the key that was not believed, of those that have been
-        read."""
+        """Return the newest record under the key that was read and not believed."""
         return self._found.strange
 
     def newest(self, *, decided_only: bool = False, timeout_ms: int = 60_000) -> bytes | None:

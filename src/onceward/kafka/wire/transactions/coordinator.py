@@ -34,9 +34,7 @@ NOBODY = ProducerIdentity(-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """Answer of ``DescribeTransactions`` v0 (Kafka 3.0, KIP-664) tells; ``state`` as
-    ``TransactionState.toString``.
-    """
+    """Answer of ``DescribeTransactions`` (KIP-664); ``state`` as ``TransactionState`` has it."""
 
     identity: ProducerIdentity
     state: str
@@ -49,9 +47,7 @@ class TransactionDescription:
 
 
 class TransactionCoordinator:
-    """Requests about one transactional id. All raise ``Refused``, ``Unanswered`` or an error of
-    connecting.
-    """
+    """Requests about one id. All raise ``Refused``, ``Unanswered`` or an error of connecting."""
 
     def __init__(self, client: KafkaClient, transactional_id: str) -> None:
         self.client = client
@@ -123,9 +119,7 @@ class TransactionCoordinator:
         )
 
     def add_offsets(self, identity: ProducerIdentity, group: str, deadline: Deadline) -> None:
-        """Send ``AddOffsetsToTxn``: the group's partition of ``__consumer_offsets`` joins the
-        transaction (version 1).
-        """
+        """Send ``AddOffsetsToTxn`` (version 1): ``__consumer_offsets`` joins the transaction."""
         self._ask(
             Api.ADD_OFFSETS_TO_TXN,
             lambda: AddOffsetsToTxnRequest(
@@ -150,9 +144,7 @@ class TransactionCoordinator:
         *,
         version: int,
     ) -> None:
-        """Send ``TxnOffsetCommit`` to the group's coordinator: v5 adds the group implicitly, up to
-        v4 must not (KIP-890).
-        """
+        """Send ``TxnOffsetCommit``: v5 adds the group implicitly, up to v4 must not (KIP-890)."""
         request_type = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
         topics = [
             request_type(

@@ -108,9 +108,7 @@ def timeout_too_large(client: KafkaClient, timeout_ms: int) -> TransactionTimeou
 
 
 def both_limits(client: KafkaClient, timeout_ms: int) -> str:
-    """Return the sink's limit and the brokers', which is how far the first may be raised; asks a
-    broker.
-    """
+    """Return the sink's limit and the brokers', up to which it may be raised; asks a broker."""
     return f"transaction.timeout.ms={timeout_ms}; the brokers' {brokers_limit(client)[1]}"
 
 

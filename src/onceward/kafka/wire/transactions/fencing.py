@@ -83,9 +83,7 @@ class RequestedTimeouts:
         return self.unanswered_ms[-1]
 
     def granted(self, timeout_ms: int | None) -> None:
-        """Record that we have another identity, and asked for this. None: by ``EndTxn``, which
-        leaves the timeout as it is.
-        """
+        """Record our new identity and its timeout; None: ``EndTxn``, which keeps the timeout."""
         if timeout_ms is not None:
             self._given_ms, self._earlier_ms = timeout_ms, []
         # A claim that follows the epoch before ours passes for a repetition when it comes late:
@@ -183,10 +181,7 @@ class IdOwner:
         return None
 
     def refusal_reason(self, ours: OwnTransaction) -> Fencing:
-        """Return why an identity of ours was refused.
-
-        :raises BrokerUnreachable: nobody can be asked.
-        """
+        """Return why our identity was refused. :raises BrokerUnreachable: nobody can be asked."""
         found = self._describe_if_allowed("recover() before the next transaction")
         # Brokers before 3.0 cannot tell, and a wrong guess here must be the safe one.
         return Fencing.TAKEN_OVER if found is None else classify(ours, found)
@@ -249,10 +244,7 @@ class IdOwner:
         return Fencing.ABORTED_FOR_US if aborted else Fencing.TAKEN_OVER
 
     def _describe_if_allowed(self, next_step: str = "") -> TransactionDescription | None:
-        """Describe the id; None where brokers do not tell.
-
-        :raises BrokerUnreachable: nobody can be asked.
-        """
+        """Describe the id; None where brokers do not tell. :raises BrokerUnreachable: nobody."""
         try:
             return self._describe()
         except Unanswered as unanswered:
