@@ -148,12 +148,8 @@ class OpenSearchWriter(UpsertWriter):
         return self._found
 
     def _must_be_the_same(self, index: _Index) -> None:
-        """Check that what was written went to ``index``: the server makes one that is missing, and
-        an alias may be moved.
-
-        :raises NotTaken: the alias leads elsewhere now.
-        :raises TableMissing: the index was deleted.
-        """
+        """Check that ``index`` was written to: a missing one is made, and an alias may be moved.
+        :raises NotTaken: the alias leads elsewhere now. :raises TableMissing: it was deleted."""
         if index.uuid is not None and _uuids(self._settings()) == {index.name: index.uuid}:
             return
         self._found = None

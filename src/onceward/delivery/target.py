@@ -254,10 +254,7 @@ class WriteAheadTarget(TwoPhaseTarget):
                 log.debug("closing: %r", error)
 
     def _must_become_the_same(self, delivery: Delivery, record: LedgerRecord) -> None:
-        """Compare the sink's settings with the batch's.
-
-        :raises ConfigurationError: this sink would make something else of its rows.
-        """
+        """Raise ConfigurationError if this sink would make something else of the batch's rows."""
         then, now = delivery.settings, self._settings
         if then == now:
             return
@@ -279,10 +276,8 @@ class WriteAheadTarget(TwoPhaseTarget):
         )
 
     def _looked_at(self, delivery: Delivery, record: LedgerRecord) -> dict[RowFile, Looked]:
-        """Read the files that are needed.
-
-        :raises PreparedDataLost: one is damaged, and may not be left out.
-        """
+        """Read the files needed. :raises PreparedDataLost: one is damaged, and may not be left
+        out."""
         looked = {file: file.looked_at(self._folder) for file in delivery.needed}
         self._must_not_be_lost([found.wrong for found in looked.values() if found.wrong], record)
         return looked

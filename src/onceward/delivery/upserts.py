@@ -252,11 +252,8 @@ class UpsertColumns:
         return list(last.values())
 
     def joined_key(self, values: Sequence[Any]) -> str:
-        """Return one value as it is; several joined by ``:``, in which they and ``%`` are written
-        as in a URL.
-
-        No two rows with different values come to one key.
-        """
+        """Return one value as it is; several joined by ``:``, with ``%`` as in a URL: different
+        values never come to one key."""
         texts = [str(value) for value in values]
         return texts[0] if len(texts) == 1 else ":".join(quote(text, safe="") for text in texts)
 

@@ -152,11 +152,8 @@ class FanOutTarget(Target):
             )
 
     def _must_be_ours(self, record: LedgerRecord) -> dict[str, LedgerRecord]:
-        """Return what each two-phase target has still to publish of ``record``, in their order.
-
-        :param record: decided and not finished.
-        :raises LedgerUnreadable: a target that would have to publish is none of ours.
-        """
+        """Return what each two-phase target has still to publish of the decided ``record``, in
+        order. :raises LedgerUnreadable: one that would have to is none of ours."""
         prepared = {name for name in record.outputs if name.startswith(BRANCH)}
         if not prepared or not prepared <= self._branches.keys():
             raise foreign_output_error(record)

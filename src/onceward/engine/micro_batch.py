@@ -225,10 +225,8 @@ class MicroBatches:
         running: RunningBatch,
         supplemented: LedgerRecord | None = None,
     ) -> None:
-        """Write the batch, as often as it takes.
-
-        :param supplemented: the committed record of this batch, to which ``writes`` are added.
-        """
+        """Write the batch, as often as it takes; to a ``supplemented`` record ``writes`` are
+        added."""
         attempt = 1
         while True:
             try:

@@ -43,9 +43,8 @@ def plan_write(
 
 
 def _mean_themselves(names: Sequence[str]) -> bool:
-    """Return whether PySpark's ``mapInArrow``, which looks each column up as SQL does, finds it by
-    its name: ``a.b`` is a field of ``a``, ``*`` is all columns, and ``A`` may be ``a``.
-    """
+    """Return whether ``mapInArrow``, which looks columns up as SQL does, finds each by its name:
+    ``a.b`` is a field of ``a``, ``*`` all columns, and ``A`` may be ``a``."""
     return all(map(_WORD.fullmatch, names)) and len({name.lower() for name in names}) == len(names)
 
 

@@ -303,10 +303,8 @@ class TwoPhaseTarget(Target):
         )
 
     def _committables(self, record: LedgerRecord) -> list[Any]:
-        """Return the committables of a record.
-
-        :raises LedgerUnreadable: they are not this sink's, or of a newer version of it.
-        """
+        """Return a record's committables. :raises LedgerUnreadable: of another sink or a newer
+        version."""
         output = record.outputs.get(self.kind)
         if output is None or (output.kind, output.version) != (self.kind, _FORMAT):
             raise foreign_output_error(record)

@@ -131,11 +131,8 @@ class Ranges:
         """
 
     def beginning(self) -> Offset:
-        """Return where a new query begins.
-
-        :raises SourceFailed, SourceContractViolated: the source's ``start`` raised, or returned no
-            position.
-        """
+        """Return where a new query begins. :raises SourceFailed, SourceContractViolated: its
+        doing."""
         with calling("start()"):
             position = self._source.start()
         return Offset(logged_position(position, "start()"), identity=self._identity())

@@ -158,11 +158,8 @@ class SourceReader(DataSourceStreamReader):
         return self._end
 
     def _wait_for_the_next_poll(self) -> None:
-        """Sleep until the source may be asked again.
-
-        Without a processing-time trigger Spark asks a hundred times a second
-        (spark.sql.streaming.pollingDelay).
-        """
+        """Sleep until the source may be asked: without a processing-time trigger Spark asks a
+        hundred times a second (spark.sql.streaming.pollingDelay)."""
         if self._idle_since is not None and not self.until_none_is_left:
             time.sleep(max(0.0, self._idle_since + self._poll_seconds - time.monotonic()))
 

@@ -194,11 +194,8 @@ def _is_whole(value: Any) -> bool:
 
 
 def _floating(bits: int) -> Check:
-    """Return the check for floating-point numbers of ``bits`` bits.
-
-    A float is rounded to them, as it is where it is written in a program; a whole number is exact,
-    or refused.
-    """
+    """Return the check for numbers of ``bits`` bits: a float is rounded, as in a program; a whole
+    number is exact, or refused."""
 
     def checked(value: Any) -> float:
         if isinstance(value, float):

@@ -97,10 +97,7 @@ class ForeachBatchSink(ABC):
         return [self._checked(frame, where)]
 
     def _dead_letters(self, frame: DataFrame) -> Write:
-        """Return the write of records that a format could not read.
-
-        :param frame: with the columns ``engine.decoding.DEAD_LETTER``.
-        """
+        """Return the write of records that a format could not read (``decoding.DEAD_LETTER``)."""
         raise UnsupportedQuery(
             f"the query sets records aside that it cannot read, and {type(self).__name__} has no "
             "place for them",
@@ -200,9 +197,8 @@ class ForeachBatchSink(ABC):
         return self._new_target(policy)
 
     def newest_record(self) -> LedgerRecord | None:
-        """Return the newest record of the pipeline's ledger, without touching a copy that runs;
-        None: there is none, or it is not certain.
-        """
+        """Return the ledger's newest record, disturbing no copy; None: there is none, or not
+        certainly."""
         with closing(self._new_target(self._policy)) as target:
             return target.peek()
 

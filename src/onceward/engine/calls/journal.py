@@ -303,11 +303,8 @@ class CallMemory:
         journal.add(FailedCall(number, kind, paragraph(error), run_id))
 
     def check_frames(self, running: RunningBatch, writes: Sequence[Write]) -> None:
-        """Check that a call which tries again has the frames of the one that failed.
-
-        :raises UnsupportedQuery: other frames would commit the batch without the rows of the
-            first.
-        """
+        """Raise UnsupportedQuery where a call tries again with other frames than the one that
+        failed: they would commit the batch without its rows."""
         number, frames = self.failed_frames or (None, None)
         if number == running.batch.batch_id and frames != _fingerprints(writes):
             raise other_frames(running.batch)

@@ -137,9 +137,8 @@ def _missing_writes(
 def _may_be_chance(
     outcome: ReplayOutcome, writes: Sequence[Write], committed: Sequence[FrameWritten]
 ) -> bool:
-    """Return whether the program may be the same, and its plan have other rows each time. A dead
-    letter that can be read now is none of that: the state would have it as well.
-    """
+    """Return whether the program may be the same, and its rows others each time. Not so a dead
+    letter that can be read now: the state would have it as well."""
     same_frames = [write.where for write in writes] == [frame.where for frame in committed]
     may_be = outcome is ReplayOutcome.OTHER_ROWS or (
         outcome is ReplayOutcome.MORE_FRAMES and same_frames

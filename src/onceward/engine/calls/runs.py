@@ -66,11 +66,8 @@ def memory(key: RunKey) -> CallMemory:
 
 
 def error_in(run_id: str) -> OncewardError | None:
-    """Return the error that a call met last in that run, if none has succeeded since.
-
-    Of several sinks' errors the most severe one: a sink that was fenced must not come back because
-    another one, too, has met an error.
-    """
+    """Return the error that a call met last in that run, if none has succeeded since; of several
+    sinks' the most severe: who was fenced must not come back for another's error."""
     with _lock:
         met = [memory.error for key, memory in reversed(_memories.items()) if key.run_id == run_id]
     errors = [error for error in met if error is not None]

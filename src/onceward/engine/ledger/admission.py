@@ -177,11 +177,8 @@ def is_refused_in_any_case(
 def loses_dead_letters(
     sources: tuple[SourceRange, ...], newest: LedgerRecord | None, resume: Resume, run_id: str
 ) -> bool:
-    """Return whether dead letters are lost by writing a batch ``AFTER_SKIPPED``.
-
-    A function may skip a batch that has no rows for it; what a format could not read in that batch
-    it never saw.
-    """
+    """Return whether a batch ``AFTER_SKIPPED`` loses dead letters: a function skips a batch
+    without rows for it, and never saw what a format could not read."""
     # "skip_missing" is about what an earlier run has skipped, not this one.
     excused = resume == "skip_missing" and (newest is None or newest.run_id != run_id)
     return not excused and (newest is None or not begins_at_end(sources, newest, new_allowed=True))

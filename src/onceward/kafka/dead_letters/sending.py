@@ -179,12 +179,9 @@ class Sender:
         self.replayed = parse_replayed(newest, self._topic.name, self._topic.id)
 
     def _was_committed(self, error: OncewardError) -> bool:
-        """End the transaction, whatever state it is in, and look into the ledger: was it carried
-        out after all?
-
-        ``settle`` claims the next epoch first, which a late ``EndTxn`` cannot pass, so that what
-        is read is final.
-        """
+        """End the transaction, whatever its state; return whether it was carried out after all.
+        ``settle`` claims the next epoch first, which a late ``EndTxn`` cannot pass: what is read
+        is final."""
         try:
             with events.step(events.ABORT, topic=self._topic.name):
                 newest = self._chain.settle(confirm=False)

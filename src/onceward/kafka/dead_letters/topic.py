@@ -70,10 +70,8 @@ class DeadLetterTopic:
             yield from self.letters(where)
 
     def replayed(self, ledger_topic: str) -> Replayed:
-        """Read what the ledger says of replays, without disturbing one that runs.
-
-        :raises AccessDenied, BrokerUnreachable, LedgerUnreadable: …
-        """
+        """Read what the ledger says of replays, disturbing none. :raises AccessDenied,
+        BrokerUnreachable, LedgerUnreadable: …"""
         newest = LedgerTopic(self._client, ledger_topic, chain_name(self.name)).newest()
         return parse_replayed(newest, self.name, self.id)
 

@@ -88,12 +88,8 @@ class KafkaChain(Chain):
         return newest
 
     def _doubt_a_strange_writer(self, newest: LedgerRecord | None) -> None:
-        """Warn of a record by an unexpected producer. A transactional id keeps its producer id
-        until it expires (then it begins at epoch 0) or its epochs run out.
-
-        So this can be right, and nobody can tell any more: the coordinator does not know what an
-        id had before.
-        """
+        """Warn of a record by an unexpected producer, which may be right: a transactional id keeps
+        its producer id until it expires (then it begins at epoch 0) or its epochs run out."""
         ours = self.transaction.identity
         if newest is None or newest.attempt.owner == ours.producer_id or ours.epoch == 0:
             return
@@ -119,10 +115,8 @@ class KafkaChain(Chain):
         return newest
 
     def _cut_off(self, known: int) -> LedgerBehind:
-        """Return the error for a ledger that ends before the sequence that its owner knows.
-
-        :raises LedgerOutdated: it does not, but a broker that no longer leads it was asked.
-        """
+        """Return the error for a ledger that ends before the sequence known. :raises
+        LedgerOutdated: it does not, but a broker that no longer leads it was asked."""
         self.confirm()
         what = (
             f"ended with sequence {known} and now ends with {self._committed}: the topic was "
@@ -181,12 +175,8 @@ class KafkaChain(Chain):
             )
 
     def _outdated(self) -> bool:
-        """Return whether there is a record that is neither known nor, after a commit in doubt, of
-        our own attempt.
-
-        Who asks is not sure to be the owner still; so what this read says is confirmed with the
-        next record.
-        """
+        """Return whether there is a record that is neither known nor of our own attempt in doubt.
+        Who asks may not be the owner: the next record confirms what was read."""
         self._confirmed = False
         peeked = self._topic.peek()
         ours = AttemptId(*self.transaction.identity)

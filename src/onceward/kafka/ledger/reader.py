@@ -83,11 +83,7 @@ class LedgerTopicReader:
         return [decode(value, where=where) for value in reversed(values)]
 
     def _partitions(self, age_s: float = 0.0) -> int:
-        """Return how many there are, as of ``age_s`` ago at most. A topic that was created again
-        is another one.
-
-        :raises TopicMissing: …
-        """
+        """Return how many there are, as of ``age_s`` ago at most. :raises TopicMissing: …"""
         now = surroundings.monotonic()
         if now - self._asked_at >= age_s:
             topic_id = self._client.topic_ids([self._topic]).get(self._topic, "")

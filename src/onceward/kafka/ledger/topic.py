@@ -104,9 +104,8 @@ class LedgerTopic:
         self._warn_if_thin(int(policy.get("min.insync.replicas") or 1))
 
     def _create(self) -> None:
-        """Create the topic with three replicas where there are so many brokers, whatever the
-        broker's default, which often is one.
-        """
+        """Create the topic with three replicas where there are so many brokers; the default may be
+        one."""
         replicas = min(_REPLICAS, len(self._client.brokers()))
         # Two of two would let the loss of either broker stop every pipeline, and one of three
         # could lose its record.
@@ -128,9 +127,8 @@ class LedgerTopic:
     def _create_with_less(
         self, replicas: int, wishes: Mapping[str, tuple[str, ...]], refusal: OncewardError
     ) -> None:
-        """Create the topic in a managed cluster, which has limits of its own. Which of the wishes
-        it refuses it says when asked for each alone.
-        """
+        """Create the topic in a managed cluster, asking for each wish alone which of them it
+        refuses."""
 
         def takes(replication: int, **wish: str) -> bool:
             configs = {**_REQUIRED, **wish}
@@ -274,11 +272,9 @@ class LedgerTopic:
         return _Found(record, int(json.loads(value).get(_PARTITIONS, 0)))
 
     def _refuse_what_others_wrote(self, readers: Iterable[KeyReader]) -> None:
-        """Refuse a ledger with nothing of ours, but something of somebody else's: it may have made
-        compaction remove ours.
-
-        A tombstone says that somebody wants the pipeline forgotten, and is taken for no record.
-        """
+        """Refuse a ledger with nothing of ours, but something of somebody else's, which may have
+        made compaction remove ours. A tombstone is no record: somebody wants the pipeline
+        forgotten."""
         for reader in readers:
             if reader.strange is not None and reader.strange.value is not None:
                 raise LedgerUnreadable(
@@ -351,10 +347,8 @@ def is_its_writers(batch: RecordBatch, record: Record) -> bool:
 
 
 def _newest_record(found: Iterable[_Found | None]) -> LedgerRecord | None:
-    """Return the newest of records. Of one sequence, as which a batch is decided, published part
-    by part and finished, the newest is in the place that the key came to last, since who has seen
-    fewer partitions has been replaced by who has seen more.
-    """
+    """Return the newest of records; of one sequence the one where the key came to last: who has
+    seen fewer partitions has been replaced by who has seen more."""
 
     def age(each: _Found) -> tuple[int, int, bool]:
         return each.record.sequence, each.partitions, each.record.state is RecordState.FINISHED

@@ -148,11 +148,8 @@ class KafkaSourceIdentity:
         return _Question(clients, source.index if len(clients) > 1 else None)
 
     def _topic_ids(self, question: _Question, topics: set[str]) -> dict[str, str]:
-        """Ask for the ids by a login that may see the topics: the one that could last, or else the
-        newest that can.
-
-        :raises OncewardError: what the first one was refused with, if all were.
-        """
+        """Ask for the ids by a login that may see the topics: the one that last could, or the
+        newest that can. :raises OncewardError: what the first was refused with, if all were."""
         refused: OncewardError | None = None
         could = self._could.get(question.source)
         for client in sorted(question.clients, key=lambda one: one is not could) if topics else ():

@@ -210,9 +210,7 @@ def _must_answer(client: KafkaClient) -> None:
 
 
 def _knows_the_login(client: ClientSettings, spark_options: Mapping[str, str]) -> bool:
-    """Return whether our client logs in where Spark's reader does; not so, where that is told how,
-    or where, in a way of its own.
-    """
+    """Return whether our client logs in as Spark's reader does, which may be told another way."""
     # With tokens both are told: the reader's come from Java
     own = any(name.lower().startswith(_LOGINS) for name in spark_options)
     return client.oauth_token_provider is not None or not own

@@ -496,12 +496,8 @@ def _one_coordinator(answer: Any) -> Any:
 
 
 def _sharing_key(settings: ClientSettings) -> str:
-    """Return a key that is equal for equal settings, also for those that arrived again with
-    another task.
-
-    A token provider counts by the name that its settings gave it, and not by what it holds: one
-    that remembers its token would look like another with every refresh.
-    """
+    """Return a key that is equal for equal settings, wherever they come from. A token provider
+    counts by its settings' name for it, not by a token that it remembers."""
     return hashlib.sha256(pickle.dumps(replace(settings, oauth_token_provider=None))).hexdigest()
 
 

@@ -186,9 +186,8 @@ class Connections:
             )
 
     def nodes(self) -> Sequence[NodeId]:
-        """Return every node that could be asked: brokers that are connected first, then other
-        known ones, then the bootstrap servers.
-        """
+        """Return every node that could be asked: connected brokers, other brokers, bootstrap
+        servers."""
         connected = self._loop.manager.connected
         return [*sorted(self._brokers, key=lambda node: node not in connected), *self._bootstrap]
 

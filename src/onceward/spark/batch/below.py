@@ -194,10 +194,7 @@ def is_repeatable(frame: DataFrame) -> bool:
 
 
 def _repeats(plan: Any, batch: int) -> bool:
-    """Return whether all rows that ``plan`` reads are the batch's, none of them drawn by lot.
-
-    :param batch: the RDD that Spark hands to the function.
-    """
+    """Return whether all rows that ``plan`` reads are of the RDD ``batch``, none drawn by lot."""
     kind = plan.getClass().getSimpleName()
     children = _children(plan)
     if children:

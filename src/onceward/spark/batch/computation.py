@@ -27,11 +27,8 @@ class Computation:
 
     @contextmanager
     def read_once(self, frame: DataFrame) -> Iterator[None]:
-        """Watch the one job inside the block that computes ``frame``.
-
-        :raises ComputationsMixed: it may have been two computations (see
-            :meth:`Shuffles.read_once`).
-        """
+        """Watch the one job inside that computes ``frame``. :raises ComputationsMixed: it may have
+        been two computations (:meth:`Shuffles.read_once`)."""
         if self._readers is None:
             self._readers = Readers(frame.sparkSession.sparkContext)
         with self._shuffles.read_once(frame):
@@ -43,9 +40,7 @@ class Computation:
         self._readers.add(frame)
 
     def must_be_one(self) -> None:
-        """Check, after the last job, that the batch is of one computation.
-
-        :raises ComputationsMixed: its frames may have read two results of a persisted one.
-        """
+        """Check, after the last job. :raises ComputationsMixed: frames may have read two results
+        of a persisted one."""
         if self._readers is not None:
             self._readers.must_have_seen_the_same()

@@ -146,9 +146,8 @@ def _damaged_checkpoint(causes: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _dead_worker(causes: Sequence[Thrown]) -> OncewardError | None:
-    """Return the error for a Python worker that has ended without a word (``PythonRunner``), or
-    the daemon that starts them (``PythonWorkerFactory``).
-    """
+    """Return the error for a Python worker (``PythonRunner``), or the daemon that starts them
+    (``PythonWorkerFactory``), that ended without a word."""
     dead = next(
         (one for one in causes if one.is_a("SparkException") and one.message.startswith(_DEAD)),
         None,
@@ -277,12 +276,8 @@ def _what_workers_lack(causes: Thrown) -> str | None:
 
 
 def _raised_before_any_row(message: str) -> str:
-    """Return the line that names the exception of a worker that failed while it read its function;
-    else nothing.
-
-    A traceback begins with its frames, which are indented; the first line that is not names the
-    exception. Only from there on can there be words of a record.
-    """
+    """Return the line that names what a worker raised while it read its function; else nothing. It
+    is the first that is not indented; only from there on can words of a record come."""
     lines = message.lstrip().splitlines()
     frames = 1
     while frames < len(lines) and lines[frames].startswith("  "):

@@ -12,11 +12,8 @@ from onceward.errors import ConfigurationError
 
 
 def names_are_utf8(session: SparkSession | None = None) -> bool:
-    """Return whether this JVM can write any text in a file's name. Where it cannot, neither can
-    those of executors started alike.
-
-    :param session: None: the active one.
-    """
+    """Return whether this JVM, and so executors started alike, can write any text in a file's
+    name. :param session: None: the active one."""
     session = session or SparkSession.getActiveSession()
     return session is None or _encoding(session).upper() in ("UTF-8", "UTF8")
 

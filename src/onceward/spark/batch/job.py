@@ -104,11 +104,8 @@ def _task_count(frame: DataFrame) -> int:
 
 @contextmanager
 def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
-    """Cancel the jobs of this thread inside the block soon after ``lost`` has a reason.
-
-    :raises JobInterrupted: the job failed while the query is being stopped, or somebody else has
-        cancelled it.
-    """
+    """Cancel this thread's jobs inside soon after ``lost`` has a reason. :raises JobInterrupted:
+    the query is being stopped, or somebody else has cancelled the job."""
     context = frame.sparkSession.sparkContext
     tag = f"onceward-{uuid.uuid4()}"
     done = threading.Event()

@@ -123,12 +123,8 @@ def _drop(context: SparkContext, rdds: Any) -> None:
 
 
 def _persisted_behind(frame: DataFrame) -> Counter[int]:
-    """Return the persisted RDDs that ``frame`` is computed from, directly or not, and how often
-    each is read.
-
-    Parents are older than their children, so that the walk ends at the oldest persisted one;
-    without any there is none.
-    """
+    """Return the persisted RDDs that ``frame`` is computed from, and how often each is read.
+    Parents are older than their children: the walk ends at the oldest persisted one."""
     persisted = _persisted(frame.sparkSession.sparkContext)
     found: Counter[int] = Counter()
     if not persisted:

@@ -184,11 +184,8 @@ def checkpoint_files(frame: DataFrame, pipeline: PipelineId) -> CheckpointFiles:
 
 
 def current_run_id(frame: DataFrame) -> str:
-    """Return the run id of the query that ``frame`` belongs to; empty outside a streaming query.
-
-    Not the job group of the query's thread, although Spark sets that to the run's id: a function
-    may set another.
-    """
+    """Return the run id of the query of ``frame``; empty outside of one. Not the thread's job
+    group, which Spark sets to it: a function may set another."""
     execution = query_by_id(frame)
     return "" if execution is None else str(execution.runId().toString())
 

@@ -171,11 +171,8 @@ def _shuffle_ids(rdd: Any, scheduler: Any) -> set[int]:
 
 
 def _taken_back(context: Any, tracker: Any, shuffle: int) -> frozenset[str]:
-    """Return the outputs of ``shuffle`` that Spark has unregistered, by their identity in the JVM.
-
-    A shuffle that has not been registered has lost nothing, nor has one without map tasks (a batch
-    without data).
-    """
+    """Return outputs of ``shuffle`` that Spark has unregistered, by identity in the JVM; none of
+    one that is not registered, or has no map tasks (a batch without data)."""
     status = tracker.shuffleStatuses().get(shuffle)
     if status.isEmpty():
         return _NOTHING_LOST

@@ -70,12 +70,8 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
 
 
 def _unwritable(causes: Sequence[Thrown]) -> Thrown | None:
-    """Return what says of a name that it cannot be written, if the JVM's locale has not all
-    letters.
-
-    A task that is tried again under the name that the first try has mangled says that the file is
-    there.
-    """
+    """Return what says that a name cannot be written, if the JVM's locale lacks letters. A task
+    that tries again under the mangled name says that the file is there."""
     there = has_kind(causes, "FileAlreadyExistsException")
     if there is not None and there.message.isascii() and "?" not in there.message:
         there = None
@@ -116,9 +112,8 @@ def _row_refused(
 
 
 def _names_no_folder(causes: Sequence[Thrown], partition_by: Sequence[str]) -> str | None:
-    """Return the partition column by whose value a folder that a disk has refused has a name that
-    none takes. Object stores have no folders, and longer names.
-    """
+    """Return the partition column whose value is no name of a folder, as a disk has refused it.
+    Object stores have no folders, and longer names."""
     refused = filter(None, (_REFUSED_FOLDER.match(one.message) for one in causes))
     for piece in "/".join(found[1] for found in refused).split("/"):
         column = unquote(piece.partition("=")[0])

@@ -198,9 +198,8 @@ class IcebergTable:
             )
 
     def _names_a_catalog(self) -> bool:
-        """Return whether the session has the catalog: for one that it lacks, as for one that is
-        away, Spark asks its own (``REQUIRES_SINGLE_PART_NAMESPACE``).
-        """
+        """Return whether the session has the catalog; without it, or while it is away, Spark asks
+        its own (``REQUIRES_SINGLE_PART_NAMESPACE``)."""
         parts = self.name.split(".")
         return (
             len(parts) < 3

@@ -83,11 +83,8 @@ class TaskConnection:
             return b""
 
     def send(self, op: Op, payload: bytes = b"") -> None:
-        """Send a frame, unless the task was told to stop: then only DONE is still of interest.
-
-        A connection that does not take it is hung up; the thread that reads from it then records
-        the loss.
-        """
+        """Send a frame; once the task was told to stop only DONE. Where it does not take it, hang
+        up: the thread that reads then records the loss."""
         with self._sending:
             if not self._stopped or op is Op.DONE:
                 self._send(op, payload)

@@ -358,9 +358,8 @@ class _Send:
         return node
 
     def _refresh_leaders(self) -> None:
-        """Ask where the leaders of partitions that failed are now. No answer is no reason to stop:
-        the deadline is.
-        """
+        """Ask for the leaders of partitions that failed. Without an answer only the deadline ends
+        it."""
         if not self._stale_topics:
             return
         topics, self._stale_topics = self._stale_topics, set()
@@ -446,9 +445,8 @@ class _Send:
 
 
 def _broker_words(answer: Any) -> str | None:
-    """Return what the broker says of single records that it would not take (KIP-467), or else of
-    the partition: those words only repeat the records'.
-    """
+    """Return what the broker says of single records (KIP-467), or else of the partition, which
+    only repeats them."""
     records = [
         f"record {r.batch_index}: {r.batch_index_error_message}"
         for r in (answer.record_errors or ())[:3]

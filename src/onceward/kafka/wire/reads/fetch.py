@@ -70,11 +70,8 @@ def fetch(
 
 
 def batches_from(position: int, answer: Any) -> list[RecordBatch]:
-    """Return the record batches of an answer; the first may begin before ``position``, which it
-    holds.
-
-    :raises CorruptRecords: …
-    """
+    """Return an answer's batches; the first may begin before ``position``. :raises CorruptRecords:
+    …"""
     records = answer.responses[0].partitions[0].records
     return [batch for batch in read_batches(records or b"") if batch.last_offset >= position]
 

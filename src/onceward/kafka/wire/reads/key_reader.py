@@ -48,9 +48,7 @@ def newest_committed(
     decided_only: bool = False,
     timeout_ms: int = 60_000,
 ) -> bytes | None:
-    """Return the value of the newest committed record with ``key``: :meth:`KeyReader.newest` of a
-    reader of its own.
-    """
+    """Return the newest committed value of ``key``, by a reader of its own."""
     reader = KeyReader(client, TopicPartition(topic, partition), key)
     return reader.newest(decided_only=decided_only, timeout_ms=timeout_ms)
 

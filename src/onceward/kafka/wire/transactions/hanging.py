@@ -77,9 +77,8 @@ def _key(producer: OpenProducer) -> tuple[TopicPartition, int, int]:
 def _owners(
     client: KafkaClient, producer_ids: Collection[int]
 ) -> dict[tuple[int, TopicPartition], str]:
-    """Return the transactional ids that have a partition in a transaction of these producers,
-    whatever its state: one that is being committed is still open in the partitions left.
-    """
+    """Return the ids that have a partition in a transaction of these producers, in any state: one
+    that is being committed is still open in the partitions left."""
     leaders = client.topic_partitions([_LOG])[_LOG]
     if NO_LEADER in leaders.values():
         raise BrokerUnreachable(

@@ -435,9 +435,8 @@ class Transaction:
         raise timeout_too_large(self._client, self.timeout_ms) from refused
 
     def _is_forgotten(self) -> bool:
-        """Ask after a pause whether the id has expired, and our next epoch with it: the first
-        ``Produce`` would find out, and fail.
-        """
+        """Return, after a pause, whether the id has expired, which the first ``Produce`` would
+        meet."""
         return self._given_at.age_ms() >= _IDLE_MS and self._owner.is_unknown()
 
     def _recover(self) -> None:
@@ -461,10 +460,7 @@ class Transaction:
         self.version = version
 
     def _require_no_newer_owner(self) -> None:
-        """Check before ``InitProducerId`` with our own identity.
-
-        :raises Fenced: somebody else has the last word.
-        """
+        """Check before ``InitProducerId`` as ourselves. :raises Fenced: somebody else is newer."""
         if (newer := self._owner.newer_owner(self.identity, self._outdated)) is not None:
             raise self._fenced(newer) from newer
 
