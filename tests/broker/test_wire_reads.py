@@ -13,7 +13,7 @@ import pytest
 from onceward.errors import BrokerUnreachable, LedgerUndecided, TopicMissing
 from onceward.ids import TopicPartition
 from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.reads.key_reader import newest_committed
+from onceward.kafka.wire.reads.key_reader import KeyReader
 from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
 from onceward_testing import LocalKafka
 from support.wire_fixtures import Writer, appends_to, fragments
@@ -41,11 +41,8 @@ class Keeper(Writer):
         self.producer().send(appends_to(self.ledger, fragments([value], key=self.key.encode())))
 
     def newest(self, *, decided_only: bool = False, timeout_ms: int = 20_000) -> bytes | None:
-        topic, partition = self.ledger
-        key = self.key.encode()
-        return newest_committed(
-            self.client, topic, partition, key, decided_only=decided_only, timeout_ms=timeout_ms
-        )
+        reader = KeyReader(self.client, self.ledger, self.key.encode())
+        return reader.newest(decided_only=decided_only, timeout_ms=timeout_ms)
 
 
 def test_the_newest_committed_value_counts_and_aborted_ones_do_not(

@@ -30,7 +30,7 @@ from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.conversation import Refused
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.options.settings import ClientSettings, ProducerSettings
-from onceward.kafka.wire.reads.key_reader import newest_committed
+from onceward.kafka.wire.reads.key_reader import KeyReader
 from onceward.kafka.wire.reads.offsets import LATEST, committed_offsets, list_offsets
 from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator
 from onceward.kafka.wire.transactions.states import State
@@ -201,7 +201,7 @@ def test_a_commit_without_any_answer_is_in_doubt_and_the_log_decides(
 
     losing.lose("EndTxnRequest", lambda _: "")
     transaction.recover()
-    value = newest_committed(losing, topic, 0, b"me")
+    value = KeyReader(losing, TopicPartition(topic, 0), b"me").newest()
     assert value == (b"first" if committed else None)
     writer.commit({TopicPartition(topic, 0): [b"second"]})
     assert visible() == ([b"first", b"second"] if committed else [b"second"])

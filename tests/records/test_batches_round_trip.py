@@ -19,11 +19,13 @@ from record_strategies import (
     record_lists,
 )
 
-from onceward.kafka.records.batch import encode_fragments, encode_partitions, next_sequence, stamp
+from onceward.kafka.records.batch import encode_fragments, encode_runs, next_sequence, stamp
 from onceward.kafka.records.checksum import ContentChecksum
+from onceward.kafka.records.columns import RecordColumns
 from onceward.kafka.records.compression import Codec
 from onceward.kafka.records.partitioner import group_by_partition
 from onceward.kafka.records.reader import read_batches
+from support.plain_checksum import checksum_of
 
 
 def encode(records, codec=Codec.NONE, batch_bytes=1_000_000, *, padded=False):
@@ -82,9 +84,7 @@ def test_the_checksum_is_that_of_the_plain_records(records, batch_bytes, padded)
     combined = ContentChecksum.EMPTY
     for fragment in encode(records, batch_bytes=batch_bytes, padded=padded):
         combined = ContentChecksum.combine(combined, fragment.checksum)
-    assert combined == ContentChecksum.of_records(
-        (row.key, row.value, row.headers) for row in records
-    )
+    assert combined == checksum_of((row.key, row.value, row.headers) for row in records)
 
 
 @given(record_lists, st.data())
@@ -98,13 +98,12 @@ def test_encoding_all_partitions_at_once_equals_one_call_for_each(records, data)
     )
     columns = columns_of(records)
     settings = {"codec": Codec.NONE, "batch_bytes": 2000, "now_ms": NOW_MS}
-    at_once = encode_partitions(columns, partitions, **settings)
-    one_by_one = [
-        (p, encode_fragments(rows, **settings))
-        for p, rows in group_by_partition(columns, partitions)
-    ]
-    assert [p for p, _ in at_once] == [p for p, _ in one_by_one]
-    for (_, ours), (_, theirs) in zip(at_once, one_by_one, strict=True):
+    groups = [rows for _, rows in group_by_partition(columns, partitions)]
+    ends = np.cumsum([len(rows) for rows in groups]).tolist()
+    at_once = encode_runs(RecordColumns.concat(groups), ends, **settings) if groups else []
+    for ours, theirs in zip(
+        at_once, (encode_fragments(rows, **settings) for rows in groups), strict=True
+    ):
         # Where batches part may differ by a few bytes of estimate; what is in them may not.
         assert [as_plain(r) for b in read_batches(on_the_wire(ours)) for r in b.records] == [
             as_plain(r) for b in read_batches(on_the_wire(theirs)) for r in b.records
@@ -154,9 +153,6 @@ def test_sequences_wrap_from_the_largest_int_to_zero():
 
 
 def test_nothing_to_encode_gives_no_fragments():
-    import numpy as np
-
     empty = columns_of([Plain(b"k", b"v")]).slice(0, 0)
     assert encode_fragments(empty, codec=Codec.NONE, batch_bytes=1000, now_ms=0) == []
-    nowhere = np.empty(0, np.int32)
-    assert encode_partitions(empty, nowhere, codec=Codec.NONE, batch_bytes=1000, now_ms=0) == []
+    assert encode_runs(empty, [], codec=Codec.NONE, batch_bytes=1000, now_ms=0) == []

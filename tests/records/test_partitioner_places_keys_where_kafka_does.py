@@ -18,7 +18,6 @@ from onceward.kafka.records.partitioner import (
     assign_partitions,
     group_by_partition,
     murmur2,
-    order_by_partition,
     partition_of_keys,
 )
 
@@ -120,9 +119,9 @@ def test_groups_hold_every_row_once_in_input_order(partitions):  # 4,464 is 70,0
 
 def test_rows_of_one_partition_are_not_copied():
     columns = columns_of([Plain(b"a", b"b"), Plain(b"c", b"d")])
-    ordered, (run,) = order_by_partition(columns, np.array([3, 3], np.int32))
-    assert ordered is columns
-    assert (run.partition, run.start, run.end) == (3, 0, 2)
+    ((partition, rows),) = group_by_partition(columns, np.array([3, 3], np.int32))
+    assert rows is columns
+    assert partition == 3
 
 
 def test_no_rows_make_no_groups():

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer
 from streaming_pipeline import Pipeline, copy, source_position, source_records
 
-from onceward.kafka.records.checksum import ContentChecksum
 from onceward_testing.topic_reader import end_offsets
+from support.plain_checksum import checksum_of
 
 RECORDS = 300
 
@@ -113,7 +113,7 @@ def the_manifests_are_what_a_reader_finds(pipeline: Pipeline):
                 if m.partition() == int(partition) and first <= m.offset() <= last
             ]
             assert (len(found), found[0].offset(), found[-1].offset()) == (count, first, last)
-            content = ContentChecksum.of_records((m.key(), m.value(), m.headers()) for m in found)
+            content = checksum_of((m.key(), m.value(), m.headers()) for m in found)
             assert content.hexdigest() == checksum
             # I4, seen from the source: the records of a batch are exactly those of its offsets.
             starts, ends = record["sources"][0]["start"], record["sources"][0]["end"]

@@ -16,6 +16,7 @@ from onceward.kafka.records.batch import next_sequence
 from onceward.kafka.records.checksum import ContentChecksum
 from onceward.kafka.sink.sequencer.leases import ReturnedLease
 from onceward.kafka.sink.task_reports import Segment, TaskReport, check, joined, kafka_output
+from support.plain_checksum import checksum_of
 
 P0, P1 = TopicPartition("out", 0), TopicPartition("out", 1)
 
@@ -25,7 +26,7 @@ def attempt(task: int) -> TaskAttempt:
 
 
 def records(values: list[bytes]) -> ContentChecksum:
-    return ContentChecksum.of_records((None, value, None) for value in values)
+    return checksum_of((None, value, None) for value in values)
 
 
 def segment(sequence: int, offset: int, values: list[bytes]) -> Segment:

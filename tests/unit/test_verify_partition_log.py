@@ -10,9 +10,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.kafka.records.checksum import ContentChecksum
 from onceward_verify.ledger import OutputPart
 from onceward_verify.partition_log import Offsets, PartitionLog, RunningChecksum, varint
+from support.plain_checksum import checksum_of
 
 BYTES = st.none() | st.binary(max_size=40)
 HEADERS = st.none() | st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=3)
@@ -43,7 +43,7 @@ def test_the_checksum_is_the_writers_however_the_records_come_in(records, data):
         size = data.draw(st.integers(1, len(rest)))
         running.feed(*map(list, zip(*rest[:size], strict=True)))
         rest = rest[size:]
-    assert running.hexdigest() == ContentChecksum.of_records(records).hexdigest()
+    assert running.hexdigest() == checksum_of(records).hexdigest()
     assert running.count == len(records)
 
 
@@ -102,8 +102,7 @@ def test_every_record_is_tallied_for_the_batch_it_lies_in_or_accounted_for_nowhe
         owned |= set(mine)
         assert tally.count == len(mine)
         assert (
-            tally.hexdigest()
-            == ContentChecksum.of_records([(b"k", b"%d" % o, None) for o in mine]).hexdigest()
+            tally.hexdigest() == checksum_of([(b"k", b"%d" % o, None) for o in mine]).hexdigest()
         )
     assert flat(log.unaccounted.intervals) == {
         offset for offset in visible - owned if 2 <= offset < 50

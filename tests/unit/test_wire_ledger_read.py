@@ -82,7 +82,7 @@ def offsets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("offsets")
 def test_a_new_leader_whose_high_watermark_lags_is_waited_for() -> None:
     leader: Any = Leader([data(0, b"old"), data(1, b"new")], high_watermarks=[1, 1, 1, 1, 1, 1, 2])
-    assert reads.newest_committed(leader, *WHERE, KEY) == b"new"
+    assert reads.KeyReader(leader, WHERE, KEY).newest() == b"new"
 
 
 @pytest.mark.usefixtures("offsets")
@@ -96,7 +96,7 @@ def test_a_process_that_stood_still_while_it_read_has_read() -> None:
 @pytest.mark.usefixtures("offsets")
 def test_an_end_that_compaction_took_away_is_not_waited_for() -> None:
     leader: Any = Leader([data(0, b"old")], high_watermarks=[2])
-    assert reads.newest_committed(leader, *WHERE, KEY) == b"old"
+    assert reads.KeyReader(leader, WHERE, KEY).newest() == b"old"
 
 
 @pytest.mark.usefixtures("offsets")

@@ -90,25 +90,16 @@ def parse_letter(where: TopicPartition, record: Record) -> Letter:
         default=None,
     )
     ours = {} if begin is None else dict(record.headers[begin:])
-    if ours.get(ERROR_CLASS) is None:
-        own = tuple(header for header in record.headers if header[0] != REPLAYED)
-        return Letter(
-            where,
-            record.offset,
-            record.timestamp_ms,
-            record.key,
-            record.value,
-            own,
-            replayed=replayed,
-        )
+    if (error_class := ours.get(ERROR_CLASS)) is None:
+        begin, ours = None, {}
     return Letter(
         where,
         record.offset,
         record.timestamp_ms,
         record.key,
         record.value,
-        headers=tuple(_own(record.headers, begin or 0)),
-        error_class=_text(ours.get(ERROR_CLASS)),
+        headers=tuple(_own(record.headers, begin)),
+        error_class=None if error_class is None else _text(error_class),
         error_message=_text(ours.get(ERROR_MESSAGE)),
         pipeline=_text(ours.get(PIPELINE)),
         source=_source(ours.get(TOPIC), ours.get(PARTITION)),
@@ -123,12 +114,12 @@ def headers_to_feed_back(letter: Letter) -> Headers:
     return (*letter.headers, (REPLAYED, str(letter.replayed + 1).encode()))
 
 
-def _own(headers: Headers, begin: int) -> Iterator[tuple[str, bytes | None]]:
+def _own(headers: Headers, begin: int | None) -> Iterator[tuple[str, bytes | None]]:
     """Yield headers of the record, and what others have added since; ours begin at ``begin``."""
     return (
         (n, v)
         for at, (n, v) in enumerate(headers)
-        if n != REPLAYED and (at < begin or n not in ABOUT)
+        if n != REPLAYED and (begin is None or at < begin or n not in ABOUT)
     )
 
 

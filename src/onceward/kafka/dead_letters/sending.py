@@ -36,15 +36,11 @@ from onceward.kafka.dead_letters.ledger import Replayed, next_record, parse_repl
 from onceward.kafka.dead_letters.letter import Letter, headers_to_feed_back
 from onceward.kafka.dead_letters.topic import DeadLetterTopic
 from onceward.kafka.ledger.chain import KafkaChain
-from onceward.kafka.records.batch import (
-    Fragment,
-    encode_partitions,
-    next_sequence,
-)
+from onceward.kafka.records.batch import Fragment, encode_fragments, next_sequence
 from onceward.kafka.records.checksum import ContentChecksum
 from onceward.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from onceward.kafka.records.compression import parse_codec
-from onceward.kafka.records.partitioner import partition_of_keys
+from onceward.kafka.records.partitioner import group_by_partition, partition_of_keys
 from onceward.kafka.sink.task_reports import PartitionOutput, kafka_output
 from onceward.kafka.wire.appends.producer import Append
 from onceward.kafka.wire.client import KafkaClient
@@ -239,17 +235,17 @@ class Sender:
         self, topic: str, letters: Sequence[Letter], partitions: Any, now_ms: int
     ) -> dict[int, list[Fragment]]:
         limit = self._size_limit(topic)
-        return dict(
-            encode_partitions(
-                _columns(letters),
-                partitions,
+        return {
+            partition: encode_fragments(
+                columns,
                 codec=parse_codec(self._producer.compression),
                 batch_bytes=min(limit, self._producer.batch_bytes),
                 record_bytes=min(limit, self._producer.max_request_bytes),
                 now_ms=now_ms,
                 compression_level=self._producer.compression_level,
             )
-        )
+            for partition, columns in group_by_partition(_columns(letters), partitions)
+        }
 
     def _must_have_keys(self, topic: str, letters: Sequence[Letter]) -> None:
         """Refuse a letter without a key where the topic is compacted, which takes none."""

@@ -19,7 +19,6 @@ from typing import Any
 
 import crc32c
 import numpy as np
-import numpy.typing as npt
 
 from onceward.errors import ConfigurationError, RecordTooLarge
 from onceward.ids import ProducerIdentity
@@ -27,7 +26,6 @@ from onceward.kafka.records.checksum import ContentChecksum
 from onceward.kafka.records.columns import RecordColumns
 from onceward.kafka.records.compression import Codec, check_level, compress
 from onceward.kafka.records.layout import Rows
-from onceward.kafka.records.partitioner import order_by_partition
 from onceward.kafka.records.varint import Int64s, ascending, one_after_the_other
 
 HEADER_BYTES = 61
@@ -91,34 +89,6 @@ def encode_fragments(
         return []
     options = _Options(codec, compression_level, batch_bytes, record_bytes or batch_bytes, now_ms)
     return [fragment for _, fragment in _encoded(columns, [len(columns)], options)]
-
-
-def encode_partitions(
-    columns: RecordColumns,
-    partitions: npt.NDArray[Any],
-    *,
-    codec: Codec,
-    batch_bytes: int,
-    now_ms: int,
-    record_bytes: int | None = None,
-    compression_level: int | None = None,
-) -> list[tuple[int, list[Fragment]]]:
-    """Encode each partition's rows as :func:`encode_fragments` does, all partitions in one go.
-
-    ``partitions`` has the partition of each row. Partitions ascend; each has at least one row, in
-    input order.
-    """
-    ordered, runs = order_by_partition(columns, partitions)
-    fragments = encode_runs(
-        ordered,
-        [run.end for run in runs],
-        codec=codec,
-        batch_bytes=batch_bytes,
-        now_ms=now_ms,
-        record_bytes=record_bytes,
-        compression_level=compression_level,
-    )
-    return [(run.partition, parts) for run, parts in zip(runs, fragments, strict=True)]
 
 
 def encode_runs(

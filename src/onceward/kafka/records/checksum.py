@@ -12,8 +12,6 @@ and verdicts (testing).
 from __future__ import annotations
 
 import functools
-import struct
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,9 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, bit-reversed
-_LENGTHS = struct.Struct(">ii")
-
-Headers = Sequence[tuple[str, "bytes | None"]]
 
 
 class Stretch(NamedTuple):
@@ -78,27 +73,6 @@ class ContentChecksum:
         pairs = zip(first.stretches, second.stretches, strict=True)
         return ContentChecksum(*(a.then(b) for a, b in pairs))
 
-    @staticmethod
-    def of_records(
-        records: Iterable[tuple[bytes | None, bytes | None, Headers | None]],
-    ) -> ContentChecksum:
-        """Return the checksum of plain ``(key, value, headers)`` records, one by one: slow, and
-        easy to believe.
-
-        Encoding does not come this way; tests and verdicts compare the two.
-        """
-        crcs, sizes = [0, 0, 0, 0], [0, 0, 0, 0]
-        for key, value, headers in records:
-            lengths = _LENGTHS.pack(
-                -1 if key is None else len(key), -1 if value is None else len(value)
-            )
-            for i, part in enumerate(
-                (lengths, key or b"", value or b"", headers_section(headers or ()))
-            ):
-                crcs[i] = crc32c.crc32c(part, crcs[i])
-                sizes[i] += len(part)
-        return ContentChecksum(*map(Stretch, crcs, sizes))
-
     @property
     def stretches(self) -> tuple[Stretch, Stretch, Stretch, Stretch]:
         """Return the four, in the order of the fields."""
@@ -108,42 +82,8 @@ class ContentChecksum:
         """Return the four CRCs ``llllllll-kkkkkkkk-vvvvvvvv-hhhhhhhh``, in the fields' order."""
         return "-".join(f"{stretch.crc:08x}" for stretch in self.stretches)
 
-    def to_list(self) -> list[list[int]]:
-        """Return ``[[crc, length], …]``, for JSON, in the order of the fields."""
-        return [list(stretch) for stretch in self.stretches]
-
-    @staticmethod
-    def from_list(items: Sequence[Sequence[int]]) -> ContentChecksum:
-        """Return the checksum that :meth:`to_list` wrote. Raises ValueError for anything else."""
-        if len(items) != 4 or any(len(item) != 2 for item in items):
-            raise ValueError("a content checksum is four pairs of CRC and length")
-        stretches = [Stretch(int(crc), int(length)) for crc, length in items]
-        if any(not 0 <= s.crc < 1 << 32 or s.length < 0 for s in stretches):
-            raise ValueError("a content checksum has unsigned 32-bit CRCs and lengths from 0")
-        return ContentChecksum(*stretches)
-
 
 ContentChecksum.EMPTY = ContentChecksum(*[Stretch(0, 0)] * 4)
-
-
-def headers_section(headers: Headers) -> bytes:
-    """Return one record's headers in the record format (KIP-82, ``DefaultRecord.writeTo``)."""
-    section = bytearray(_varint(len(headers)))
-    for key, value in headers:
-        name = key.encode()
-        section += _varint(len(name)) + name
-        section += _varint(-1) if value is None else _varint(len(value)) + value
-    return bytes(section)
-
-
-def _varint(value: int) -> bytes:
-    zigzag = (value << 1) ^ (value >> 31)
-    out = bytearray()
-    while zigzag > 0x7F:
-        out.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    out.append(zigzag)
-    return bytes(out)
 
 
 # -- CRC combination ------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ lengths costs the same as one length.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -137,27 +136,6 @@ def assign_partitions(key: Any, rows: int, partition_count: int, first: int) -> 
     return partitions
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Rows ``start`` up to ``end``, all of one partition."""
-
-    partition: int
-    start: int
-    end: int
-
-
-def order_by_partition(
-    columns: RecordColumns, partitions: npt.NDArray[Any]
-) -> tuple[RecordColumns, list[Run]]:
-    """Return ``columns`` reordered so that each partition's rows lie together, and where they lie.
-
-    Partitions ascend, each has at least one row, and input order is kept inside each. Rows that
-    all belong to one partition are not copied.
-    """
-    order, runs = _order(partitions)
-    return (columns if order is None else columns.take(order)), runs
-
-
 def group_by_partition(
     columns: RecordColumns, partitions: npt.NDArray[Any]
 ) -> list[tuple[int, RecordColumns]]:
@@ -166,26 +144,20 @@ def group_by_partition(
     Each has memory of its own, which is free when it is dropped (rows that all belong to one
     partition are not copied).
     """
-    order, runs = _order(partitions)
-    if order is None:
-        return [(run.partition, columns) for run in runs]
-    return [(run.partition, columns.take(order[run.start : run.end])) for run in runs]
-
-
-def _order(partitions: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | None, list[Run]]:
-    """Return row numbers sorted by partition; None where there is one partition at most."""
     if len(partitions) == 0:
-        return None, []
+        return []
     counts = np.bincount(partitions)
     last = len(counts) - 1
     if counts[last] == len(partitions):
-        return None, [Run(last, 0, len(partitions))]
+        return [(last, columns)]
     # NumPy sorts 16-bit integers by radix: linear, and stable.
     narrow = partitions.astype(np.uint16 if last < 1 << 16 else np.uint32, copy=False)
+    order = np.argsort(narrow, kind="stable")
     ends = np.cumsum(counts)
-    starts = ends - counts
-    runs = [Run(int(p), int(starts[p]), int(ends[p])) for p in np.flatnonzero(counts)]
-    return np.argsort(narrow, kind="stable"), runs
+    return [
+        (int(p), columns.take(order[ends[p] - counts[p] : ends[p]]))
+        for p in np.flatnonzero(counts)
+    ]
 
 
 def _in_turn(rows: int, partition_count: int, first: int) -> Partitions:

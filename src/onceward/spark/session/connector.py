@@ -228,7 +228,7 @@ def _named(artifact: str, version: str) -> str:
 
 
 def _newest_before(run_ones: tuple[str, ...], version: str) -> str | None:
-    """Return the newest of ``run_ones`` older than ``version``: connectors work on later Sparks."""
+    """Return the newest of ``run_ones`` before ``version``: connectors work on later Sparks."""
     return next((tested for tested in run_ones if _numbers(tested) < _numbers(version)), None)
 
 

@@ -262,7 +262,7 @@ class Certificates:
 
 
 def _files_state(security: Security) -> tuple[object, ...]:
-    """Return a value that differs after each replacement: in place, by renaming, by a link's end."""
+    """Return a value that differs after each replacement: in place, a rename, a link's target."""
     trusted = security.ca_file or (
         None if security.ca_pem else ssl.get_default_verify_paths().cafile
     )

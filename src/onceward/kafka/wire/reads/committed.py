@@ -116,7 +116,7 @@ def committed_records(
 def visible(
     batches: Sequence[RecordBatch], aborted: Iterable[tuple[int, int]]
 ) -> Iterator[Record]:
-    """Yield what a read-committed consumer is given of a ``Fetch``; see :func:`with_fates`. Pure."""
+    """Yield what a read-committed consumer is given of a ``Fetch`` (:func:`with_fates`). Pure."""
     for batch, is_aborted in with_fates(batches, aborted):
         if not is_aborted:
             yield from batch.records

@@ -39,20 +39,6 @@ committed or not.
 """
 
 
-def newest_committed(
-    client: KafkaClient,
-    topic: str,
-    partition: int,
-    key: bytes,
-    *,
-    decided_only: bool = False,
-    timeout_ms: int = 60_000,
-) -> bytes | None:
-    """Return the newest committed value of ``key``, by a reader of its own."""
-    reader = KeyReader(client, TopicPartition(topic, partition), key)
-    return reader.newest(decided_only=decided_only, timeout_ms=timeout_ms)
-
-
 class KeyReader:
     """Reads one key of one partition from the log's start on, and keeps its place in between.
 
