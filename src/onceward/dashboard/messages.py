@@ -16,8 +16,7 @@ from onceward.kafka.dead_letters.letter import Letter, parse_letter
 from onceward.kafka.dead_letters.text import shown
 from onceward.kafka.records.reader import Record, RecordBatch
 from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error
-from onceward.kafka.wire.reads.committed import with_fates
+from onceward.kafka.wire.reads.committed import aborted_in, with_fates
 from onceward.kafka.wire.reads.fetch import batches_from, fetch
 from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
 
@@ -95,13 +94,8 @@ def _fetch(
     try:
         answer = fetch(client, where, position, wait_ms=_WAIT_MS, read_committed=is_decided)
         batches = batches_from(position, answer)
-        part = answer.responses[0].partitions[0]
-        aborted = [
-            (each.first_offset, each.producer_id) for each in part.aborted_transactions or ()
-        ]
+        aborted = aborted_in(answer.responses[0].partitions[0])
         return batches, list(with_fates(batches, aborted))
-    except (Refused, Unanswered) as refused:
-        raise_as_error(refused)
     except OncewardError:
         raise
     except ValueError as error:

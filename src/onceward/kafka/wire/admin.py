@@ -38,6 +38,19 @@ class Caller(Protocol):
     def forget_leaders(self, topics: Iterable[str]) -> None: ...
 
 
+def metadata_request(topics: Sequence[str] | None) -> Any:
+    """Build a request for ``topics``; None: all of them, an empty list means none."""
+    entries = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics or ()]
+    return MetadataRequest(
+        topics=None if topics is None else entries,
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+        min_version=4,
+        max_version=12,
+    )
+
+
 def topic_names(client: Caller) -> list[str]:
     """Return the topics that this principal may describe, without Kafka's internal ones. See
     :meth:`KafkaClient.topic_names`.
@@ -49,18 +62,7 @@ def topic_names(client: Caller) -> list[str]:
     answer = asked(
         Api.METADATA,
         "the list of topics",
-        lambda left_ms: client.call_any(
-            MetadataRequest(
-                # all of them; an empty list means none
-                topics=None,
-                allow_auto_topic_creation=False,
-                include_cluster_authorized_operations=False,
-                include_topic_authorized_operations=False,
-                min_version=4,
-                max_version=12,
-            ),
-            left_ms,
-        ),
+        lambda left_ms: client.call_any(metadata_request(None), left_ms),
         lambda listed: [getattr(listed, "error_code", 0) or 0],
         Deadline(request_timeout_ms),
     )

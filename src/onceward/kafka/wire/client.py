@@ -15,7 +15,7 @@ import hashlib
 import os
 import pickle
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
@@ -23,17 +23,21 @@ from itertools import count
 from typing import Any, Literal
 from uuid import UUID
 
-from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest
 
 from onceward import patience, surroundings
 from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, TopicMissing
 from onceward.ids import TopicPartition
 from onceward.kafka.wire import admin
 from onceward.kafka.wire.acls import Kind
+from onceward.kafka.wire.admin import metadata_request
 from onceward.kafka.wire.connections import ConnectionLost, Connections, NoToken
 from onceward.kafka.wire.conversation import (
     Answered,
+    Code,
     Refused,
+    Resources,
+    Send,
     Unanswered,
     converse,
     raise_as_error,
@@ -173,8 +177,8 @@ class KafkaClient:
         }
 
     def _topics_asked(self, wanted: Sequence[str], timeout_ms: float | None = None) -> Any:
-        deadline, turns = self._deadline(timeout_ms), count()
-        missing_until = Deadline(min(2_000, deadline.timeout_ms))
+        timeout_ms, turns = self._timeout_ms(timeout_ms), count()
+        missing_until = Deadline(min(2_000, timeout_ms))
 
         def codes(answer: Any) -> list[int]:
             self._learn(answer)
@@ -188,19 +192,13 @@ class KafkaClient:
                     )
             return [code for _, code in found]
 
-        try:
-            answer = converse(
-                Api.METADATA,
-                f"topics {', '.join(wanted)}",
-                lambda left_ms: self.call_any(
-                    _metadata_request(wanted), left_ms, turn=next(turns)
-                ),
-                codes,
-                deadline,
-            )
-        except (Refused, Unanswered) as outcome:
-            self._raise_as_error(outcome)
-        return answer.topics
+        return self._converse(
+            Api.METADATA,
+            f"topics {', '.join(wanted)}",
+            lambda left_ms: self.call_any(metadata_request(wanted), left_ms, turn=next(turns)),
+            codes,
+            timeout_ms,
+        ).topics
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Ask for the ids of ``topics`` now, spelt as Kafka's tools do; without those of brokers
@@ -248,25 +246,21 @@ class KafkaClient:
             node = self._coordinators.get((kind, key))
         if node is not None:
             return node
-        deadline = self._deadline(timeout_ms)
-        try:
-            answer = converse(
-                Api.FIND_COORDINATOR,
-                f"{kind} {key}",
-                lambda left_ms: self.call_any(
-                    FindCoordinatorRequest(
-                        key=key, key_type=_KEY_TYPES[kind], coordinator_keys=[key], max_version=5
-                    ),
-                    left_ms,
+        answer = self._converse(
+            Api.FIND_COORDINATOR,
+            f"{kind} {key}",
+            lambda left_ms: self.call_any(
+                FindCoordinatorRequest(
+                    key=key, key_type=_KEY_TYPES[kind], coordinator_keys=[key], max_version=5
                 ),
-                lambda found: [
-                    Answered((one := _one_coordinator(found)).error_code, words=one.error_message)
-                ],
-                deadline,
-                resources={Kind.GROUP: key, Kind.TRANSACTIONAL_ID: key},
-            )
-        except (Refused, Unanswered) as outcome:
-            self._raise_as_error(outcome)
+                left_ms,
+            ),
+            lambda found: [
+                Answered((one := _one_coordinator(found)).error_code, words=one.error_message)
+            ],
+            timeout_ms,
+            resources={Kind.GROUP: key, Kind.TRANSACTIONAL_ID: key},
+        )
         found = _one_coordinator(answer)
         node_id: int = found.node_id
         self._connections.learn_broker(node_id, found.host, found.port)
@@ -305,7 +299,7 @@ class KafkaClient:
     def cluster_id(self) -> str:
         """Return Kafka's own id of the cluster, whatever bootstrap server was used."""
         if self._cluster_id is None:
-            self._learn(self._ask(lambda: _metadata_request([])))
+            self._learn(self._ask(lambda: metadata_request([])))
         return self._cluster_id or ""
 
     def reach(self) -> None:
@@ -332,7 +326,7 @@ class KafkaClient:
     def _why_unreachable(self, node: int, timeout_ms: float) -> str:
         """Return why ``node`` does not answer; empty if it does."""
         try:
-            self.call(_metadata_request([]), node, timeout_ms)
+            self.call(metadata_request([]), node, timeout_ms)
         except ConnectionLost as lost:
             return lost.message
         return ""
@@ -409,17 +403,12 @@ class KafkaClient:
 
     def _ask(self, build: Any) -> Any:
         """Send a request that any broker can answer, until one does."""
-        deadline = self._deadline(None)
-        try:
-            return converse(
-                Api.METADATA,
-                "the cluster",
-                lambda left_ms: self.call_any(build(), left_ms),
-                lambda answer: [getattr(answer, "error_code", 0) or 0],
-                deadline,
-            )
-        except (Refused, Unanswered) as outcome:
-            self._raise_as_error(outcome)
+        return self._converse(
+            Api.METADATA,
+            "the cluster",
+            lambda left_ms: self.call_any(build(), left_ms),
+            lambda answer: [getattr(answer, "error_code", 0) or 0],
+        )
 
     def _learn(self, metadata: Any) -> None:
         self._connections.learn_brokers(metadata)
@@ -432,29 +421,36 @@ class KafkaClient:
                         p.partition_index: p.leader_id for p in topic.partitions
                     }
 
-    def _deadline(self, timeout_ms: float | None) -> Deadline:
-        if timeout_ms is None:
-            # A cluster that never answered is probably misnamed: say so soon.
-            timeout_ms = (
-                self.settings.request_timeout_ms
-                if self._reached
-                else self.settings.connect_timeout_ms
-            )
-        return Deadline(timeout_ms)
+    def _timeout_ms(self, timeout_ms: float | None) -> float:
+        # A cluster that never answered is probably misnamed: say so soon.
+        settings = self.settings
+        default = settings.request_timeout_ms if self._reached else settings.connect_timeout_ms
+        return default if timeout_ms is None else timeout_ms
 
-    def _raise_as_error(self, outcome: Refused | Unanswered) -> Any:
-        if (
-            isinstance(outcome, Unanswered)
-            and not self._reached
-            and not isinstance(outcome.lost, NoToken)
-        ):
+    def _converse(
+        self,
+        api: Api,
+        subject: str,
+        send: Send,
+        codes: Callable[[Any], Iterable[Code]],
+        timeout_ms: float | None = None,
+        resources: Resources | None = None,
+    ) -> Any:
+        """Converse, as :func:`asked` does; a cluster that has never answered is named."""
+        deadline = Deadline(self._timeout_ms(timeout_ms))
+        try:
+            return converse(api, subject, send, codes, deadline, resources=resources)
+        except Refused as refused:
+            raise_as_error(refused)
+        except Unanswered as unanswered:
+            if self._reached or isinstance(unanswered.lost, NoToken):
+                raise_as_error(unanswered)
             raise BrokerUnreachable(
                 f"none of bootstrap.servers={','.join(self.settings.bootstrap_servers)} answered: "
-                f"{outcome}",
+                f"{unanswered}",
                 next_step="check bootstrap.servers, security.protocol, and that the brokers are "
                 "up and reachable",
             ) from None
-        raise_as_error(outcome)
 
     def _refuse_after_fork(self) -> None:
         if surroundings.process_id() != self._pid:
@@ -462,18 +458,6 @@ class KafkaClient:
                 "a Kafka client was used in a forked process",
                 next_step="use KafkaClient.shared(settings) there",
             )
-
-
-def _metadata_request(topics: Sequence[str]) -> Any:
-    entries = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
-    return MetadataRequest(
-        topics=entries,
-        allow_auto_topic_creation=False,
-        include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=False,
-        min_version=4,
-        max_version=12,
-    )
 
 
 def _as_kafka_spells(topic_id: UUID) -> str:

@@ -304,7 +304,7 @@ class Epoch:
         if first and self._on_first_lease is not None:
             self._on_first_lease(first)
         for lease in granted:
-            self._publish("started", lease.partition, task, lease.base_sequence)
+            self._publish("started", lease.partition, HeldLease(task, lease.base_sequence, 0.0))
 
     def _release(
         self, connection: TaskConnection, numbered: Sequence[tuple[TopicPartition, int]]
@@ -316,7 +316,7 @@ class Epoch:
                 # Before it is recorded, so that for every probe a lease ends before the next one
                 # begins.
                 try:
-                    self._publish_end("finished", partition, lease, next_sequence=next_sequence)
+                    self._publish("finished", partition, lease, next_sequence=next_sequence)
                 except BaseException as error:  # noqa: BLE001
                     # A probe may raise anything; it is passed on.
                     self._give_up(
@@ -372,7 +372,7 @@ class Epoch:
             connection.stop(self._leases.refusal())
         for partition, lease in lost.items():
             try:
-                self._publish_end("failed", partition, lease, error=self._leases.error)
+                self._publish("failed", partition, lease, self._leases.error, next_sequence=None)
             except BaseException as error:  # noqa: BLE001, PERF203
                 # A probe may raise anything; it is passed on.
                 self.poison("a probe failed", _wrap_error("a probe failed", error))
@@ -384,38 +384,22 @@ class Epoch:
         self.poison(f"{what}: {ours.message}", ours)
 
     def _publish(
-        self, phase: events.Phase, partition: TopicPartition, task: TaskAttempt, base_sequence: int
-    ) -> None:
-        events.publish(
-            events.Event(events.LEASE, phase, self._ids(partition, task, base_sequence))
-        )
-
-    def _publish_end(
         self,
         phase: events.Phase,
         partition: TopicPartition,
         lease: HeldLease,
-        *,
-        next_sequence: int | None = None,
         error: OncewardError | None = None,
+        **more: Any,
     ) -> None:
         ids = {
-            **self._ids(partition, lease.task, lease.base_sequence),
-            "next_sequence": next_sequence,
-        }
-        events.publish(
-            events.Event(events.LEASE, phase, ids, surroundings.monotonic() - lease.since, error)
-        )
-
-    def _ids(
-        self, partition: TopicPartition, task: TaskAttempt, base_sequence: int
-    ) -> dict[str, Any]:
-        return {
             "partition": partition,
-            "task": task,
+            "task": lease.task,
             "producer": self.credentials.identity,
-            "base_sequence": base_sequence,
+            "base_sequence": lease.base_sequence,
+            **more,
         }
+        seconds = None if phase == "started" else surroundings.monotonic() - lease.since
+        events.publish(events.Event(events.LEASE, phase, ids, seconds, error))
 
 
 def _wrap_error(what: str, error: BaseException) -> OncewardError:

@@ -105,20 +105,17 @@ class Sequencer:
         """The reason why the open epoch, or the last one, must be aborted: what a task or
         ``on_first_lease`` raised, else :class:`EpochPoisoned` with the reason. None while all is
         well."""
-        with self._lock:
-            epoch = self._last
+        epoch = self._last
         return epoch.failure if epoch else None
 
     def longest_held(self) -> float:
         """Return for how many seconds the open epoch's oldest lease has been held; 0 for none."""
-        with self._lock:
-            epoch = self._epoch
+        epoch = self._epoch
         return epoch.longest_held() if epoch else 0.0
 
     def poison(self, cause: str | OncewardError) -> None:
         """Stop every task of the open epoch, for a reason of the driver's own (a timeout, say)."""
-        with self._lock:
-            epoch = self._epoch
+        epoch = self._epoch
         if epoch is None:
             return
         if isinstance(cause, OncewardError):
@@ -135,15 +132,13 @@ class Sequencer:
         """Serve a connection that shows the open epoch's token; return whether it does."""
         # A task of epoch N that arrives when N + 1 is open has an old token: it gets nowhere near
         # N + 1.
-        with self._lock:
-            epoch = self._epoch
+        epoch = self._epoch
         if epoch is None or not hmac.compare_digest(token, epoch.credentials.token):
             return False
         epoch.admit(sock, task)
         return True
 
     def _tick(self, now: float) -> None:
-        with self._lock:
-            epoch = self._epoch
+        epoch = self._epoch
         if epoch is not None:
             epoch.tick(now)

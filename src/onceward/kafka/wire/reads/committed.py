@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from onceward.errors import BrokerUnreachable, ResourceError, SourceDataLost
 from onceward.ids import TopicPartition
@@ -20,7 +21,6 @@ from onceward.kafka.records.reader import (
     read_batches,
 )
 from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error
 from onceward.kafka.wire.deadline import Backoff, Deadline
 from onceward.kafka.wire.reads.fetch import (
     EMPTY_ANSWERS,
@@ -68,13 +68,11 @@ def committed_records(
     while (position := skip(position)) < end:
         try:
             answer = fetch(client, where, position, wait_ms=FETCH_WAIT_MS, read_committed=True)
-        except Refused as refused:
-            if refused.code != OFFSET_OUT_OF_RANGE:
-                raise_as_error(refused)
+        except ResourceError as refused:
+            if refused.details.get("code") != OFFSET_OUT_OF_RANGE:
+                raise
             position = _after_retention(client, where, position)
             continue
-        except Unanswered as unanswered:
-            raise_as_error(unanswered)
         try:
             batches = batches_from(position, answer)
         except CorruptRecords as corrupt:
@@ -83,10 +81,7 @@ def committed_records(
                 next_step=corrupt.next_step,
             ) from corrupt
         part = answer.responses[0].partitions[0]
-        aborted = (
-            (each.first_offset, each.producer_id) for each in part.aborted_transactions or ()
-        )
-        for record in visible(batches, aborted):
+        for record in visible(batches, aborted_in(part)):
             if position <= record.offset < end:
                 yield record
         if batches:
@@ -123,7 +118,7 @@ def visible(
 
 
 def with_fates(
-    batches: Sequence[RecordBatch], aborted: Iterable[tuple[int, int]]
+    batches: Iterable[RecordBatch], aborted: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[RecordBatch, bool]]:
     """Yield each batch of data of one answer to ``Fetch``, and whether its transaction was
     aborted. Pure.
@@ -170,24 +165,22 @@ def is_inside_an_aborted_batch(
     :raises BrokerUnreachable: …
     """
 
-    try:
-        answer = fetch(
-            client,
-            partition,
-            position,
-            wait_ms=0,
-            # says what was aborted
-            read_committed=True,
-            take_code_as={OFFSET_OUT_OF_RANGE: 0},
-        )
-    except (Refused, Unanswered) as outcome:
-        raise_as_error(outcome)
+    answer = fetch(
+        client,
+        partition,
+        position,
+        wait_ms=0,
+        # says what was aborted
+        read_committed=True,
+        take_code_as={OFFSET_OUT_OF_RANGE: 0},
+    )
     part = answer.responses[0].partitions[0]
-    aborted = {(each.producer_id, each.first_offset) for each in part.aborted_transactions or ()}
-    for batch in read_batches(part.records or b""):
-        if batch.base_offset < position <= batch.last_offset:
-            return batch.is_transactional and any(
-                producer == batch.producer_id and first <= batch.base_offset
-                for producer, first in aborted
-            )
-    return False
+    fates = with_fates(read_batches(part.records or b""), aborted_in(part))
+    return next(
+        (gone for batch, gone in fates if batch.base_offset < position <= batch.last_offset), False
+    )
+
+
+def aborted_in(part: Any) -> Iterator[tuple[int, int]]:
+    """Return what :func:`with_fates` wants of a partition's answer."""
+    return ((each.first_offset, each.producer_id) for each in part.aborted_transactions or ())

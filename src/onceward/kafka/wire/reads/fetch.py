@@ -17,7 +17,7 @@ from onceward.kafka.records.reader import RecordBatch, read_batches
 from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
-from onceward.kafka.wire.conversation import converse
+from onceward.kafka.wire.conversation import asked
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api
 
@@ -43,7 +43,7 @@ def fetch(
     """Ask the leader until it answers.
 
     :param take_code_as: error codes of the partition that mean another one to this reader.
-    :raises Refused, Unanswered: as ``converse`` does.
+    :raises OncewardError: what the table has for the outcome.
     """
 
     def send(left_ms: float) -> Any:
@@ -58,7 +58,7 @@ def fetch(
         code = fetched.responses[0].partitions[0].error_code
         return [fetched.error_code, take_code_as.get(code, code)]
 
-    return converse(
+    return asked(
         Api.FETCH,
         str(where),
         send,

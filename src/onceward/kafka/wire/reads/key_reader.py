@@ -21,7 +21,6 @@ from onceward.kafka.records.reader import (
     RecordBatch,
 )
 from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error
 from onceward.kafka.wire.deadline import Backoff, Deadline
 from onceward.kafka.wire.reads.fetch import (
     EMPTY_ANSWERS,
@@ -242,17 +241,14 @@ class PartitionReader:
         :param behind: who does not have ``position`` is behind, and somebody else leads: ask who.
         """
 
-        try:
-            answer = fetch(
-                self._client,
-                self.partition,
-                self.position,
-                wait_ms=wait_ms,
-                read_committed=False,
-                take_code_as={OFFSET_OUT_OF_RANGE: NOT_LEADER} if behind else {},
-            )
-        except (Refused, Unanswered) as outcome:
-            raise_as_error(outcome)
+        answer = fetch(
+            self._client,
+            self.partition,
+            self.position,
+            wait_ms=wait_ms,
+            read_committed=False,
+            take_code_as={OFFSET_OUT_OF_RANGE: NOT_LEADER} if behind else {},
+        )
         self._high_watermark = answer.responses[0].partitions[0].high_watermark
         records = answer.responses[0].partitions[0].records
         # A throttled answer is empty, too
