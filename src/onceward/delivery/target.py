@@ -55,7 +55,7 @@ from onceward.errors import (
     summary,
 )
 from onceward.ids import AttemptId, PipelineId
-from onceward.spark.batch.computation import Computation
+from onceward.spark.batch.shuffles import Computation
 
 log = logging.getLogger(__name__)
 

@@ -132,9 +132,7 @@ def take_dead_letters(frame: DataFrame, step: DecodingStep) -> DataFrame:
 
     :raises UnsupportedQuery: the rows below the step cannot be computed a second time.
     """
-    # Computed a second time, beside the query. A union of valid rows and dead letters in the
-    # user's plan would not pass a window or a join, and a user's filter could drop the dead
-    # letters.
+    # A union with valid rows in the user's plan would not pass a window, a join or a filter.
     return step.dead_letters(rows_below(frame, step.tag))
 
 

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from onceward.spark.batch import job
-from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import Computation
 
 _OVERSIZED = "onceward_oversized"
 # Few of them: Spark compiles the plan's code once for each

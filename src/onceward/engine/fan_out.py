@@ -39,9 +39,8 @@ from onceward.engine.target import (
 from onceward.engine.two_phase import TwoPhaseTarget, check_chain_exists
 from onceward.errors import Fenced, OncewardError
 from onceward.ids import AttemptId
-from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
-from onceward.spark.batch.shuffles import Shuffles
+from onceward.spark.batch.shuffles import Computation, Shuffles
 
 _PUBLISHED = "published"
 """In an output's data, of a target that is done before others are."""

@@ -20,8 +20,8 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Prepared
 from onceward.errors import ReportMismatch, summary
 from onceward.ids import AttemptId, PipelineId, chain_prefix
-from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import Computation
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.source_identity import ClientFor
 from onceward.errors import LedgerUnreadable
 from onceward.ids import AttemptId, PipelineId
-from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import Computation
 
 BRANCH = "@"
 """Begins the name of a two-phase target's output, and where frames for it go; those of atomic

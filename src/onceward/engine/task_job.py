@@ -23,7 +23,7 @@ from onceward.engine.task_writer import (
 from onceward.errors import OncewardError
 from onceward.secrecy import unlogged_calls
 from onceward.spark.batch import job
-from onceward.spark.batch.computation import Computation
+from onceward.spark.batch.shuffles import Computation
 
 _WORD = re.compile(r"\w+")
 

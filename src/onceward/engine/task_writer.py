@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from onceward.errors import (
     ConfigurationError,
@@ -31,7 +32,6 @@ from onceward.errors import (
 )
 from onceward.ids import AttemptId, BatchId, PipelineId, TaskAttempt
 from onceward.spark.batch.carried import Carrier
-from onceward.spark.batch.task import this_attempt
 from onceward.spark.session.zip_importers import drop_zip_importers
 
 RESULT_DDL = "partition_id int, task_attempt_id long, rows long, committable string, error string"
@@ -215,6 +215,18 @@ def task_function(
         )
 
     return run
+
+
+def this_attempt() -> TaskAttempt:
+    """Return the task attempt that this code runs in."""
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("this function runs in Spark tasks only")
+    return TaskAttempt(
+        partition_id=context.partitionId(),
+        attempt_number=context.attemptNumber(),
+        task_attempt_id=context.taskAttemptId(),
+    )
 
 
 def _written(open_writer: OpenWriter, task: TaskAttempt, batches: Batches) -> tuple[int, str]:

@@ -47,9 +47,8 @@ from onceward.errors import (
     summary,
 )
 from onceward.ids import AttemptId, PipelineId
-from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
-from onceward.spark.batch.shuffles import Shuffles
+from onceward.spark.batch.shuffles import Computation, Shuffles
 
 log = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from onceward.files.columns import columns_in_files
 from onceward.files.publishing import Publisher
 from onceward.files.settings import FileSinkSettings
 from onceward.ids import AttemptId, chain_mark, chain_prefix
-from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import Computation
 from onceward.spark.files import file_writer
 from onceward.spark.files.file_writer import (
     MAX_RECORDS,

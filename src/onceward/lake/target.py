@@ -23,8 +23,8 @@ from onceward.errors import ConfigurationError, LedgerBehind, PreparedDataLost
 from onceward.ids import AttemptId, chain_mark, chain_prefix
 from onceward.lake.table import LakeTable, Latest, Staged, concatenated
 from onceward.spark.batch import job
-from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import Computation
 
 log = logging.getLogger(__name__)
 

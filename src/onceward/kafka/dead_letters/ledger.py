@@ -198,8 +198,6 @@ def next_record(
 
 
 def _offsets(after: Replayed, topic: str) -> Mapping[str, str]:
-    # All stretches, each time: the ledger topic is compacted to the newest record, and a filter
-    # leaves gaps that no single position can express.
     texts = {
         str(partition): offsets.to_text()
         for partition, offsets in sorted(after.offsets.items())

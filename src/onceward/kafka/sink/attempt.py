@@ -28,8 +28,8 @@ from onceward.kafka.sink.task_reports import (
 )
 from onceward.kafka.sink.tasks_path import TasksPath
 from onceward.kafka.sink.topics import oldest_timestamps
-from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import Computation
 
 
 class KafkaAttempt(Attempt):

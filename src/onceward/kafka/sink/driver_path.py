@@ -28,8 +28,8 @@ from onceward.kafka.sink.task_reports import Segment, Sent, TaskReport, check
 from onceward.kafka.sink.tasks import number, segment
 from onceward.kafka.wire.appends.producer import PartitionProducer
 from onceward.patience import ShouldStop
-from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import Computation
 
 Announce = Callable[[Sequence[TopicPartition]], None]
 

@@ -34,8 +34,8 @@ from onceward.kafka.sink.task_reports import Sent, TaskReport, check
 from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec
 from onceward.kafka.sink.topics import oldest_timestamps
 from onceward.spark.batch import job
-from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import Computation
 
 _LATER_MS = 5_000
 _ADAPTIVE, _SHUFFLE_PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"

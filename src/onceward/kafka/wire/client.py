@@ -167,9 +167,7 @@ class KafkaClient:
         the others in turn, because brokers hear of a new topic one after the other, and one that
         is cut off from the controllers never.
 
-        :raises TopicMissing: naming the topic.
-        :raises AccessDenied: …
-        :raises BrokerUnreachable: …
+        :raises TopicMissing, AccessDenied, BrokerUnreachable: the first names the topic.
         """
         return {
             t.name: {p.partition_index: p.leader_id for p in t.partitions}
@@ -206,9 +204,7 @@ class KafkaClient:
 
         A topic that is deleted and created again under its name has another id (KIP-516).
 
-        :raises TopicMissing: naming the topic.
-        :raises AccessDenied: …
-        :raises BrokerUnreachable: …
+        :raises TopicMissing, AccessDenied, BrokerUnreachable: the first names the topic.
         """
         found = self._topics_asked(sorted(set(topics)))
         return {

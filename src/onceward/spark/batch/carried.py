@@ -1,4 +1,5 @@
-"""Typed errors through Spark, which turns what a Python worker or a plan raises into text.
+"""Typed errors through Spark, which turns what a Python worker or a plan raises into text
+(``PythonException``, ``StreamingQueryException``).
 
 Written where Spark runs Python away from the driver's own process (the reader of a resettable
 source), and into plans that may refuse a row (:mod:`onceward.spark.batch.carried`); read by
@@ -41,8 +42,6 @@ class Carried(Exception):
     """What Spark is shown of an error of ours: its text, and behind it the error itself."""
 
     def __init__(self, error: OncewardError, secret: str = SECRET) -> None:
-        # Spark keeps the text of an exception and drops its type and fields (PythonException,
-        # StreamingQueryException), so the typed error travels in the text.
         encoded = base64.b64encode(zlib.compress(to_json(error).encode())).decode()
         super().__init__(f"{type(error).__name__}: {error} [onceward:{secret}:{encoded}]")
 

@@ -34,8 +34,6 @@ def whole_names(spark: SparkSession, pattern: str) -> str:
     :raises ConfigurationError: no regular expression of Java's, or one that cannot be put in
         parentheses.
     """
-    # SubscribePatternStrategy matches by `findFirstIn`, so `orders-.*` would also read
-    # `old-orders-1`; Kafka's consumers match whole names (Matcher.matches).
     anchored = f"\\A(?:{pattern})\\z"
     try:
         # The other alone would accept `a)|(?:b`, which means something else

@@ -47,7 +47,7 @@ from pyspark.sql import DataFrame
 
 from onceward.errors import ComputationsMixed, OncewardError
 from onceward.spark.batch.job import JobInterrupted
-from onceward.spark.batch.persisted import drop_blocks
+from onceward.spark.batch.persisted import Readers, drop_blocks
 from onceward.spark.session.environment import dag_scheduler, map_output_tracker
 
 
@@ -148,6 +148,36 @@ class Shuffles:
         # of the mix, and the next attempt would read them instead of computing anything.
         drop_blocks(frame)
         return True
+
+
+class Computation:
+    """All jobs of one attempt at a batch: rows of two computations never meet, whatever the sink.
+    ``shuffles`` are kept from batch to batch.
+    """
+
+    def __init__(self, shuffles: Shuffles) -> None:
+        self._shuffles = shuffles
+        self._readers: Readers | None = None
+
+    @contextmanager
+    def read_once(self, frame: DataFrame) -> Iterator[None]:
+        """Watch the one job inside that computes ``frame``. :raises ComputationsMixed: it may have
+        been two computations (:meth:`Shuffles.read_once`)."""
+        if self._readers is None:
+            self._readers = Readers(frame.sparkSession.sparkContext)
+        with self._shuffles.read_once(frame):
+            yield
+
+    def counts(self, frame: DataFrame) -> None:
+        """Note, inside :meth:`read_once` and after the job, that the rows are in the batch."""
+        assert self._readers is not None  # noqa: S101 — made by read_once
+        self._readers.add(frame)
+
+    def must_be_one(self) -> None:
+        """Check, after the last job. :raises ComputationsMixed: frames may have read two results
+        of a persisted one."""
+        if self._readers is not None:
+            self._readers.must_have_seen_the_same()
 
 
 def _shuffle_ids(rdd: Any, scheduler: Any) -> set[int]:

@@ -7,13 +7,10 @@ is there; a name that begins with ``.`` or ``_`` is hidden, as it is to Spark, H
 unless it is a partition (``_a=1``). Where files can be renamed (not in S3), :meth:`Files.move` is
 one atomic step which never replaces anything and never moves into it.
 
-On a local disk this is Python's own ``os``: Hadoop's ``FileSystem.rename`` looks first and renames
-then, moves a folder *into* one that is there and says that all is well, and where renaming fails
-it copies (``RawLocalFileSystem.rename``), which is not atomic; and it syncs nothing. On HDFS it is
-``FileContext.rename``, which the name node carries out in one step or refuses
-(``ClientProtocol.rename2``). In S3 an object is there when its PUT was answered, and every GET and
-LIST from then on tells of it (*Amazon S3 data consistency model*); S3A's streams put it when they
-are closed.
+On a local disk this is Python's own ``os`` (Hadoop syncs nothing there), on HDFS
+``FileContext.rename``; why, stands at each :meth:`Files.move`. In S3 an object is there when its
+PUT was answered, and every GET and LIST from then on tells of it (*Amazon S3 data consistency
+model*); S3A's streams put it when they are closed.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.spark.batch import job
-from onceward.spark.batch.computation import Computation
-from onceward.spark.batch.shuffles import planned_once
+from onceward.spark.batch.shuffles import Computation, planned_once
 from onceward.spark.batch.write_errors import failures_told
 from onceward.spark.session.connector import must_have
 
@@ -98,9 +97,7 @@ def _written(frame: DataFrame, folder: str, how: FileFormat) -> WrittenFiles:
         command = _planned(session, frame, folder, how)
         execution = session._jsparkSession.sessionState().executePlan(command, _all(session))
         execution.assertCommandExecuted()
-    # The command's own count: Spark takes one WriteTaskResult a partition, whatever was attempted.
-    # Counting the files instead would include those of a task attempt that was given up and still
-    # writes; counting the frame again would be a second computation.
+    # Counting files would include those of an attempt that was given up and still writes.
     metrics = _writing(execution.executedPlan()).metrics()
     return WrittenFiles(
         *(

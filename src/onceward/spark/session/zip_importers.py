@@ -32,10 +32,6 @@ def drop_zip_importers() -> None:
     takes the directory that was read before. Other zips and eggs are left alone.
     """
     if any(entry.endswith(".jar") for entry in sys.path):
-        # PySpark calls importlib.invalidate_caches() for each task
-        # (worker_util.setup_spark_files), and every zipimporter then reads its archive's directory
-        # again: 150 to 300 ms a task with the jars of `spark.jars.packages`. No Python module is
-        # in a jar.
         sys.path[:] = [entry for entry in sys.path if not entry.endswith(".jar")]
     spark = {_archive(sys.modules.get(package)) for package in ("pyspark", "py4j")}
     for path, importer in list(sys.path_importer_cache.items()):

@@ -101,8 +101,6 @@ def keep_within_limits(session: SparkSession) -> None:
         name: value for name, value in AVRO_LIMITS.items() if jvm.System.getProperty(name) is None
     }
     for name, value in missing.items():
-        # Avro allocates what a length says before it reads: five bytes of a record ask for two
-        # gigabytes, and an OutOfMemoryError ends the JVM. A limit turns that into an exception.
         jvm.System.setProperty(name, value)
     if missing:
         _read_limits_again(jvm)

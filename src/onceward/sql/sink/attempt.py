@@ -31,8 +31,8 @@ from onceward.engine.target import Attempt, Prepared, Write, event_ids
 from onceward.engine.task_writer import TaskResult
 from onceward.errors import InvalidColumn, LedgerUnreachable, RowRefused, SendFailed
 from onceward.ids import AttemptId
-from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import Computation
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.overdue import seconds_for
 from onceward.sql.sink.columns import Table, Written, fit, must_show_all, staged_columns

@@ -31,8 +31,8 @@ from onceward.engine.task_writer import OpenTaskWriter, OpenWriter
 from onceward.engine.two_phase import TwoPhaseAttempt, TwoPhaseTarget, drop
 from onceward.errors import OncewardError, PreparedDataLost, SendFailed, TargetUnreachable
 from onceward.ids import AttemptId, chain_mark, chain_prefix
-from onceward.spark.batch.computation import Computation
 from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import Computation
 from onceward.sql.sink import transaction_names as names
 from onceward.sql.sink.prepared import PreparedTransactions
 from onceward.sql.sink.settings import DatabaseSinkSettings

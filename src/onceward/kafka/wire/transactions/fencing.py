@@ -189,16 +189,12 @@ class IdOwner:
     def granted_to_us(
         self, ours: ProducerIdentity, unanswered_ms: Collection[int]
     ) -> ProducerIdentity | None:
-        """Return, after a claim of our next epoch was refused, and earlier requests of it got no
-        answer, the epoch that one of these was given, if it was carried out and nobody has come
-        since; None: not so, or not known.
+        """Return the epoch that an unanswered claim was given, after a later one was refused, if
+        it was carried out and nobody has come since; None: not so, or not known.
 
-        A coordinator that was replaced meanwhile no longer knows of which epoch the current one
-        was made. But it tells the timeout that was asked for with it, and each claim asks for one
-        of its own. Whoever takes over raises the epoch by one, too, or by two where a transaction
-        was open, and asks for the timeout of its settings. A coordinator that has forgotten the
-        transactional id gives a new producer id, from epoch 0 on, to either. (Of three claims
-        without an answer that were all carried out the last is not recognised, which is safe.)
+        A coordinator that has forgotten the transactional id gives a new producer id, from epoch 0
+        on, to whoever asks. (Of three claims without an answer that were all carried out the last
+        is not recognised, which is safe.)
 
         :param unanswered_ms: the timeouts of these requests, as nobody else asks for them.
         :raises BrokerUnreachable: nobody can be asked.
@@ -212,8 +208,8 @@ class IdOwner:
         # 2. the next coordinator does not know which epoch came before, and refuses the repeated
         #    claim like a zombie's;
         # 3. so each claim asks for a transaction timeout of its own, by which DescribeTransactions
-        #    shows whose the newer epoch is. A takeover raises the epoch by one or two, as a claim
-        #    does. Whoever has used the epoch got the answer, which we did not.
+        #    shows whose the newer epoch is. A takeover raises the epoch by one, or by two where a
+        #    transaction was open. Whoever has used the epoch got the answer, which we did not.
         if found.timeout_ms not in unanswered_ms or found.state != _EMPTY:
             return None
         # The coordinator had forgotten the id, or its epochs were used up.
