@@ -128,10 +128,7 @@ def find_steps(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
 
 
 def take_dead_letters(frame: DataFrame, step: DecodingStep) -> DataFrame:
-    """Return the dead letters of the running batch that ``frame`` belongs to.
-
-    :raises UnsupportedQuery: the rows below the step cannot be computed a second time.
-    """
+    """Return the batch's dead letters. :raises UnsupportedQuery: it cannot be computed twice."""
     # A union with valid rows in the user's plan would not pass a window, a join or a filter.
     return step.dead_letters(rows_below(frame, step.tag))
 

@@ -38,10 +38,7 @@ _UNDO_MS = 60_000
 
 
 class Ending:
-    """A check that every wait of one batch makes (:mod:`onceward.patience`).
-
-    :param is_stopping: returns whether the query is being stopped.
-    """
+    """A check by every wait of one batch (:mod:`onceward.patience`): is it being stopped?"""
 
     def __init__(self, is_stopping: Callable[[], bool]) -> None:
         self._is_stopping = is_stopping
@@ -99,9 +96,7 @@ def settle_doubt(
     target: Target, attempt: Attempt, record: LedgerRecord, error: BaseException
 ) -> LedgerRecord:
     """Return the record if a commit that failed with ``error`` was carried out; else raise that.
-
-    :raises CommitInDoubt: the ledger cannot be asked either; the next start of the query will.
-    """
+    :raises CommitInDoubt: nor can the ledger be asked; the next start will."""
     log.warning("%s: %s is in doubt (%s); asking the ledger", record.pipeline, record.batch, error)
     try:
         newest = target.settle()

@@ -106,10 +106,7 @@ def with_the_next_start(error: OncewardError) -> None:
 
 
 def must_be_decided(ledger: object, commit_timeout_s: float) -> None:
-    """Check the settings of a sink whose decision is a ledger record.
-
-    :raises ConfigurationError: naming the setting and what it takes.
-    """
+    """Raise ConfigurationError for a wrong setting of a sink whose decision is a ledger record."""
     if not isinstance(ledger, Ledger):
         raise ConfigurationError(
             f"ledger={ledger!r} is no ledger",
@@ -136,10 +133,7 @@ def _is_a_number(value: object) -> bool:
 
 
 def whole_number(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Check that a setting is a whole number in its range.
-
-    :raises ConfigurationError: the setting ``name`` is no whole number from ``least`` to ``most``.
-    """
+    """Raise ConfigurationError unless the setting ``name`` is a whole number in its range."""
     bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or value < least or (most and value > most):  # type: ignore[operator]
@@ -150,10 +144,7 @@ def whole_number(name: str, value: object, least: int, most: int | None = None) 
 
 
 def names(setting: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return one column or several as a tuple.
-
-    :raises ConfigurationError: none, or one twice.
-    """
+    """Return columns as a tuple. :raises ConfigurationError: there is none, or one twice."""
     if value is None:
         return ()
     found = (

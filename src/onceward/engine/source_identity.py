@@ -24,10 +24,16 @@ class SourceIdentity(Protocol):
     """Compares a batch's sources with those of the ledger. One for each run of a query."""
 
     def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
-        """Begin a run whose ledger ends with ``newest``. :raises AdmissionRefused: replaced."""
+        """Begin a run, before its first batch: the ledger ends with ``newest``.
+
+        :raises AdmissionRefused: as :meth:`identify`.
+        """
 
     def check_new_parts(self, running: RunningBatch) -> None:
-        """Identify, before each attempt, what no batch has read. :raises AdmissionRefused: …"""
+        """Identify what no batch before has read. Called before each attempt.
+
+        :raises AdmissionRefused: as :meth:`identify`.
+        """
 
     def identify(self, running: RunningBatch) -> tuple[Any, ...]:
         """Return for each source what tells it from others (JSON; None: unknown). Called after the

@@ -131,8 +131,8 @@ class Ranges:
         """
 
     def beginning(self) -> Offset:
-        """Return where a new query begins. :raises SourceFailed, SourceContractViolated: its
-        doing."""
+        """Return where a new query begins. :raises SourceFailed, SourceContractViolated: ``start``
+        raised, or returned no position."""
         with calling("start()"):
             position = self._source.start()
         return Offset(logged_position(position, "start()"), identity=self._identity())

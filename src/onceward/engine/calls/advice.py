@@ -295,11 +295,8 @@ def other_frames(batch: BatchId) -> UnsupportedQuery:
 
 
 def must_compute_once(running: RunningBatch, failed: OncewardError | None) -> None:
-    """Check that a batch may be computed once more in a run that has computed it already.
-
-    :raises StateOfFailedAttempt: Spark would commit the state of the attempt that failed, and not
-        the one of the rows.
-    """
+    """Raise StateOfFailedAttempt if a run must not compute the batch again: Spark would commit the
+    state of the attempt that failed, and not the one of the rows."""
     if not running.computes_once:
         return
     why = f" ({failed.message})" if failed is not None else ""
@@ -320,10 +317,8 @@ def batch_changed(
     *,
     more_frames: bool,
 ) -> BatchChanged:
-    """Return the error for a committed batch that has rows now which would be dropped.
-
-    :param more_frames: they are in frames of their own, behind all that are committed.
-    """
+    """Return the error for a committed batch whose new rows would be dropped; ``more_frames``:
+    they are behind all that are committed."""
     if more_frames:
         advice = (
             'start once with resume="write_missing", which writes the frames that are missing in '

@@ -197,8 +197,8 @@ class ForeachBatchSink(ABC):
         return self._new_target(policy)
 
     def newest_record(self) -> LedgerRecord | None:
-        """Return the ledger's newest record, disturbing no copy; None: there is none, or not
-        certainly."""
+        """Return the ledger's newest record, disturbing no copy; None: there is none, or it is not
+        certain."""
         with closing(self._new_target(self._policy)) as target:
             return target.peek()
 

@@ -37,10 +37,7 @@ def holds(run_id: str) -> bool:
 
 
 def wait(frame: DataFrame, batch_id: int, min_pause_s: float) -> None:
-    """Wait until the batch may begin.
-
-    :raises JobInterrupted: the query is being stopped. Nothing of the batch has begun.
-    """
+    """Wait until the batch may begin. :raises JobInterrupted: the query is being stopped."""
     # The usual case asks the JVM nothing
     if not (_is_closed or min_pause_s):
         return

@@ -122,10 +122,8 @@ class Journal:
         self._lock = surroundings.RLock()
 
     def add(self, call: FailedCall) -> None:
-        """Remember a failed call, for this run and for later ones.
-
-        :raises CheckpointUnreachable: it is remembered for this run only; :meth:`write_rest`.
-        """
+        """Remember a failed call. :raises CheckpointUnreachable: in this run only;
+        :meth:`write_rest`."""
         with self._lock:
             self._calls[call.name] = call
             self._unwritten.append(call)
@@ -137,7 +135,7 @@ class Journal:
             return self.write_rest()
 
     def write_rest(self) -> None:
-        """Write what could not be written before. :raises CheckpointUnreachable: nor now."""
+        """Write what could not be written; raise CheckpointUnreachable if it still cannot."""
         with self._lock:
             while self._unwritten:
                 call = self._unwritten[0]
@@ -160,10 +158,8 @@ class Journal:
     def before(
         self, batch_id: int, newest: LedgerRecord | None, newest_id: int
     ) -> tuple[FailedCall, ...]:
-        """Return the failed calls that stand against ``batch_id``, the first one first.
-
-        :param newest_id: the batch of ``newest``, -1 where that is of another checkpoint.
-        """
+        """Return the failed calls that stand against ``batch_id``, the first one first;
+        ``newest_id``: -1 where ``newest`` is of another checkpoint."""
         standing = [
             call
             for call in self._all()
@@ -174,10 +170,8 @@ class Journal:
         )
 
     def settle(self, batch_id: int) -> None:
-        """Forget what is over when that batch is committed. What this run refused of it stays.
-
-        :raises CheckpointUnreachable: a file may be there still.
-        """
+        """Forget what is over when that batch is committed, but not what this run refused of it.
+        :raises CheckpointUnreachable: a file may be there still."""
         with self._lock:
             over = [
                 call
@@ -321,10 +315,7 @@ def call_history(
     policy: SinkPolicy,
     journal: Journal | None,
 ) -> CallHistory:
-    """Return what is known of the calls before ``running``, for its admission.
-
-    Spark is asked only where something is not as usual.
-    """
+    """Return what is known of the calls before ``running``; asks Spark only if one is odd."""
     offered, spark = running.batch.batch_id, running.history
     here = newest is not None and newest.batch.query_id == running.batch.query_id
     last = newest.batch.batch_id if newest is not None and here else -1

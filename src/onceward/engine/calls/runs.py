@@ -87,10 +87,7 @@ def _severity(error: OncewardError) -> int:
 
 
 def find(key: RunKey, settings: object) -> OpenRun | None:
-    """Return the open run for ``key``.
-
-    :raises UnsupportedQuery: it belongs to a sink that was built with other settings.
-    """
+    """Return the open run for ``key``. :raises UnsupportedQuery: of a sink with other settings."""
     with _lock:
         run = _open.get(key)
     if run is not None and run.settings != settings:

@@ -47,10 +47,8 @@ class Chain(ABC):
         """
 
     def must_be_there(self) -> None:  # noqa: B027 — only a folder can be replaced
-        """Check that the store has this chain at all, where an earlier batch must have left it.
-
-        :raises LedgerUnreachable: it has not.
-        """
+        """Raise LedgerUnreachable unless the store has this chain, which an earlier batch must
+        have left."""
 
     @abstractmethod
     def take(self) -> LedgerRecord | None:
@@ -236,10 +234,8 @@ def as_far_as_known(found: LedgerRecord | None, known: LedgerRecord | None) -> L
 
 
 def cut_off_error(pipeline: PipelineId, where: str, what: str) -> LedgerBehind:
-    """Return the error for a chain that no longer ends where its owner left it.
-
-    :param what: how that shows, and how it can have come.
-    """
+    """Return the error for a chain that no longer ends where its owner left it, which shows by
+    ``what``."""
     return LedgerBehind(
         f"the chain of pipeline {pipeline} in {where} {what}, while this query was running",
         next_step="where the output has lost the same (one backup, or one failover), start the "

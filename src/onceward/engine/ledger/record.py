@@ -134,10 +134,7 @@ class LedgerRecord:
 
 
 def encode(record: LedgerRecord, **where: Any) -> bytes:
-    """Return ``record`` as UTF-8 JSON, keys in reading order.
-
-    :param where: what its store notes of the place, for itself.
-    """
+    """Return ``record`` as UTF-8 JSON, keys in reading order; ``where``: its store's own notes."""
     document: dict[str, Any] = {
         "version": VERSION,
         "pipeline": record.pipeline,

@@ -80,10 +80,7 @@ class OffsetSet:
 
     @staticmethod
     def from_text(text: str) -> OffsetSet:
-        """Return the set that :meth:`to_text` wrote.
-
-        :raises ValueError: it is none.
-        """
+        """Parse what :meth:`to_text` wrote. :raises ValueError: it is something else."""
         try:
             unpacking = zlib.decompressobj()
             packed = unpacking.decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
@@ -131,11 +128,8 @@ class Replayed:
 
 
 def parse_replayed(newest: LedgerRecord | None, topic: str, topic_id: str) -> Replayed:
-    """Return what the newest ledger record says of ``topic``; nothing, if it speaks of one that
-    had the name before.
-
-    :raises LedgerUnreadable: it is no record of a replay.
-    """
+    """Return what the newest record says of ``topic``; nothing, if of an earlier one of that name.
+    :raises LedgerUnreadable: it is no record of a replay."""
     if newest is None:
         return Replayed()
     try:

@@ -22,7 +22,7 @@ from onceward.kafka.wire.reads.offsets import EARLIEST, list_offsets
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A partition's offsets ``[begin, end)`` when the command began; ``end`` is the stable one."""
+    """A partition's offsets ``[begin, end)`` at the command's start; ``end``: the last stable."""
 
     begin: int
     end: int
@@ -76,12 +76,9 @@ class DeadLetterTopic:
         return parse_replayed(newest, self.name, self.id)
 
     def must_be_the_same(self) -> None:
-        """Check that the topic has still the same id. Ids never come back: so all that was read
-        came from it.
-
-        :raises SourceTopicReplaced: it was deleted and created again, so that offsets name other
-            letters now.
-        """
+        """Check that the topic's id is the same: ids never come back, so all that was read came
+        from it. :raises SourceTopicReplaced: it was created again, and offsets name other letters
+        now."""
         found = self._client.topic_ids([self.name]).get(self.name, "")
         if found != self.id:
             raise SourceTopicReplaced(

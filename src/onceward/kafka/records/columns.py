@@ -103,10 +103,8 @@ class RecordColumns:
 
     @staticmethod
     def concat(parts: Sequence[RecordColumns]) -> RecordColumns:
-        """Return all rows of ``parts`` (at least one), one after the other; copies them.
-
-        Raises InvalidColumn when a column would pass 2 GiB.
-        """
+        """Return all rows of ``parts`` (at least one), copied. Raises InvalidColumn beyond 2 GiB a
+        column."""
         if len(parts) == 1:
             return parts[0]
         lengths = [len(part) for part in parts]

@@ -98,11 +98,8 @@ def check_level(codec: Codec, level: int | None) -> None:
 
 
 def compress(codec: Codec, buf: Any, level: int | None = None) -> bytes:
-    """Return ``buf`` (anything with the buffer protocol) compressed in Kafka's framing of
-    ``codec``.
-
-    Raises ConfigurationError for a level that ``codec`` does not take.
-    """
+    """Return ``buf`` compressed in Kafka's framing of ``codec``. Raises ConfigurationError for a
+    level that ``codec`` does not take."""
     check_level(codec, level)
     view = memoryview(buf).cast("B")
     if codec is Codec.GZIP:

@@ -108,11 +108,8 @@ Partitions = npt.NDArray[np.int32]
 
 
 def partition_of_keys(key: Any, partition_count: int) -> Partitions:
-    """Return for each key ``toPositive(murmur2(key)) % partition_count``
-    (``BuiltInPartitioner.partitionForKey``).
-
-    The row of a null key holds some valid partition that means nothing; the caller masks it.
-    """
+    """Return ``toPositive(murmur2(key)) % partition_count`` (``BuiltInPartitioner``) for each key;
+    a null key's is valid and means nothing: the caller masks it."""
     positive = murmur2(key) & np.uint32(0x7FFF_FFFF)
     partitions: Partitions = (positive % np.uint32(partition_count)).astype(np.int32)
     return partitions

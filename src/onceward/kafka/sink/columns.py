@@ -226,10 +226,7 @@ def _with_lineage(own: str) -> str:
 def check(
     frame: DataFrame, topic: str | None, *, lineage: bool = False, order_by: Sequence[str] = ()
 ) -> dict[str, DataType]:
-    """Return the frame's columns with their types.
-
-    :raises InvalidColumn: for the first that cannot be written.
-    """
+    """Return the types of the frame's columns. :raises InvalidColumn: one cannot be written."""
     fields = frame.schema.fields
     types = {field.name: field.dataType for field in fields}
     if len(types) < len(fields):
@@ -277,10 +274,7 @@ def check(
 
 
 def check_order(order_by: Sequence[str], types: Mapping[str, DataType]) -> None:
-    """Check the columns to sort by.
-
-    :raises InvalidColumn: one is missing, or two programs may sort its values in two ways.
-    """
+    """Raise InvalidColumn unless the columns to sort by are there and sorted alike by everyone."""
     for name in order_by:
         if name not in types:
             raise InvalidColumn(

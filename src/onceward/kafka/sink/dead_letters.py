@@ -69,11 +69,8 @@ _HEADER_OVERHEAD = 10
 
 
 def source_letters(letters: DataFrame, pipeline: PipelineId, *, lineage: bool) -> DataFrame:
-    """Return columns of ``engine.decoding.DEAD_LETTER`` → those that a sink writes
-    (:mod:`columns`).
-
-    :param lineage: the sink adds the lineage's headers by itself, of its columns.
-    """
+    """Return columns of ``engine.decoding.DEAD_LETTER`` as a sink writes them (:mod:`columns`);
+    with ``lineage`` it adds those headers by itself."""
     own = {
         ERROR_CLASS: "CAST(error_class AS BINARY)",
         ERROR_MESSAGE: "CAST(error_message AS BINARY)",
@@ -97,10 +94,8 @@ def with_headers(before: str, added: Mapping[str, str]) -> str:
 
 
 def too_large(limit_bytes: int, *, has_key: bool, headers: str | None) -> str:
-    """Return SQL: a record that Kafka's brokers would refuse, by its size before compression.
-
-    :param headers: SQL of them, where the frame has some.
-    """
+    """Return SQL: a record that brokers would refuse, by its size before compression; ``headers``
+    are SQL."""
     size = " + ".join(
         f"coalesce(octet_length(CAST({name} AS BINARY)), 0)"
         for name in ["value", "key"][: 1 + has_key]
@@ -120,11 +115,8 @@ def too_large(limit_bytes: int, *, has_key: bool, headers: str | None) -> str:
 def output_headers(
     limit_bytes: int, topic: str, pipeline: PipelineId, *, has_timestamp: bool
 ) -> dict[str, str]:
-    """Return the headers of a record of the output that ``topic`` would not take.
-
-    :param has_timestamp: the record has one of its own (null where it has not), which would be
-        lost.
-    """
+    """Return the headers of a record of the output that ``topic`` would not take; its own
+    timestamp, if it has one, would be lost."""
     message = (
         f"the record is larger than max.message.bytes={limit_bytes} of topic {topic}, counted "
         "before compression"

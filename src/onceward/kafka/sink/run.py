@@ -123,9 +123,7 @@ class KafkaRun:
 
     def dead_letter_route(self, topic: str | None) -> DeadLetterRoute | None:
         """Return where records go that ``topic`` would not take; None: they fail the batch.
-
-        :raises AccessDenied: its ``max.message.bytes`` may not be seen.
-        """
+        :raises AccessDenied: its ``max.message.bytes`` may not be seen."""
         settings = self.settings
         if (
             settings.on_error != "dead_letter"

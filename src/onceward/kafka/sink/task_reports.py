@@ -339,10 +339,7 @@ def _summed(segments: Packed, place: npt.NDArray[np.int64], places: _Places) -> 
 
 
 def joined(first: Written, then: Written) -> dict[TopicPartition, PartitionOutput]:
-    """Return the output of two jobs of one transaction, one after the other.
-
-    :raises ReportMismatch: the second claims offsets that the first has.
-    """
+    """Return two jobs' output, one after the other. :raises ReportMismatch: they overlap."""
     both = dict(first)
     for partition, added in then.items():
         before = first.get(partition)

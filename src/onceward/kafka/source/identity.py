@@ -96,10 +96,8 @@ class KafkaSourceIdentity:
         self.identify(running)
 
     def check_new_parts(self, running: RunningBatch) -> None:
-        """Identify the topics that no batch before has read.
-
-        :raises SourceTopicReplaced: as :meth:`identify`.
-        """
+        """Identify topics that no batch has read. :raises SourceTopicReplaced: as
+        :meth:`identify`."""
         # 1. A topic appears in mid-run, and this batch reads it.
         # 2. It is deleted and created again while the batch reads.
         # 3. Identified only now, the ledger would name the second topic, with the offsets of the

@@ -216,10 +216,8 @@ class Connections:
         self._loop.manager.addresses = {**self._bootstrap, **brokers}
 
     def submit(self, request: Any, node_id: NodeId, timeout_ms: float) -> Future[Any]:
-        """Send ``request`` to ``node_id``; the future holds the answer or one of our errors.
-
-        Requests submitted one after the other for the same node leave in that order.
-        """
+        """Send ``request``; the future holds the answer or one of our errors. Requests for one
+        node leave in the order in which they were submitted."""
         answer: Future[Any] = Future()
         deadline, loop = time.monotonic() + timeout_ms / 1000, self._loop
         loop.outstanding.add(answer)

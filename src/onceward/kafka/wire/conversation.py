@@ -100,10 +100,7 @@ class Refused(Exception):
 
 
 class Unanswered(Exception):
-    """Time ran out: no answer at all, or only answers that ask for patience.
-
-    :param lost: why the last request got no answer, if it got none.
-    """
+    """Time ran out, with no answer or only such as ask for patience. ``lost``: why none came."""
 
     def __init__(
         self,
@@ -217,10 +214,7 @@ def asked(
     refresh: Callable[[], None] = lambda: None,
     resources: Resources | None = None,
 ) -> Any:
-    """Converse for a caller to whom no refusal, and no silence, means anything special.
-
-    :raises OncewardError: what the table has for the outcome.
-    """
+    """Converse where no outcome means anything special. :raises OncewardError: the table's."""
     try:
         return converse(api, subject, send, codes, deadline, refresh=refresh, resources=resources)
     except (Refused, Unanswered) as outcome:

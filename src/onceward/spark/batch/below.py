@@ -93,10 +93,8 @@ def _items(found: Any) -> list[Any]:
 
 
 def rows_below(frame: DataFrame, tag: str) -> DataFrame:
-    """Return the rows of the running batch of ``frame`` at the place of the plan named ``tag``.
-
-    :raises UnsupportedQuery: what stands below keeps state or has other rows each time.
-    """
+    """Return the rows of the running batch at the place of the plan named ``tag``. :raises
+    UnsupportedQuery: what stands below keeps state or has other rows each time."""
     execution = query_by_id(frame)
     node = _find(execution.lastExecution().analyzed(), tag)
     if node is None:

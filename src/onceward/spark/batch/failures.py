@@ -120,7 +120,8 @@ def _added_partitions(causes: Sequence[Thrown]) -> OncewardError | None:
 
 
 def _names_other_partitions(one: Thrown) -> bool:
-    """Return whether it is of Spark's ``KafkaExceptions``, without a condition in Spark 4.0."""
+    """Return whether it is Spark's exception about other partitions: ``KafkaExceptions``, without
+    a condition in Spark 4.0."""
     by_name = one.condition == _OTHER_PARTITIONS
     return by_name or (
         one.thrown_in.startswith(_KAFKA_SOURCE)

@@ -174,8 +174,8 @@ class Computation:
         self._readers.add(frame)
 
     def must_be_one(self) -> None:
-        """Check, after the last job. :raises ComputationsMixed: frames may have read two results
-        of a persisted one."""
+        """Raise ComputationsMixed, after the last job, if frames may have read two results of a
+        persisted one."""
         if self._readers is not None:
             self._readers.must_have_seen_the_same()
 

@@ -26,10 +26,7 @@ _CALENDARS: dict[str, dict[str, tuple[type[DataType], ...]]] = {
 
 
 def must_keep_microseconds(session: SparkSession, schema: StructType) -> None:
-    """Check that Parquet files of this session keep microseconds.
-
-    :raises ConfigurationError: they do not, and columns of ``schema`` may have them.
-    """
+    """Raise ConfigurationError if Parquet files of this session cut microseconds of ``schema``."""
     if contains_type(schema, TimestampType) and _has(session, _SETTING, "TIMESTAMP_MILLIS"):
         raise ConfigurationError(
             f"{_SETTING}=TIMESTAMP_MILLIS cuts the microseconds of timestamps in Parquet files, "

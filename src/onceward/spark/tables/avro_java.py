@@ -118,7 +118,7 @@ def keep_within_limits(session: SparkSession) -> None:
 
 
 def _read_limits_again(jvm: Any) -> None:
-    """Make Avro read its limits again: it may have been used, and has read them, before."""
+    """Make Avro read its limits again: it reads them at its first use, which may be over."""
     try:
         loader = jvm.Thread.currentThread().getContextClassLoader()
         limits = jvm.java.lang.Class.forName("org.apache.avro.SystemLimitException", True, loader)

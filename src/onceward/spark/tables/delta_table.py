@@ -159,10 +159,7 @@ def table_location(session: SparkSession, name: str) -> str:
 
 
 class DeltaTable:
-    """The table at ``path``.
-
-    :raises ConfigurationError: the session has no Delta, or its JVM cannot write that path.
-    """
+    """The table at ``path``. :raises ConfigurationError: no Delta, or a path not for this JVM."""
 
     def __init__(self, session: SparkSession, path: str) -> None:
         self._session: Any = session

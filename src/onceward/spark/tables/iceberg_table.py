@@ -66,7 +66,7 @@ def _fields(of: Any) -> Iterator[tuple[str, str]]:
 
 
 def unreadable(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return why a table with fields ``now`` cannot read files written for ``then``, if so."""
+    """Return why a table with fields ``now`` cannot read files of ``then``; empty if it can."""
     if not then.keys() & now.keys():
         return ["it has none of the fields of then"]
     changed = [

@@ -50,10 +50,8 @@ _CLOSE_LIMIT_SECONDS = 60.0
 
 
 class TaskConnection:
-    """The driver's end of the connection of one authenticated task attempt. Any thread may send.
-
-    ``unanswered`` is set while a LEASE waits for its answer.
-    """
+    """The driver's end of a task attempt's connection; any thread may send. ``unanswered`` while a
+    LEASE waits for its answer."""
 
     def __init__(self, sock: socket.socket, task: TaskAttempt) -> None:
         self.task = task
@@ -65,10 +63,7 @@ class TaskConnection:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_LIMIT)
 
     def frames(self) -> Iterator[tuple[Op, bytes]]:
-        """Yield the task's frames until its connection ends, in whatever way.
-
-        :raises BadFrame: something that a task would never say.
-        """
+        """Yield frames until the connection ends. :raises BadFrame: no task would say that."""
         buffer = FrameBuffer()
         while received := self._receive():
             buffer.feed(received)

@@ -109,10 +109,7 @@ class FrameBuffer:
         self._bytes += received
 
     def next_frame(self) -> tuple[Op, bytes] | None:
-        """Return the next frame, or None until more bytes are fed.
-
-        :raises BadFrame: unknown operation or oversize length.
-        """
+        """Return the next frame; None: feed more. :raises BadFrame: unknown, or too long."""
         if len(self._bytes) < _HEADER.size:
             return None
         op, length = _HEADER.unpack_from(self._bytes)
@@ -157,10 +154,8 @@ def encode_partitions(numbered: Iterable[tuple[TopicPartition, int]]) -> bytes:
 
 
 def decode_partitions(payload: bytes) -> list[tuple[TopicPartition, int]]:
-    """Decode the payload of GRANT or RELEASE.
-
-    :raises BadFrame: the payload does not come out even, or a name is not text.
-    """
+    """Decode the payload of GRANT or RELEASE. :raises BadFrame: it is uneven, or a name is no
+    text."""
     numbered = []
     topics: dict[bytes, str] = {}
     at = 0

@@ -231,10 +231,8 @@ def _refuse_java_store(options: Mapping[str, str], store: str) -> None:
 
 
 class Certificates:
-    """The TLS context of ``security``, made anew when one of its files has changed. Thread safe.
-
-    :raises FileUnreadable: the files cannot be read, at the first time.
-    """
+    """The TLS context of ``security``, made anew when a file has changed. Thread safe. :raises
+    FileUnreadable: the files cannot be read, at the first time."""
 
     def __init__(self, security: Security) -> None:
         self._security = security
@@ -262,7 +260,7 @@ class Certificates:
 
 
 def _files_state(security: Security) -> tuple[object, ...]:
-    """Return a value that differs after each replacement: in place, a rename, a link's target."""
+    """Return a value that differs after a replacement: in place, renamed, or behind a link."""
     trusted = security.ca_file or (
         None if security.ca_pem else ssl.get_default_verify_paths().cafile
     )

@@ -39,10 +39,8 @@ committed or not.
 
 
 class KeyReader:
-    """Reads one key of one partition from the log's start on, and keeps its place in between.
-
-    :param believe: which records under the key count; by default all.
-    """
+    """Reads one key of a partition from the log's start on, and keeps its place in between;
+    ``believe`` says which records count, by default all."""
 
     def __init__(
         self,

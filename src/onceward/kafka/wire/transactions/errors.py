@@ -58,10 +58,8 @@ def timed_out(
     *,
     by_an_older_copy: bool,
 ) -> TransactionTimedOut:
-    """Return the error of a transaction that the coordinator has aborted; asks a broker.
-
-    :param by_an_older_copy: it was too young for its timeout.
-    """
+    """Return the error of a transaction that the coordinator has aborted, ``by_an_older_copy`` if
+    it was too young for its timeout; asks a broker."""
     cause, advice = both_limits(client, timeout_ms), LONGER_OR_SMALLER
     if by_an_older_copy:
         cause = "at the request of an older copy of this pipeline"

@@ -240,7 +240,7 @@ class IdOwner:
         return Fencing.ABORTED_FOR_US if aborted else Fencing.TAKEN_OVER
 
     def _describe_if_allowed(self, next_step: str = "") -> TransactionDescription | None:
-        """Describe the id; None where brokers do not tell. :raises BrokerUnreachable: nobody."""
+        """Describe the id; None where brokers do not tell; BrokerUnreachable if none answers."""
         try:
             return self._describe()
         except Unanswered as unanswered:
