@@ -20,7 +20,7 @@ them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -259,22 +259,12 @@ class BranchChain(Chain):
     def peek(self) -> LedgerRecord | None:
         return self._as_own(self._chain.peek())
 
-    def take(self) -> NoReturn:
-        raise self._refusal()
-
-    def begin(self, newest: LedgerRecord | None) -> NoReturn:
-        raise self._refusal()
-
-    def append(self, record: LedgerRecord) -> NoReturn:
-        raise self._refusal()
-
-    def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
-        raise self._refusal()
-
-    def _refusal(self) -> AssertionError:
-        return AssertionError(
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise AssertionError(
             f"branch {self._branch.name} of a fan-out does what the fan-out does for all"
         )
+
+    take = begin = append = history = _refuse
 
 
 class FanOutAttempt(Attempt):

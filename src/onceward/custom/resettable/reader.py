@@ -177,16 +177,8 @@ class RowsReader(SourceReader):
     that runs again has the same rows, and only this process talks to the source.
     """
 
-    def __init__(
-        self,
-        source: Any,
-        schema: StructType,
-        starts_at: Any,
-        poll_seconds: float,
-        limit: int,
-        carrying: Carrier,
-    ) -> None:
-        super().__init__(source, schema, starts_at, poll_seconds, limit, carrying)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._rows: dict[str, pa.Table] = {}
         """Of the ranges that Spark may ask for: the newest one, and the one before it until that
         is committed.

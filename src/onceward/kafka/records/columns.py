@@ -135,19 +135,16 @@ def payload_bytes(array: Any) -> int:
     return int(offsets[-1]) - int(offsets[0])
 
 
+_TEXT_OR_BYTES = (
+    pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary,
+    pa.types.is_string, pa.types.is_large_string,
+    pa.types.is_binary_view, pa.types.is_string_view, pa.types.is_null,
+)  # fmt: skip
+
+
 def _binary(name: str, column: Any) -> Any:
     kind = column.type
-    text_or_bytes = (
-        pa.types.is_binary(kind),
-        pa.types.is_large_binary(kind),
-        pa.types.is_fixed_size_binary(kind),
-        pa.types.is_string(kind),
-        pa.types.is_large_string(kind),
-        pa.types.is_binary_view(kind),
-        pa.types.is_string_view(kind),
-        pa.types.is_null(kind),
-    )
-    if not any(text_or_bytes):
+    if not any(is_kind(kind) for is_kind in _TEXT_OR_BYTES):
         raise InvalidColumn(
             f"column {name!r} has type {kind}; it must be binary or string",
             next_step=f"cast {name} to binary or string in the query",

@@ -165,12 +165,9 @@ class PlainBatches:
     def _settings_for(self, topic: str | None) -> KafkaSinkSettings:
         """Return the settings with ``topic`` as the static one; looked at once for each topic."""
         if topic not in self._by_topic:
-            client = KafkaClient(self._settings.client)
-            try:
+            with closing(KafkaClient(self._settings.client)) as client:
                 check_topic(client, self._settings, topic)
                 producer = self._limits.producer_settings(client, topic)
-            finally:
-                client.close()
             # Of the sink's two topics this one may be the other: for the tasks there is one.
             self._by_topic[topic] = replace(
                 self._settings, topic=topic, producer=producer, dead_letter_topic=None

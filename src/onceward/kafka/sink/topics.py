@@ -26,7 +26,7 @@ from onceward.errors import (
 )
 from onceward.ids import TopicPartition
 from onceward.kafka.sink.settings import KafkaSinkSettings
-from onceward.kafka.sink.task_reports import KIND, PartitionOutput, Written
+from onceward.kafka.sink.task_reports import KIND, Written
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
 
@@ -256,7 +256,9 @@ class ReplacedTopics:
 
     def check(self, written: Written) -> None:
         """Warn, once each time, of topics in which what was written is not behind the last."""
-        behind = {at: part for at, part in written.items() if self._is_behind(at, part)}
+        behind = {
+            at: part for at, part in written.items() if part.first_offset <= self._last.get(at, -1)
+        }
         for topic in sorted({at.topic for at in behind}):
             at = min(one for one in behind if one.topic == topic)
             log.warning(
@@ -275,9 +277,6 @@ class ReplacedTopics:
             for other in [other for other in self._last if other.topic == topic]:
                 del self._last[other]
         self._last.update({at: part.last_offset for at, part in written.items()})
-
-    def _is_behind(self, at: TopicPartition, part: PartitionOutput) -> bool:
-        return part.first_offset <= self._last.get(at, -1)
 
 
 def retention_ms(config: Mapping[str, str | None]) -> int | None:

@@ -87,17 +87,11 @@ def _keep_kafka_python_quiet() -> None:
         "kafka.net.sasl.scram",
         "kafka.net.sasl.oauth",
     ):
-        logging.getLogger(name).addFilter(_above_debug)
+        logging.getLogger(name).addFilter(lambda record: record.levelno > logging.DEBUG)
     # The parser's one ERROR line shows an answer that could not be decoded: records, possibly.
-    logging.getLogger("kafka.protocol.parser").addFilter(_without_bodies)
-
-
-def _above_debug(record: logging.LogRecord) -> bool:
-    return record.levelno > logging.DEBUG
-
-
-def _without_bodies(record: logging.LogRecord) -> bool:
-    return "%r" not in str(record.msg)
+    logging.getLogger("kafka.protocol.parser").addFilter(
+        lambda record: "%r" not in str(record.msg)
+    )
 
 
 _keep_kafka_python_quiet()

@@ -103,7 +103,9 @@ def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
     use_the_drivers_python(context)
     query_id: str = context.getLocalProperty(_QUERY_ID) or ""
     execution = _execution(frame, query_id)
-    _refuse_another_thread(context, execution)
+    # Spark counts the batch as done when the function returns, whatever its threads do.
+    if _in_another_thread(context, execution):
+        raise _called_in_another_thread()
     run = _run(frame, execution)
     running = context.getLocalProperty(_BATCH_ID)
     if running is not None and int(running) != int(batch_id):
@@ -273,12 +275,6 @@ def _execution(frame: DataFrame, query_id: str) -> Any:
             next_step="start the query with writeStream.start() in this driver",
         )
     return execution
-
-
-def _refuse_another_thread(context: Any, execution: Any) -> None:
-    """Refuse another thread: the batch is done when the function returns, whatever it does."""
-    if _in_another_thread(context, execution):
-        raise _called_in_another_thread()
 
 
 def _in_another_thread(context: Any, execution: Any) -> bool:

@@ -375,7 +375,8 @@ class IcebergTable:
             dropped = [base.snapshot(one) for one in snapshots if one in staged]
             if not dropped:
                 return
-            files = [] if self._is_to_keep_files() else self._snapshot_files(dropped, base)
+            keeps = str(self._table.properties().get("gc.enabled")).lower() == "false"
+            files = [] if keeps else self._snapshot_files(dropped, base)
             try:
                 # Refused if the table is another one by now: whatever is dropped, nobody has
                 # published meanwhile.
@@ -389,9 +390,6 @@ class IcebergTable:
                 continue
             self._iceberg.CatalogUtil.deleteFiles(self._table.io(), files, "staged", True)
             return
-
-    def _is_to_keep_files(self) -> bool:
-        return str(self._table.properties().get("gc.enabled")).lower() == "false"
 
     def _snapshot_files(self, dropped: Sequence[Any], base: Any) -> Any:
         """Return the files that came with ``dropped`` and belong to no other snapshot.
