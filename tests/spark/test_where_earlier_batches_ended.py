@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from onceward.spark.batch.query import SparkHistory, query_by_id
+from onceward.spark.batch.query import History, query_by_id
 
 FORMAT = "spark.sql.streaming.offsetLog.formatVersion"
 
@@ -34,7 +34,7 @@ def test_the_ends_of_a_batch_are_those_that_spark_has_logged(
     found: dict[int, tuple[Any, ...] | None] = {}
 
     def look(frame: DataFrame, batch_id: int) -> None:
-        history = SparkHistory(query_by_id(frame))
+        history = History(query_by_id(frame))
         found[batch_id] = history.ends(batch_id - 1) if batch_id else history.ends(batch_id)
         assert history.ends(batch_id + 1) is None
 

@@ -22,8 +22,7 @@ from onceward.operate.status import span
 
 if TYPE_CHECKING:
     from onceward.kafka.wire.client import KafkaClient
-    from onceward.kafka.wire.transactions.hanging import Holder
-    from onceward.kafka.wire.transactions.listing import DescribedTransaction
+    from onceward.kafka.wire.transactions.listing import DescribedTransaction, Holder
 
 transactions = typer.Typer(
     name="transactions",
@@ -177,8 +176,7 @@ def _abort_in(
     client: KafkaClient, topic: str, partition: int, start_offset: int | None, yes: bool
 ) -> None:
     from onceward.ids import TopicPartition
-    from onceward.kafka.wire.transactions.hanging import holders
-    from onceward.kafka.wire.transactions.listing import abort_in_partition
+    from onceward.kafka.wire.transactions.listing import abort_in_partition, holders
 
     where = TopicPartition(topic, partition)
     held = [
@@ -236,7 +234,7 @@ def _must_agree(yes: bool) -> None:
 
 def _held(client: KafkaClient, topics: Sequence[str]) -> list[Holder]:
     from onceward.ids import TopicPartition
-    from onceward.kafka.wire.transactions.hanging import holders
+    from onceward.kafka.wire.transactions.listing import holders
 
     found = client.topic_partitions(topics)
     return holders(

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
@@ -36,6 +36,7 @@ from onceward.errors import (
     OncewardError,
 )
 from onceward.ids import BatchId, PipelineId
+from onceward.spark.batch.checkpoint_files import CheckpointFiles
 from onceward.spark.batch.query import (
     History,
     RunningBatch,
@@ -95,23 +96,10 @@ class FailedCall(NamedTuple):
         return self.batch_id >= newest_id or self.run_id in ("", newest_run)
 
 
-class JournalFiles(Protocol):
-    """The store of a journal: :class:`onceward.spark.batch.checkpoint_files.CheckpointFiles`."""
-
-    def read(self) -> dict[str, str]:
-        """Return the text of each file by its name."""
-
-    def write(self, name: str, text: str) -> None:
-        """Write a file, in the place of one that is there."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-
-
 class Journal:
     """The failed calls of one pipeline in one checkpoint, as one run of the query knows them."""
 
-    def __init__(self, pipeline: PipelineId, run_id: str, files: JournalFiles) -> None:
+    def __init__(self, pipeline: PipelineId, run_id: str, files: CheckpointFiles) -> None:
         self._pipeline = pipeline
         self._run_id = run_id
         self._files = files

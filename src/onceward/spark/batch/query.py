@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
@@ -50,20 +50,6 @@ class KafkaSource:
 
     index: int
     bootstrap_servers: frozenset[str]
-
-
-class History(Protocol):
-    """What Spark says of earlier batches. Asked only where something is not as usual."""
-
-    @property
-    def checkpoint(self) -> str:
-        """Where Spark keeps the query's logs."""
-
-    def ends(self, batch_id: int) -> tuple[Any, ...] | None:
-        """Return where a batch ends, by source (None: nothing yet); None: no longer logged."""
-
-    def first_of_run(self) -> bool:
-        """Return whether the batch that runs is the first one of this run of the query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +102,13 @@ def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
         )
     described = _describe(run, execution, BatchId(query_id, int(batch_id)))
     once = described.stateful and _state_names_computations(frame.sparkSession)
-    return replace(described, computes_once=once, history=SparkHistory(execution))
+    return replace(described, computes_once=once, history=History(execution))
 
 
-class SparkHistory:
-    """:class:`History` of a running query; answers cost calls into the JVM, some a file."""
+class History:
+    """What Spark says of the batches before the one that runs. Asked only where something is not
+    as usual: answers cost calls into the JVM, some a look at a file.
+    """
 
     def __init__(self, execution: Any) -> None:
         self._execution = execution
@@ -131,7 +119,9 @@ class SparkHistory:
         return str(self._execution.resolvedCheckpointRoot())
 
     def ends(self, batch_id: int) -> tuple[Any, ...] | None:
-        """Read a batch's end in ``OffsetSeqLog``, kept for ``minBatchesToRetain`` batches."""
+        """Return where a batch ends, by source (None: nothing yet), as ``OffsetSeqLog`` has it;
+        None: it has dropped it (``minBatchesToRetain``).
+        """
         found = self._execution.offsetLog().get(batch_id)
         if found.isEmpty():
             return None
@@ -147,7 +137,7 @@ class SparkHistory:
         return tuple(_offset(offsets.apply(index)) for index in range(offsets.size()))
 
     def first_of_run(self) -> bool:
-        """Return ``IncrementalExecution.isFirstBatch``: the run has no batch before."""
+        """Return whether this run has no batch before (``IncrementalExecution.isFirstBatch``)."""
         return bool(self._execution.lastExecution().isFirstBatch())
 
 
