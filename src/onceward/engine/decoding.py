@@ -96,11 +96,8 @@ def register(step: DecodingStep) -> None:
 
 
 def find_steps(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
-    """Return the steps in the plan of the query's run that ``frame`` is a batch of.
-
-    :raises UnsupportedQuery: the plan has one that this process does not know, so that its records
-        would be lost.
-    """
+    """Return the steps in the plan of the query's run that ``frame`` is a batch of. :raises
+    UnsupportedQuery: one is not known here, and its records would be lost."""
     with _lock:
         if (steps := _in_run.get(run_id)) is not None:
             # A query that runs for months sees many others come and go

@@ -92,10 +92,8 @@ class DriverTurn:
         return Bound.for_batch(running.input_records or 0, self._tasks, self._records, self._bytes)
 
     def note(self, table: pa.Table | None, tasks: int) -> None:
-        """Note the result of a frame that was taken, and how many tasks its plan had.
-
-        :param table: None: the rows were more than the driver may have.
-        """
+        """Note the result of a frame that was taken (None: too many rows for the driver), and how
+        many tasks its plan had."""
         # Before, the number of tasks is not known without planning the job twice. After too many
         # rows tasks have the next frames: looking costs a job.
         self._tasks = tasks

@@ -58,11 +58,8 @@ class UnknownIdentity:
 
 
 def source_identity(running: RunningBatch, client_for: ClientFor | None) -> SourceIdentity:
-    """Return what identifies the sources that ``running`` reads.
-
-    :param client_for: the target's own clients, where it writes to a system that can be read as
-        well; other sources by their own.
-    """
+    """Return what identifies the sources that ``running`` reads, by ``client_for`` where the
+    target's system can be read as well; other sources by their own clients."""
     if not running.kafka_sources:
         return UnknownIdentity()
     # By name: an import would load the Kafka client for every query, and point up from the engine

@@ -191,11 +191,8 @@ class TwoPhaseTarget(Target):
             )
 
     def must_be_of_this_chain(self) -> None:
-        """Check that what is prepared here is of this chain, before anything of it is dropped. As
-        its owner.
-
-        :raises ConfigurationError: it is another one's.
-        """
+        """Check, as owner, before anything is dropped, that what is prepared here is of this
+        chain. :raises ConfigurationError: it is another one's."""
 
     def is_of_this_chain(self, recovered: Any) -> bool:
         """Return whether it was prepared in this chain, as far as its name tells.

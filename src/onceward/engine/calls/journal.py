@@ -79,11 +79,8 @@ class FailedCall(NamedTuple):
         return f"{self.batch_id}.{self.kind.value}"
 
     def stands(self, run_id: str, newest: LedgerRecord | None, newest_id: int) -> bool:
-        """Return whether it stands against later batches.
-
-        :param run_id: the run that asks.
-        :param newest_id: the batch of ``newest``, -1 where that is of another checkpoint.
-        """
+        """Return whether it stands against later batches in the run ``run_id``; ``newest_id``: the
+        batch of ``newest``, -1 where that is of another checkpoint."""
         # Spark has not seen the error, or this run would be over
         if self.run_id == run_id:
             return True

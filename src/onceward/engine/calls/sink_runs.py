@@ -25,11 +25,8 @@ _FOR_ONE_START = ("adopt", "write_missing", "skip_missing")
 
 
 class SinkRuns:
-    """The runs of one sink object: a newer run of its query replaces the older one.
-
-    :param settings: of the sink.
-    :param new_target: makes the target of a run.
-    """
+    """The runs of one sink object, with targets by ``new_target``: a newer run of its query
+    replaces the older one."""
 
     def __init__(
         self, policy: SinkPolicy, settings: object, new_target: Callable[[SinkPolicy], Target]

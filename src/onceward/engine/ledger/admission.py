@@ -162,11 +162,8 @@ def is_refused_in_any_case(
     *,
     stateful: bool = False,
 ) -> bool:
-    """Return whether ``batch`` will be refused, whatever was committed since ``peeked``.
-
-    For a look at the ledger before fencing, when ``peeked`` is None also if the newest record is
-    still undecided.
-    """
+    """Return whether ``batch`` will be refused, whatever was committed since ``peeked``, before
+    fencing; ``peeked`` is None also if the newest record is still undecided."""
     outcome = admit(batch, sources, peeked, resume, stateful=stateful)
     # EndTxn is answered before the markers are written, so that right after a restart the last
     # commit may not be readable yet: "ledger behind" and a gap are never certain.

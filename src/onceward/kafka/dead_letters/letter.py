@@ -148,11 +148,8 @@ def _text(value: bytes | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """Which letters a command is about. Empty: all, also records that are no dead letters.
-
-    :param left_out: single letters that it is not about, by partition and offset of the
-        dead-letter topic.
-    """
+    """Which letters a command is about; empty: all, also those that are none. ``left_out``: single
+    ones that it is not about, by partition and offset of the dead-letter topic."""
 
     classes: Sequence[str] = ()
     source_topics: Sequence[str] = ()

@@ -64,11 +64,8 @@ class Parcel:
 
 
 class Sender:
-    """Owner of the chain of one dead-letter topic from :meth:`take` on.
-
-    :param to: feed all back to this topic, by key; None: each letter to the partition that it came
-        from.
-    """
+    """Owner of the chain of one dead-letter topic from :meth:`take` on. ``to``: the topic that all
+    go to, by key; None: each goes to the partition that it came from."""
 
     def __init__(
         self,

@@ -33,10 +33,8 @@ _METADATA_AGE_SECONDS = 1.0
 
 
 class LedgerTopicReader:
-    """Reads a ledger topic on from where it was read to; one thread at a time.
-
-    It keeps as many records of each pipeline as were asked for at most, two hundred at least.
-    """
+    """Reads a ledger topic on from where it was read to; one thread at a time. It keeps as many
+    records of a pipeline as were asked for at most, two hundred at least."""
 
     def __init__(self, client: KafkaClient, topic: str) -> None:
         self._client = client

@@ -145,11 +145,8 @@ def stamp(
 
 
 def next_sequence(sequence: int, count: int) -> int:
-    """Return the sequence after ``count`` records from ``sequence`` on; 2**31 - 1 is followed by
-    0.
-
-    ``DefaultRecordBatch.incrementSequence`` of kafka-clients.
-    """
+    """Return the sequence ``count`` records after ``sequence``; 2**31 - 1 is followed by 0
+    (``DefaultRecordBatch.incrementSequence`` of kafka-clients)."""
     return (sequence + count) % (MAX_SEQUENCE + 1)
 
 

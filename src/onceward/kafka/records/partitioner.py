@@ -136,11 +136,8 @@ def assign_partitions(key: Any, rows: int, partition_count: int, first: int) -> 
 def group_by_partition(
     columns: RecordColumns, partitions: npt.NDArray[Any]
 ) -> list[tuple[int, RecordColumns]]:
-    """Return the rows of each partition that has any, in input order, partitions ascending.
-
-    Each has memory of its own, which is free when it is dropped (rows that all belong to one
-    partition are not copied).
-    """
+    """Return each partition's rows in input order, partitions ascending, each with memory of its
+    own, which is free when it is dropped (rows of one partition alone are not copied)."""
     if len(partitions) == 0:
         return []
     counts = np.bincount(partitions)

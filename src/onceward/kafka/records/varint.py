@@ -28,10 +28,8 @@ _ONE_ROW = np.ones(1, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of n records: its bytes and how many of them count.
-
-    Both arrays have n elements, or 1 when it is the same in all rows: NumPy broadcasts it.
-    """
+    """One field of n records: its bytes and how many of them count. Both arrays have n elements,
+    or 1 when it is the same in all rows: NumPy broadcasts it."""
 
     words: Words
     widths: Int64s

@@ -222,11 +222,8 @@ class GroupOffsets:
         self._same_cluster: set[frozenset[str]] = set()
 
     def client_for(self, source: KafkaSource) -> KafkaClient | None:
-        """Return the sink's own client for a source that lies on the same cluster.
-
-        A source found there once stays so: a broker that is down is not among the cluster's
-        addresses.
-        """
+        """Return the sink's own client for a source on the same cluster. Once found there it stays
+        so: a broker that is down is not among the cluster's addresses."""
         servers = source.bootstrap_servers
         if servers not in self._same_cluster and self._client.is_served_by(servers):
             self._same_cluster.add(servers)

@@ -130,9 +130,7 @@ def with_checkpointing(
     producer: ProducerSettings, checkpointing: Checkpointing | None
 ) -> ProducerSettings:
     """Return the settings with the transaction timeout that the checkpoint settings ask for.
-
-    :raises ContradictoryOptions: ``transaction.timeout.ms`` is set, and shorter than the timeout.
-    """
+    :raises ContradictoryOptions: ``transaction.timeout.ms`` is set, and shorter."""
     timeout_ms = producer.transaction_timeout_ms
     if checkpointing is None:
         return producer

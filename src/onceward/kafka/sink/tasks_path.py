@@ -58,11 +58,8 @@ class TasksPath:
     def plan(
         self, frame: RecordFrame, first_sequences: Mapping[TopicPartition, int]
     ) -> PlannedJob:
-        """Take step 2: open an epoch of the sequencer, and plan the job.
-
-        :param first_sequences: where the partitions go on that the transaction has written to;
-            others begin at 0.
-        """
+        """Take step 2: open an epoch of the sequencer, whose partitions go on at
+        ``first_sequences``, or begin at 0; and plan the job."""
         run, settings = self._run, self._run.settings
         sequencer = run.sequencer(frame.rows.sparkSession.sparkContext)
         rows = gather_and_sort(frame.rows, settings.order_within)
@@ -110,10 +107,8 @@ class TasksPath:
         computation: Computation,
         ids: Mapping[str, Any],
     ) -> Sent:
-        """Take steps 3 to 6: run the job, and check what its tasks report.
-
-        :param first_sequences: as for :meth:`plan`. :param ids: of the attempt, for events.
-        """
+        """Take steps 3 to 6: run the job, and check what its tasks report. ``ids``: of the
+        attempt, for events."""
         with events.step(events.SEND, **ids) as values, computation.read_once(planned.frame):
             rows, task_count, leases = self._run_job(planned, running)
             computation.counts(planned.frame)

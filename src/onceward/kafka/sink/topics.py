@@ -185,10 +185,8 @@ class RetentionCheck:
         self._silent = False
 
     def check(self, oldest_ms: Mapping[str, int]) -> None:
-        """Warn of topics that may delete what was just sent. Never raises an error of ours.
-
-        :param oldest_ms: by topic, the oldest timestamp that was sent, in ms since 1970.
-        """
+        """Warn of topics that may delete what was just sent, by the oldest timestamps, in ms since
+        1970. Never raises an error of ours."""
         now_ms = surroundings.wall_clock_ns() // 1_000_000
         ages = {
             topic: now_ms - oldest

@@ -84,11 +84,8 @@ class KafkaSourceIdentity:
         self._known: dict[int, dict[str, str]] = {}
 
     def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
-        """Compare the topics with those of the ledger's newest record, before the first batch of a
-        run.
-
-        :raises SourceTopicReplaced: as :meth:`identify`.
-        """
+        """Compare, before a run's first batch, the topics with those of the ledger's newest
+        record. :raises SourceTopicReplaced: as :meth:`identify`."""
         identities = [source.identity for source in newest.sources] if newest else []
         self._known = {
             i: dict(each) for i, each in enumerate(identities) if isinstance(each, Mapping)

@@ -147,10 +147,8 @@ def describe_config(
 def broker_config(
     client: Caller, nodes: Sequence[int], *, timeout_ms: int | None = None
 ) -> dict[str, str | None]:
-    """Return every setting of the first of ``nodes`` that answers: another may be away.
-
-    :param timeout_ms: for all of them together; None: ``request.timeout.ms``.
-    """
+    """Return every setting of the first of ``nodes`` that answers, since another may be away,
+    within ``timeout_ms`` for all of them; None: ``request.timeout.ms``."""
     each_ms = (timeout_ms or client.settings.request_timeout_ms) // len(nodes)
     for node in nodes[:-1]:
         try:

@@ -92,10 +92,7 @@ class KafkaClient:
         self, request: Any, node_id: int | str, timeout_ms: float | None = None
     ) -> Future[Any]:
         """Send without waiting; the future holds the answer, :class:`ConnectionLost`, or why we
-        may not connect.
-
-        Requests of one thread for one node leave in the order of the calls.
-        """
+        may not connect. Requests of one thread for one node leave in the order of the calls."""
         self._refuse_after_fork()
         return self._connections.submit(
             request, node_id, timeout_ms or self.settings.request_timeout_ms
@@ -135,12 +132,8 @@ class KafkaClient:
         return [_answer_or_lost(answer, patience_s) for answer in answers]
 
     def call_any(self, request: Any, timeout_ms: float | None = None, *, turn: int = 0) -> Any:
-        """Send to any broker: those that are connected first, then other known ones, then the
-        bootstrap servers.
-
-        :param turn: begin with the one after so many others.
-        :raises ConnectionLost: none answered.
-        """
+        """Send to any broker (connected ones, others, bootstrap servers), beginning with the one
+        after ``turn`` others. :raises ConnectionLost: none answered."""
         self._refuse_after_fork()
         deadline = Deadline(timeout_ms or self.settings.request_timeout_ms)
         lost: ConnectionLost | None = None
@@ -232,12 +225,8 @@ class KafkaClient:
     def coordinator(
         self, key: str, kind: CoordinatorKind, *, timeout_ms: float | None = None
     ) -> int:
-        """Return the node id of the coordinator of a group or transactional id, waiting until
-        there is one.
-
-        :raises BrokerUnreachable: none within the time.
-        :raises AccessDenied: naming group or transactional id.
-        """
+        """Return the node id of the coordinator of a group or transactional id, once there is one.
+        :raises BrokerUnreachable, AccessDenied: the second names group or transactional id."""
         with self._lock:
             node = self._coordinators.get((kind, key))
         if node is not None:
@@ -270,11 +259,9 @@ class KafkaClient:
             self._coordinators.pop((kind, key), None)
 
     def transaction_version(self) -> Literal[1, 2]:
-        """Return the transaction protocol that the cluster has finalised, asked for now (KIP-890).
-
-        2 if the feature ``transaction.version`` is at level 2 or above and the broker speaks
-        ``EndTxn`` v5, else 1.
-        """
+        """Return the transaction protocol that the cluster has finalised, asked for now (KIP-890):
+        2 from level 2 of ``transaction.version`` on, if the broker speaks ``EndTxn`` v5, else
+        1."""
         answer = self._ask(
             lambda: ApiVersionsRequest(
                 client_software_name="onceward", client_software_version="1", min_version=0
@@ -299,12 +286,8 @@ class KafkaClient:
         return self._cluster_id or ""
 
     def reach(self) -> None:
-        """Ask whether a broker answers at the address that it advertises, which all but the first
-        requests go to.
-
-        :raises BrokerUnreachable: none of the bootstrap servers answers, or none of the brokers
-            that they name.
-        """
+        """Ask whether a broker answers at the address that it advertises, where requests go.
+        :raises BrokerUnreachable: no bootstrap server answers, or no broker that they name."""
         nodes, lost = self.brokers(), "it names none"
         # A dead one must not eat all the time
         for node in nodes:

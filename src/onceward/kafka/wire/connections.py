@@ -161,10 +161,8 @@ class Connections:
         return _Loop(net, manager), forgotten
 
     def start_anew(self, loop: _Loop | None = None) -> None:
-        """Give up an IO thread that has crashed, or is stuck, with all that is outstanding on it.
-
-        :param loop: the one to give up; None: the present one.
-        """
+        """Give up an IO thread that has crashed, or is stuck, with all that is outstanding on it:
+        ``loop``, or the present one."""
         with self._lock:
             given_up = self._loop if loop is None else loop
             if self._closed or self._loop is not given_up:

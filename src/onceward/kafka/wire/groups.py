@@ -57,11 +57,8 @@ class Member:
 
 
 def list_groups(client: KafkaClient) -> list[ListedGroup]:
-    """Return every group that this principal may describe, of each broker: each lists those that
-    it coordinates.
-
-    :raises BrokerUnreachable: a broker does not answer, so that its groups are not known.
-    """
+    """Return every group that this principal may describe; each broker lists those it coordinates.
+    :raises BrokerUnreachable: a broker does not answer, so that its groups are not known."""
     found: dict[str, ListedGroup] = {}
     for node in client.brokers():
         answer = asked(
@@ -104,10 +101,7 @@ def sees_all_groups(client: KafkaClient) -> bool:
 
 def group_members(client: KafkaClient, group: ListedGroup) -> list[Member]:
     """Return the members of a classic group of consumers; none of a group that has just gone.
-
-    :raises AccessDenied: naming the group.
-    :raises BrokerUnreachable: …
-    """
+    :raises AccessDenied, BrokerUnreachable: the first names the group."""
     name = group.name
     answer = asked(
         Api.DESCRIBE_GROUPS,

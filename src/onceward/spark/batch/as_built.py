@@ -17,11 +17,8 @@ restore = cloudpickle.loads
 def pickled(
     thing: Any, next_step: str, *, refusal: type[OncewardError] = ConfigurationError
 ) -> bytes:
-    """Return ``thing`` as PySpark would send it to the tasks.
-
-    :param next_step: of the error.
-    :raises OncewardError: ``refusal``: it cannot be sent.
-    """
+    """Return ``thing`` as PySpark would send it to the tasks. :raises OncewardError: ``refusal``,
+    with ``next_step``: it cannot be sent."""
     try:
         return bytes(cloudpickle.dumps(thing))  # type: ignore[no-untyped-call]
     except Exception as error:
@@ -31,11 +28,8 @@ def pickled(
 
 
 def pickled_again(thing: Any, next_step: str, before: bytes | None) -> bytes:
-    """Return ``thing`` as it is now, with settings that were renewed; or ``before``, where it has
-    opened since what cannot be sent.
-
-    :raises ConfigurationError: there is nothing before, and it cannot be sent.
-    """
+    """Return ``thing`` as it is now, with renewed settings; or ``before``, where it has opened
+    since what cannot be sent. :raises ConfigurationError: there is nothing before."""
     try:
         return pickled(thing, next_step)
     except ConfigurationError:

@@ -39,10 +39,8 @@ class CheckpointFiles:
         self._folder = f"{checkpoint}/onceward/{pipeline}"
 
     def read(self) -> dict[str, str]:
-        """Return what each file says; of one that is damaged or was cut short, as much as is left.
-
-        :raises CheckpointUnreachable: the folder cannot be listed, or a file not be opened.
-        """
+        """Return what each file says; of one that is damaged or cut short, as much as is left.
+        :raises CheckpointUnreachable: the folder cannot be listed, or a file not be opened."""
         with self._reached() as files:
             try:
                 names = [

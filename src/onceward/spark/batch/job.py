@@ -68,11 +68,8 @@ def collect(frame: DataFrame, lost: Lost) -> tuple[list[Row], int]:
 
 
 def to_arrow(frame: DataFrame, lost: Lost) -> tuple[pa.Table, int]:
-    """Collect the rows of ``frame`` as Arrow, in the order of its partitions, as :func:`collect`
-    does. Needs no Python worker.
-
-    :raises OncewardError: what ``lost`` returned, and as :func:`collect` does.
-    """
+    """Collect ``frame`` as Arrow, in the order of its partitions, like :func:`collect`, without a
+    Python worker. :raises OncewardError: what ``lost`` returned, and as :func:`collect` does."""
     with watched(frame, lost):
         tasks = _task_count(frame)
         return frame.toArrow(), tasks

@@ -89,11 +89,8 @@ def refuse_unsupported(speculation: str, execution: Any) -> None:
 
 
 def refuse_source_evolution(setting: str) -> None:
-    """Refuse named sources that may come and go (Spark 4.2 and later): the ledger knows sources by
-    their place.
-
-    :param setting: the value of :data:`SOURCE_EVOLUTION`.
-    """
+    """Refuse named sources that may come and go (Spark 4.2 and later), by
+    :data:`SOURCE_EVOLUTION`: the ledger knows sources by their place."""
     if setting.strip().lower() == "true":
         raise UnsupportedQuery(
             f"{SOURCE_EVOLUTION}=true: Spark may add, remove and reorder the sources of a "

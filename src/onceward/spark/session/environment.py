@@ -38,11 +38,8 @@ def map_output_tracker(context: SparkContext) -> Any:
 
 
 def block_manager(context: SparkContext) -> Any:
-    """Return the driver's ``BlockManager``, which nothing but ``SparkEnv`` has.
-
-    A method handle is looked up by its exact type, and loads no more than that. It costs a dozen
-    calls into the JVM: not for every batch.
-    """
+    """Return the driver's ``BlockManager``, which only ``SparkEnv`` has, by a method handle, which
+    loads exactly its type: a dozen calls into the JVM, not for every batch."""
     jvm: Any = context._jvm
     invoke, loader = (
         jvm.java.lang.invoke,

@@ -185,11 +185,8 @@ def _ask_spark(question: Question) -> list[Path]:
 
 
 def read_answer(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) -> list[Path]:
-    """Return what ``ask`` finds by a gateway to a JVM of its own, whose output goes to a file,
-    shown only if that fails.
-
-    :raises ResourceError: it finds nothing, or fails.
-    """
+    """Return what ``ask`` finds by a gateway to a JVM of its own, whose output is shown only if
+    that fails. :raises ResourceError: it finds nothing, or fails."""
     # A clear error now instead of a failed launch script later
     must_have_modules(java_executable())
     from py4j.protocol import Py4JError

@@ -219,11 +219,8 @@ def _unreachable(credentials: EpochCredentials, why: str) -> SequencerUnreachabl
 
 
 class ClientSocket:
-    """A connected socket that never blocks: all waiting of the client. Every method raises OSError
-    when the other end is gone.
-
-    :param timeout_s: how long to wait for the connection, in seconds.
-    """
+    """A connected socket that never blocks: all waiting of the client. Methods raise OSError when
+    the other end is gone. ``timeout_s``: how long to wait for the connection."""
 
     def __init__(self, host: str, port: int, timeout_s: float) -> None:
         self._sock = socket.create_connection((plain_host(host), port), timeout_s)

@@ -22,10 +22,7 @@ WINDOW = 5
 
 class PartitionQueue:
     """Positions 0 … ``count`` - 1 of one partition's batches, each to be acknowledged exactly
-    once.
-
-    :param first_alone: position 0 is the producer's first batch of this epoch in the partition.
-    """
+    once. ``first_alone``: position 0 is the producer's first batch of this epoch there."""
 
     def __init__(self, count: int, *, first_alone: bool = False) -> None:
         self._first_alone = first_alone

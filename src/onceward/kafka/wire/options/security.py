@@ -280,11 +280,8 @@ def _file_state(path: str | None) -> object:
 
 
 def tls_context(security: Security) -> ssl.SSLContext:
-    """Return a context that verifies the server, by these certificates or the system's; reads the
-    files.
-
-    :raises FileUnreadable: they cannot be read.
-    """
+    """Return a context that verifies the server by these certificates or the system's. :raises
+    FileUnreadable: their files cannot be read."""
     # Verifies the certificate and the host name
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -40,11 +40,8 @@ def fetch(
     read_committed: bool,
     take_code_as: Mapping[int, int] = MappingProxyType({}),
 ) -> Any:
-    """Ask the leader until it answers.
-
-    :param take_code_as: error codes of the partition that mean another one to this reader.
-    :raises OncewardError: what the table has for the outcome.
-    """
+    """Ask the leader until it answers, taking codes of the partition for others as
+    ``take_code_as`` says. :raises OncewardError: what the table has for the outcome."""
 
     def send(left_ms: float) -> Any:
         node = client.known_leader(where)

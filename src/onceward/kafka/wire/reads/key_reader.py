@@ -234,10 +234,8 @@ class PartitionReader:
         return self._high_watermark >= end
 
     def read(self, wait_ms: int = FETCH_WAIT_MS, *, behind: bool = False) -> list[RecordBatch]:
-        """Return the next batches, possibly none; ``position`` moves past them.
-
-        :param behind: who does not have ``position`` is behind, and somebody else leads: ask who.
-        """
+        """Return the next batches, possibly none, and move ``position`` past them. ``behind``: who
+        does not have ``position`` is behind, and somebody else leads: ask who."""
 
         answer = fetch(
             self._client,

@@ -187,12 +187,8 @@ class TransactionCoordinator:
     def end(
         self, identity: ProducerIdentity, *, commit: bool, deadline: Deadline, version: int
     ) -> ProducerIdentity:
-        """Return ``EndTxn``: again and again with the same epoch until it is answered; the
-        identity to go on with.
-
-        Version 5 answers with the identity of the next transaction; up to version 4 the identity
-        stays.
-        """
+        """Send ``EndTxn`` with the same epoch until it is answered; return the identity to go on
+        with: that of the answer with version 5, the same up to version 4."""
         answer = self._ask(
             Api.END_TXN,
             lambda: EndTxnRequest(
@@ -262,11 +258,8 @@ class TransactionCoordinator:
 
 
 def idempotent_identity(client: KafkaClient) -> ProducerIdentity:
-    """Ask any broker for a producer id without transactions, for delivery ``at_least_once``.
-
-    :raises BrokerUnreachable: …
-    :raises AccessDenied: the principal lacks IdempotentWrite (brokers before 3.0).
-    """
+    """Ask any broker for a producer id without transactions, for ``at_least_once``. :raises
+    BrokerUnreachable, AccessDenied: the second without IdempotentWrite (before 3.0)."""
     deadline = Deadline(client.settings.request_timeout_ms)
     answer = asked(
         Api.INIT_PRODUCER_ID,

@@ -35,11 +35,8 @@ def taken_over(
     *,
     perhaps_by_ourselves: bool,
 ) -> Fenced:
-    """Return the error of an identity that a newer owner has replaced.
-
-    :param perhaps_by_ourselves: a late request of our own start may have been it, which nobody can
-        tell from a newer copy.
-    """
+    """Return the error of an identity that a newer owner has replaced; ``perhaps_by_ourselves``: a
+    late request of our own start, which nobody can tell from a newer copy."""
     alone = "; if no other copy was started, start this one again" if perhaps_by_ourselves else ""
     return Fenced(
         f"a newer copy of pipeline {transactional_id} has taken over from {identity} ({cause})",

@@ -58,10 +58,7 @@ class DescribedTransaction:
 @dataclass(frozen=True, slots=True)
 class OpenProducer:
     """A producer with a transaction open in one partition (``DescribeProducersResponse``).
-
-    ``last_write_ms`` is the timestamp of its last record, ``coordinator_epoch`` that of its last
-    marker, -1 before the first.
-    """
+    ``last_write_ms`` is of its last record, ``coordinator_epoch`` of its last marker, else -1."""
 
     partition: TopicPartition
     identity: ProducerIdentity
@@ -72,9 +69,7 @@ class OpenProducer:
 
 def list_transactions(client: KafkaClient) -> list[tuple[str, int, str]]:
     """Return transactional id, producer id and state of all that this principal may describe.
-
-    :raises BrokerUnreachable: a broker does not answer, so that its ids are not known.
-    """
+    :raises BrokerUnreachable: a broker does not answer, so that its ids are not known."""
     found: list[tuple[str, int, str]] = []
     for node in client.brokers():
         answer = _ask_node(
@@ -170,9 +165,7 @@ def open_producers(
 @dataclass(frozen=True, slots=True)
 class Holder:
     """A producer that holds readers up, and the transactional id whose coordinator has it so.
-
-    ``young_ms``: without an owner, for how long it may still be one whose coordinator is moving.
-    """
+    ``young_ms``: for how long one without may still be one whose coordinator is moving."""
 
     producer: OpenProducer
     owner: str | None
