@@ -1,4 +1,4 @@
-"""What the server says of a table. Driver only."""
+"""What the server says of a table: :class:`onceward.sql.sink.dialect.Catalogue`. Driver only."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ class _Relation(NamedTuple):
 
 
 def locked(connection: Session, name: str, ledger: str) -> Table:
-    """Read a table as :func:`table_named` does, and lock it against changes until the transaction
-    ends: reading no row of it takes its metadata lock.
-    """
+    """Take the metadata lock by reading no row: it lasts until the transaction ends."""
     # Quoted.
     relation = _relation(connection, name, ledger)
     connection.execute(f"SELECT 1 FROM {relation.sql} LIMIT 0")  # noqa: S608
@@ -62,12 +60,6 @@ def locked(connection: Session, name: str, ledger: str) -> Table:
 
 
 def table_named(connection: Session, name: str, ledger: str) -> Table:
-    """Read the table that ``name`` means to the server (``table`` or ``database.table``, quoted by
-    ````` where SQL requires it).
-
-    :raises TableMissing: there is none, or it is a view or the like.
-    :raises ConfigurationError: it is one that cannot be written to exactly once.
-    """
     relation = _relation(connection, name, ledger)
     columns = [_column(*row) for row in connection.execute(_COLUMNS, relation)]
     unique: dict[str, set[str]] = {}
@@ -154,7 +146,6 @@ def _parts(name: str) -> tuple[str | None, str]:
 
 
 def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
-    """Return the foreign keys between these tables, those of a table to itself included."""
     relations = {table.oid for table in tables if isinstance(table.oid, _Relation)}
     rows = [
         (oid, _Relation(*name))
@@ -165,7 +156,6 @@ def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
 
 
 def find_schema(connection: Session, table: str) -> tuple[str, str]:
-    """Return the database of a table, and the table's identity at the server."""
     schema, name = _parts(table)
     found = connection.execute(_RELATION, (schema, name)).fetchone()
     if found is None:
@@ -174,5 +164,4 @@ def find_schema(connection: Session, table: str) -> tuple[str, str]:
 
 
 def staging_left(connection: Session, schema: str, prefix: str) -> list[str]:
-    """List the tables of a database whose names begin with ``prefix``."""
     return [str(name) for (name,) in connection.execute(_LEFT, (schema, len(prefix), prefix))]

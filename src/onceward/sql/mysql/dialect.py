@@ -16,7 +16,7 @@ from onceward.sql.ledger.mysql import SORTED_BYTES, MySQL
 from onceward.sql.mysql import catalogue, prepared, statements, types
 from onceward.sql.mysql.refusals import is_conflict, translate_errors, typed_error
 from onceward.sql.mysql.staging import OpenStagingWriter, load
-from onceward.sql.sink.columns import Column, Table, Written
+from onceward.sql.sink.columns import Column, Table, Written, label_error, must_take, null_error
 from onceward.sql.sink.dialect import Beside, Dialect, quoted_pair
 from onceward.sql.sink.rows import Merge, Rows
 
@@ -109,22 +109,12 @@ class MySQLDialect(Dialect):
         nulls = [column for column in written if column.never_null]
         for column, number in _asked(connection, statements.nulls, rows, nulls):
             if number:
-                raise RowRefused(
-                    f"{number} rows for table {table.name} have a null in column {column.name!r}, "
-                    "for which the server would put a value of its own",
-                    next_step="filter them, or leave the column out with drop(…)",
-                )
+                raise null_error(table.name, column, number)
         limited = [column for column in written if column.most_bytes is not None]
         # MySQL copies a longtext into a shorter kind of text with its length modulo 256 or 65,536:
         # in a tinytext 256 bytes become an empty value, without an error or a warning.
         for column, most in _asked(connection, statements.most_bytes, rows, limited):
-            if most is not None and column.most_bytes is not None and most > column.most_bytes:
-                raise RowRefused(
-                    f"a value of column {column.name!r} has {most} bytes, and table {table.name} "
-                    f"takes {column.most_bytes}",
-                    next_step="widen the column, or shorten the value in the query; nothing of "
-                    "the batch was written",
-                )
+            must_take(table.name, column, most, column.most_bytes, "bytes")
         for column in written:
             if column.charset and _number(connection, statements.no_place(rows, column)):
                 raise RowRefused(
@@ -134,11 +124,7 @@ class MySQLDialect(Dialect):
                     "such rows",
                 )
             if column.labels and _number(connection, statements.no_label(rows, column)):
-                raise RowRefused(
-                    f"rows for table {table.name} have a value in column {column.name!r} that is "
-                    f"none of its labels: {', '.join(map(repr, column.labels))}",
-                    next_step="mend or filter such rows in the query, or change the table",
-                )
+                raise label_error(table.name, column)
 
     def must_tell_keys_apart(
         self, rows: Rows, written: Sequence[Written], merge: Merge, connection: Session

@@ -173,11 +173,6 @@ def each_by_itself(session: Session) -> None:
 
 
 def must_keep(session: Any) -> None:
-    """Check that the server keeps prepared transactions.
-
-    :raises ConfigurationError: it does not keep them safely.
-    :raises AccessDenied: this login may not list them.
-    """
     import pymysql
 
     if not session.is_mariadb and session.version < _LEAST:
@@ -201,7 +196,6 @@ def must_keep(session: Any) -> None:
 
 
 def listed(session: Any, beginning: str) -> list[str]:
-    """List the names of prepared transactions that begin with ``beginning``."""
     found = session.execute("XA RECOVER" if session.is_mariadb else "XA RECOVER CONVERT XID")
     names = []
     for kind, first, _, data in found:
@@ -212,16 +206,10 @@ def listed(session: Any, beginning: str) -> list[str]:
 
 
 def commit(session: Session, name: str) -> bool:
-    """Commit a prepared transaction; return False if the server has none of that name that this
-    session may end.
-    """
     return _ended(session, "COMMIT", name)
 
 
 def roll_back(session: Session, name: str) -> bool:
-    """Roll back a prepared transaction; return False if the server has none of that name that this
-    session may end.
-    """
     return _ended(session, "ROLLBACK", name)
 
 

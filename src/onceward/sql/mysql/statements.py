@@ -1,5 +1,5 @@
-"""The SQL of a batch, for MySQL and MariaDB. Pure: text and parameters, in PyMySQL's manner
-(``%s``).
+"""The SQL of a batch, for MySQL and MariaDB: :class:`onceward.sql.sink.dialect.Statements`. Pure:
+text and parameters, in PyMySQL's manner (``%s``).
 
 Each statement reads the rows once: a temporary table cannot be opened twice by one. Names of
 tables and ``op`` are compared as bytes, for in a collation 'd' and 'd ' may be the same; keys by
@@ -28,14 +28,11 @@ _TYPES = {TEXT: "longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", MOMENT: "d
 
 
 def quoted(name: str) -> str:
-    """Quote ``name`` for a statement with parameters."""
     return "`" + name.replace("`", "``").replace("%", "%%") + "`"
 
 
 def staging_table(sql_name: str, staged: Mapping[str, str], temporary: bool = False) -> str:
-    """Return the statement that creates a staging table; a temporary one belongs to the
-    session.
-    """
+    """A temporary one belongs to the session."""
     columns = [f"{quoted(name)} {_TYPES.get(kind, kind)} NULL" for name, kind in staged.items()]
     columns += [
         f"{TASK} bigint NOT NULL",
@@ -54,7 +51,6 @@ def staged_rows(
     tasks: Sequence[int],
     only: tuple[str, str] | None = None,
 ) -> Rows:
-    """Select what these task attempts have staged; ``only`` where a column has a value."""
     columns = ", ".join(quoted(name) for name in staged)
     numbers = ", ".join(str(int(task)) for task in tasks) or "NULL"
     sql = f"SELECT {columns} FROM {sql_name} WHERE {TASK} IN ({numbers})"
@@ -64,16 +60,12 @@ def staged_rows(
 
 
 def count(rows: Rows) -> Rows:
-    """Count the rows."""
     return Rows(f"SELECT COUNT(*) FROM ({rows.sql}) AS staged", rows.parameters)
 
 
 def number_steps(
     name: str, staged: Mapping[str, str], rows: Rows, order_by: Sequence[str]
 ) -> list[Rows]:
-    """Return statements that put the rows into the session's table ``name``, each with its step in
-    the order of ``order_by``.
-    """
     columns = [
         f"{quoted(column)} {_TYPES.get(kind, kind)} NULL" for column, kind in staged.items()
     ]
@@ -96,7 +88,6 @@ def number_steps(
 
 
 def steps(name: str, first: int, last: int, only: tuple[str, str] | None) -> Rows:
-    """Select the rows of these steps; ``only`` where a column has a value."""
     sql = f"SELECT * FROM {name} WHERE {_STEP} BETWEEN {first:d} AND {last:d}"
     if only is not None:
         return Rows(f"{sql} AND {_bytes(quoted(only[0]))} = {_bytes('%s')}", (only[1],))
@@ -104,7 +95,6 @@ def steps(name: str, first: int, last: int, only: tuple[str, str] | None) -> Row
 
 
 def by_table(rows: Rows, column: str) -> Rows:
-    """Count the rows for each value of ``column``, which names tables."""
     name = quoted(column)
     return Rows(
         f"SELECT MIN({name}), COUNT(*) FROM ({rows.sql}) AS staged GROUP BY {_bytes(name)}",
@@ -113,7 +103,6 @@ def by_table(rows: Rows, column: str) -> Rows:
 
 
 def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
-    """Select the length of the longest value of each of these columns."""
     lengths = ", ".join(f"MAX(CHAR_LENGTH({quoted(column.name)}))" for column in limited)
     return Rows(f"SELECT {lengths} FROM ({rows.sql}) AS staged", rows.parameters)
 
@@ -154,7 +143,6 @@ def no_place(rows: Rows, column: Written) -> Rows:
 
 
 def append(rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
-    """Add them all."""
     names = ", ".join(quoted(column.name) for column in written)
     return Rows(
         f"INSERT INTO {_in_statement(table)} ({names}) SELECT {names} FROM ({rows.sql}) AS staged",
@@ -163,9 +151,6 @@ def append(rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
 
 
 def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
-    """Count rows with a key: all of them, those without a key, those with an unknown ``op``, those
-    that are the last of their key, such keys, and among the last those that delete.
-    """
     null = " OR ".join(f"{_key(number)} IS NULL" for number in range(len(merge.key)))
     keys = ", ".join(_key(number) for number in range(len(merge.key)))
     return Rows(
@@ -190,7 +175,6 @@ def sorted_bytes(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
 
 
 def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
-    """Delete the rows whose last change is a delete."""
     return Rows(
         f"DELETE target FROM {_in_statement(table)} AS target JOIN ({_last(rows, written, merge)} "
         f"AND {_DELETED}) AS latest ON {_same(merge)}",
@@ -199,9 +183,7 @@ def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
 
 
 def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> list[Rows]:
-    """Upsert the last row of each key, except deletes: update existing rows, then insert the
-    others.
-    """
+    """Update the rows that are there, then insert the others."""
     names = [quoted(column.name) for column in written]
     first_key = f"target.{quoted(merge.key[0])}"
     news = [quoted(column.name) for column in written if column.name not in merge.key]
@@ -227,9 +209,6 @@ def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
 
 
 def present(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
-    """Count the keys that the table has, among those whose last change deletes and among the
-    others.
-    """
     return Rows(
         f"SELECT COALESCE(SUM({_DELETED}), 0), COALESCE(SUM(NOT {_DELETED}), 0) FROM "
         f"({_last(rows, written, merge)}) AS latest JOIN {_in_statement(table)} AS target ON "
@@ -247,9 +226,6 @@ def _key(number: int) -> str:
 
 
 def _same(merge: Merge) -> str:
-    """Return the condition that a row of the ``target`` and one of the ``latest`` have the same
-    key.
-    """
     pairs = enumerate(quoted(name) for name in merge.key)
     return " AND ".join(f"target.{name} = latest.{_key(number)}" for number, name in pairs)
 
@@ -260,9 +236,7 @@ def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
 
 
 def _ranked(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
-    """Select the rows with their keys, as the table compares them, and each row's rank from the
-    last of its key.
-    """
+    """Select the rows with their keys, as the table compares them, and their ranks from the last."""
     columns = {column.name: column for column in written}
     keys = [_compared(columns[name]) for name in merge.key]
     key_columns = [f"{key} AS {_key(number)}" for number, key in enumerate(keys)]

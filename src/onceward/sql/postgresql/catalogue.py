@@ -1,4 +1,5 @@
-"""What the server says of a table. Driver only; one question for the columns, one for the keys.
+"""What the server says of a table: :class:`onceward.sql.sink.dialect.Catalogue`. Driver only; one
+question for the columns, one for the keys.
 
 Of a partitioned table nothing is asked or locked in a way that locks each of its partitions
 (``LOCK TABLE`` without ``ONLY`` does, and ``pg_partition_tree``): there may be thousands, and a
@@ -72,9 +73,7 @@ _TABLES = ("r", "p")
 
 
 def locked(connection: Session, name: str, ledger: str) -> Table:
-    """Read a table as :func:`table_named` does, and lock it against changes until the transaction
-    ends: not between reading its definition and writing to it.
-    """
+    """Take a lock that lasts until the transaction ends: not between reading and writing."""
     connection.execute(
         f"LOCK TABLE ONLY {_relation(connection, name, ledger).sql} IN ROW EXCLUSIVE MODE"
     )
@@ -82,12 +81,6 @@ def locked(connection: Session, name: str, ledger: str) -> Table:
 
 
 def table_named(connection: Session, name: str, ledger: str) -> Table:
-    """Read the table that ``name`` means to the server (``table`` or ``schema.table``, quoted
-    where SQL requires it).
-
-    :raises TableMissing: there is none, or it is a view or the like.
-    :raises ConfigurationError: it is one that cannot be written to exactly once.
-    """
     relation = _relation(connection, name, ledger)
     rows = connection.execute(_COLUMNS, (relation.oid,))
     columns = [
@@ -157,13 +150,11 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
 
 
 def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
-    """Return the foreign keys between these tables, those of a table to itself included."""
     oids = [table.oid for table in tables]
     return [Reference(*found) for found in connection.execute(_REFERENCES, (oids, oids))]
 
 
 def find_schema(connection: Session, table: str) -> tuple[str, int]:
-    """Return the schema of a table, and the table's identity at the server."""
     found = connection.execute(
         "SELECT n.nspname::text, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = "
         "c.relnamespace WHERE c.oid = to_regclass(%s)",
@@ -175,6 +166,5 @@ def find_schema(connection: Session, table: str) -> tuple[str, int]:
 
 
 def staging_left(connection: Session, schema: str, prefix: str) -> list[str]:
-    """List the tables of a schema whose names begin with ``prefix``."""
     escaped = prefix.replace("_", r"\_")
     return [str(name) for (name,) in connection.execute(_LEFT, (schema, f"{escaped}%"))]

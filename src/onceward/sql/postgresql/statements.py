@@ -1,6 +1,5 @@
-"""The SQL of a batch, for PostgreSQL. Pure: text and parameters, in psycopg's manner (``%s``).
-
-Rows come from a staging table, or as arrays from the driver; what is done with them is the same.
+"""The SQL of a batch, for PostgreSQL: :class:`onceward.sql.sink.dialect.Statements`. Pure: text
+and parameters, in psycopg's manner (``%s``).
 """
 
 from __future__ import annotations
@@ -14,14 +13,10 @@ from onceward.sql.sink.rows import TASK, Merge, Rows
 
 
 def quoted(name: str) -> str:
-    """Quote ``name`` for a statement with parameters."""
     return '"' + name.replace('"', '""').replace("%", "%%") + '"'
 
 
 def staging_table(sql_name: str, staged: Mapping[str, str]) -> str:
-    """Return the statement that creates an unlogged staging table: its rows are counted before
-    they are used, and a crash may empty it.
-    """
     # The frame's types, not the target's: a binary COPY does not convert, and stores other values
     # without an error where widths agree (eight bytes are a bigint, a double or a timestamp). The
     # INSERT … SELECT from here casts.
@@ -35,7 +30,6 @@ def staged_rows(
     tasks: Sequence[int],
     only: tuple[str, str] | None = None,
 ) -> Rows:
-    """Select what these task attempts have staged; ``only`` where a column has a value."""
     columns = ", ".join(quoted(name) for name in staged)
     sql, parameters = f"SELECT {columns} FROM {sql_name} WHERE {TASK} = ANY(%s)", [list(tasks)]
     if only is not None:
@@ -79,7 +73,6 @@ has room for those.
 
 
 def _sent(kind: str, values: Sequence[Any]) -> list[tuple[str, list[Any]]]:
-    """Return the arrays by which a column is sent, with their types."""
     if kind == "date":
         return [("integer", list(values))]
     if kind not in _TIMES:
@@ -89,16 +82,12 @@ def _sent(kind: str, values: Sequence[Any]) -> list[tuple[str, list[Any]]]:
 
 
 def count(rows: Rows) -> Rows:
-    """Count the rows."""
     return Rows(f"SELECT count(*) FROM ({rows.sql}) AS rows", rows.parameters)
 
 
 def number_steps(
     name: str, staged: Mapping[str, str], rows: Rows, order_by: Sequence[str]
 ) -> list[Rows]:
-    """Return statements that put the rows into the transaction's table ``name``, each with its
-    step in the order of ``order_by``.
-    """
     columns = [f"{quoted(column)} {kind}" for column, kind in staged.items()]
     order = ", ".join(f"{_sorted(column, staged)} NULLS FIRST" for column in order_by)
     names = ", ".join(quoted(column) for column in staged)
@@ -119,13 +108,11 @@ def number_steps(
 
 
 def steps(name: str, first: int, last: int, only: tuple[str, str] | None) -> Rows:
-    """Select the rows of these steps; ``only`` where a column has a value."""
     sql = f"SELECT * FROM {name} WHERE {_STEP} BETWEEN {first:d} AND {last:d}"
     return Rows(sql, ()) if only is None else Rows(f"{sql} AND {quoted(only[0])} = %s", (only[1],))
 
 
 def by_table(rows: Rows, column: str) -> Rows:
-    """Count the rows for each value of ``column``, which names tables."""
     named_in = quoted(column)
     return Rows(
         f"SELECT {named_in}, count(*) FROM ({rows.sql}) AS rows GROUP BY {named_in}",
@@ -134,15 +121,12 @@ def by_table(rows: Rows, column: str) -> Rows:
 
 
 def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
-    """Select the length of the longest value of each of these columns. A server cuts spaces beyond
-    a limit silently.
-    """
+    """A server cuts spaces beyond a limit silently."""
     lengths = ", ".join(f"max(char_length({quoted(column.name)}))" for column in limited)
     return Rows(f"SELECT {lengths} FROM ({rows.sql}) AS rows", rows.parameters)
 
 
 def append(rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
-    """Add them all."""
     names = ", ".join(quoted(column.name) for column in written)
     return Rows(
         f"INSERT INTO {_in_statement(table)} ({names}) SELECT {_values(written)} FROM "
@@ -152,9 +136,6 @@ def append(rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
 
 
 def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
-    """Count rows with a key: all of them, those without a key, those with an unknown ``op``, those
-    that are the last of their key, such keys, and among the last those that delete.
-    """
     null = " OR ".join(f"{quoted(name)} IS NULL" for name in merge.key)
     keys = ", ".join(quoted(name) for name in merge.key)
     op = "NULL" if merge.op_column is None else quoted(merge.op_column)
@@ -173,7 +154,6 @@ def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
 
 
 def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
-    """Delete the rows whose last change is a delete."""
     return Rows(
         f"{_last(rows, written, merge)} DELETE FROM {_in_statement(table)} AS target USING last "
         f"WHERE {_same(merge)} AND {_DELETED}",
@@ -182,7 +162,6 @@ def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
 
 
 def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> list[Rows]:
-    """Upsert the last row of each key, except deletes."""
     names = ", ".join(quoted(column.name) for column in written)
     keys = ", ".join(quoted(name) for name in merge.key)
     # Where there is nothing but a key, that: DO NOTHING would leave the row another batch's, and
@@ -200,9 +179,6 @@ def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
 
 
 def present(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
-    """Count the keys that the table has, among those whose last change deletes and among the
-    others.
-    """
     return Rows(
         f"{_last(rows, written, merge)} SELECT count(*) FILTER (WHERE {_DELETED}), count(*) "
         f"FILTER (WHERE NOT {_DELETED}) FROM last JOIN {_in_statement(table)} AS target ON "
@@ -216,9 +192,6 @@ _STEP = "onceward_step"
 
 
 def _same(merge: Merge) -> str:
-    """Return the condition that a row of the ``target`` and one of the ``last`` have the same
-    key.
-    """
     return " AND ".join(f"target.{quoted(name)} = last.{quoted(name)}" for name in merge.key)
 
 

@@ -35,7 +35,14 @@ from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Computation
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.overdue import seconds_for
-from onceward.sql.sink.columns import Table, Written, fit, must_show_all, staged_columns
+from onceward.sql.sink.columns import (
+    Table,
+    Written,
+    fit,
+    must_show_all,
+    must_take,
+    staged_columns,
+)
 from onceward.sql.sink.dialect import Dialect
 from onceward.sql.sink.merging import Merging, Part, Steps, not_all
 from onceward.sql.sink.order import Reference, circle, parents_first
@@ -45,12 +52,21 @@ from onceward.sql.sink.settings import TABLE_COLUMN
 
 
 class Frame(ABC):
-    """The rows of one frame, on their way."""
+    """The rows of one frame, on their way.
 
-    def __init__(self, dialect: Dialect, staged: Mapping[str, str], table: str | None) -> None:
+    :param name: of where they are: nobody else's in the session.
+    """
+
+    number: int
+    """Of all its rows."""
+
+    def __init__(
+        self, dialect: Dialect, staged: Mapping[str, str], table: str | None, name: str
+    ) -> None:
         self._dialect = dialect
         self.staged = staged
         self.table = table
+        self._name = name
         self._steps = ""
 
     def bring(self, connection: Session) -> None:  # noqa: B027
@@ -58,44 +74,39 @@ class Frame(ABC):
         them.
         """
 
-    @property
-    @abstractmethod
-    def number(self) -> int:
-        """Of all its rows."""
-
-    @abstractmethod
     def counts(self, connection: Session) -> Mapping[str | None, int]:
         """Count the rows for each table that they name; None where they name none."""
+        return {self.table: self.number} if self.table is not None else self._by_table(connection)
 
     @abstractmethod
+    def _by_table(self, connection: Session) -> Mapping[str | None, int]: ...
+
     def rows(self, table: str) -> Rows:
         """Select the rows for one table."""
+        return self._select(self._only(table))
 
     def number_steps(self, connection: Session, place: int, order_by: Sequence[str]) -> None:
         """Give each row its step among all of the frame, for :meth:`steps`."""
         self._steps = f"onceward_held_steps_{place}"
-        self._dialect.fill_table(
-            connection,
-            self._dialect.statements.number_steps(self._steps, self.staged, self._all(), order_by),
+        numbered = self._dialect.statements.number_steps(
+            self._steps, self.staged, self._select(None), order_by
         )
+        self._dialect.fill_table(connection, numbered)
 
     def steps(self, table: str, first: int, last: int) -> Rows:
         """Select of the rows for one table those of some steps of the whole frame."""
         return self._dialect.statements.steps(self._steps, first, last, self._only(table))
 
     @abstractmethod
-    def _all(self) -> Rows:
-        """Select the rows for all tables."""
+    def _select(self, only: tuple[str, str] | None) -> Rows:
+        """Select all rows; ``only`` where a column has a value."""
 
     def _only(self, table: str) -> tuple[str, str] | None:
         return None if self.table is not None else (TABLE_COLUMN, table)
 
 
 class HeldFrame(Frame):
-    """In the driver's memory.
-
-    :param name: nobody else's in the session.
-    """
+    """In the driver's memory."""
 
     def __init__(
         self,
@@ -105,27 +116,18 @@ class HeldFrame(Frame):
         name: str,
         rows: pa.Table,
     ) -> None:
-        super().__init__(dialect, staged, table)
-        self._name = name
+        super().__init__(dialect, staged, table, name)
         self._rows = rows
+        self.number = int(rows.num_rows)
 
-    @property
-    def number(self) -> int:
-        return int(self._rows.num_rows)
-
-    def counts(self, connection: Session) -> Mapping[str | None, int]:
-        if self.table is not None:
-            return {self.table: self.number}
+    def _by_table(self, connection: Session) -> Mapping[str | None, int]:
         return Counter(python_values(self._rows.column(TABLE_COLUMN), TABLE_COLUMN))
 
     def bring(self, connection: Session) -> None:
         self._dialect.bring(connection, self._name, self.staged, self._rows)
 
-    def rows(self, table: str) -> Rows:
-        return self._dialect.held_rows(self._name, self.staged, self._rows, self._only(table))
-
-    def _all(self) -> Rows:
-        return self._dialect.held_rows(self._name, self.staged, self._rows, None)
+    def _select(self, only: tuple[str, str] | None) -> Rows:
+        return self._dialect.held_rows(self._name, self.staged, self._rows, only)
 
 
 class StagedFrame(Frame):
@@ -139,31 +141,15 @@ class StagedFrame(Frame):
         name: str,
         results: list[TaskResult],
     ) -> None:
-        super().__init__(dialect, staged, table)
-        self._name = name
-        self._results = results
+        super().__init__(dialect, staged, table, name)
+        self._tasks = [result.task_attempt_id for result in results]
+        self.number = sum(result.rows for result in results)
 
-    @property
-    def _tasks(self) -> list[int]:
-        return [result.task_attempt_id for result in self._results]
-
-    @property
-    def number(self) -> int:
-        return sum(result.rows for result in self._results)
-
-    def counts(self, connection: Session) -> Mapping[str | None, int]:
-        if self.table is not None:
-            return {self.table: self.number}
-        by_table = self._dialect.statements.by_table(self._all(), TABLE_COLUMN)
+    def _by_table(self, connection: Session) -> Mapping[str | None, int]:
+        by_table = self._dialect.statements.by_table(self._select(None), TABLE_COLUMN)
         return {table: int(n) for table, n in connection.execute(*by_table)}
 
-    def rows(self, table: str) -> Rows:
-        return self._staged_rows(self._only(table))
-
-    def _all(self) -> Rows:
-        return self._staged_rows(None)
-
-    def _staged_rows(self, only: tuple[str, str] | None) -> Rows:
+    def _select(self, only: tuple[str, str] | None) -> Rows:
         return self._dialect.statements.staged_rows(self._name, self.staged, self._tasks, only)
 
 
@@ -438,13 +424,7 @@ class DatabaseAttempt(Attempt):
     ) -> None:
         longest = connection.execute(*self._statements.longest(rows, limited)).fetchone() or ()
         for column, length in zip(limited, longest, strict=True):
-            if length is not None and column.longest is not None and length > column.longest:
-                raise RowRefused(
-                    f"a value of column {column.name!r} has {length} characters, and table "
-                    f"{table.name} takes {column.longest}",
-                    next_step="widen the column, or shorten the value in the query; nothing of "
-                    "the batch was written",
-                )
+            must_take(table.name, column, length, column.longest, "characters")
 
     def commit(self) -> None:
         try:

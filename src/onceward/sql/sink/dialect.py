@@ -89,7 +89,7 @@ class Catalogue(Protocol):
     """What the server says of a table."""
 
     def table_named(self, connection: Session, name: str, ledger: str) -> Table:
-        """Read the table that ``name`` means to the server.
+        """Read the table that ``name``, spelled as in SQL, means to the server.
 
         :raises TableMissing: there is none, or it is a view or the like.
         :raises ConfigurationError: it is one that cannot be written to exactly once.
