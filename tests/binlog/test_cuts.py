@@ -35,12 +35,12 @@ from onceward.mysql.binlog.event import (
     XID,
     BinlogEvent,
 )
-from onceward.mysql.binlog.framing import events_of_file
 from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.source.position import Coordinates, Position, binlog_number
 from onceward.mysql.source.ranges import PlannedRange, RangePlanner
 from onceward.mysql.source.settings import ChangesSettings, make_settings
 from onceward.mysql.source.transactions import TransactionWalk
+from support.binlog_files import events_of_file
 from support.errors import raises
 
 FILE = "binlog.000001"

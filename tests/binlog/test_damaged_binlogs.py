@@ -17,9 +17,10 @@ from made_events import FILE, GOLDEN_FILES, dialect_of, packets, read, rotation
 from onceward.errors import OncewardError
 from onceward.mysql.binlog.compression import decompress
 from onceward.mysql.binlog.event import QUERY, unsupported_reason
-from onceward.mysql.binlog.framing import EventReader, events_of_file
+from onceward.mysql.binlog.framing import EventReader
 from onceward.mysql.binlog.gtids import parse_gtid, parse_previous_gtids
 from onceward.mysql.binlog.statements import classify
+from support.binlog_files import events_of_file
 
 MOST_BYTES = 24_000_000
 """A packet's header may announce 16 MiB, and its event agree with it."""

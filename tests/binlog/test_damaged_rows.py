@@ -18,7 +18,7 @@ from onceward.mysql.binlog import decoder as decoder_module
 from onceward.mysql.binlog.compression import decompress
 from onceward.mysql.binlog.decoder import Decoder
 from onceward.mysql.binlog.event import ROWS_EVENTS, TABLE_MAP, BinlogEvent, Dialect
-from onceward.mysql.binlog.framing import events_of_file
+from support.binlog_files import events_of_file
 
 _COMPRESSED = {140, 141}
 _BYTES_EACH = 400

@@ -24,9 +24,9 @@ from onceward.mysql.binlog.framing import (
     EndOfBinlog,
     EventReader,
     ServerError,
-    events_of_file,
     file_number,
 )
+from support.binlog_files import events_of_file
 
 EOF_PACKET = packet(b"\xfe\0\0\0\0")
 FULL = 0xFFFFFF

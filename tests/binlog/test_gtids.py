@@ -17,9 +17,9 @@ from onceward.mysql.binlog.event import (
     PREVIOUS_GTIDS,
     XID,
 )
-from onceward.mysql.binlog.framing import events_of_file
 from onceward.mysql.binlog.gtid_sets import GtidBinlogState, Gtids, GtidSet
 from onceward.mysql.binlog.gtids import Gtid, parse_gtid, parse_previous_gtids
+from support.binlog_files import events_of_file
 
 ONE, OTHER = "08da8e05-e606-11f1-b06d-02fc00000001", "ffffffff-e606-11f1-b06d-02fc00000001"
 NUMBERS = st.sets(

@@ -22,7 +22,7 @@ from onceward.mysql.binlog.event import (
     TRANSACTION_PAYLOAD,
     XID,
 )
-from onceward.mysql.binlog.framing import events_of_file
+from support.binlog_files import events_of_file
 from support.errors import raises
 
 

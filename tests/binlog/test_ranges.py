@@ -43,7 +43,6 @@ from onceward.mysql.binlog.event import (
     XID,
     BinlogEvent,
 )
-from onceward.mysql.binlog.framing import events_of_file
 from onceward.mysql.snapshot import chunks
 from onceward.mysql.snapshot.keys import KeyColumn
 from onceward.mysql.source import partitions
@@ -51,6 +50,7 @@ from onceward.mysql.source.partitions import to_frame
 from onceward.mysql.source.position import Coordinates, Position
 from onceward.mysql.source.ranges import PlannedRange, RangePlanner
 from onceward.mysql.source.settings import ChangesSettings
+from support.binlog_files import events_of_file
 from support.errors import raises
 
 SOURCE = uuid.UUID(int=7)

@@ -31,8 +31,8 @@ from onceward.mysql.binlog import decoder as changes_module
 from onceward.mysql.binlog import rows as rows_module
 from onceward.mysql.binlog.blocks import CHANGES
 from onceward.mysql.binlog.decoder import Decoder
-from onceward.mysql.binlog.framing import events_of_file
 from onceward.mysql.binlog.table_map import TableMap
+from support.binlog_files import events_of_file
 from support.errors import raises
 
 MAP = table_map([INT, NAME, NULL_INT], key=[0])

@@ -12,7 +12,6 @@ from made_events import GOLDEN, dialect_of, query
 from onceward.errors import BinlogCorrupted
 from onceward.mysql.binlog.compression import decompress
 from onceward.mysql.binlog.event import QUERY
-from onceward.mysql.binlog.framing import events_of_file
 from onceward.mysql.binlog.sql_effects import (
     NO_EFFECT,
     NoEffect,
@@ -21,6 +20,7 @@ from onceward.mysql.binlog.sql_effects import (
     Unsupported,
 )
 from onceward.mysql.binlog.statements import classify, parse_statement
+from support.binlog_files import events_of_file
 
 WANTED = {("shop", "orders"), ("shop", "a`b"), ("shop", 'q"x'), ("shop", "tä"), ("other", "items")}
 ANSI, LITERAL = 0x4, 0x100000

@@ -39,11 +39,11 @@ from onceward.mysql.binlog.event import (
     TRANSACTION_PAYLOAD,
     BinlogEvent,
 )
-from onceward.mysql.binlog.framing import events_of_file
 from onceward.mysql.binlog.rows import describe_rows
 from onceward.mysql.source.position import Position
 from onceward.mysql.source.ranges import RangePlanner
 from onceward.mysql.source.settings import make_settings
+from support.binlog_files import events_of_file
 from support.errors import raises
 
 ORDERS = table_map([INT, Made("d", 10, nullable=True)], table="orders", key=[0])

@@ -24,10 +24,10 @@ from onceward.errors import ChangeUnreadable
 from onceward.mysql.binlog.blocks import snapshot_changes
 from onceward.mysql.binlog.decoder import Decoder
 from onceward.mysql.binlog.event import BinlogEvent
-from onceward.mysql.binlog.framing import events_of_file
 from onceward.mysql.binlog.table_map import TableMap
 from onceward.mysql.binlog.values import SESSION, columns_from_text, select_expression
 from onceward_testing import LocalMySQL
+from support.binlog_files import events_of_file
 
 
 class Logged(MySQLPlace):
@@ -110,7 +110,7 @@ def read(place: Logged, typed: Typed, **settings: Any) -> Read:
     map = TableMap.parse(body, place.dialect)
     rows = columns_from_text(map, list(zip(*place.selected(map), strict=True)))
     values = settings.get("values", "text")
-    snapshot = snapshot_changes(map, rows, values, ts_ms=0, gtid=None, file="binlog.000001", pos=4)
+    snapshot = snapshot_changes(map, rows, values, ts_ms=0, file="binlog.000001", pos=4)
     found: list[dict[str, Any]] = []
     while decoder.has_changes:
         found += decoder.flush().to_pylist()

@@ -247,17 +247,7 @@ def merge_changes(blocks: Iterable[RowBlock], values: ValueForm) -> pa.Table:
 
 
 def snapshot_changes(
-    map: TableMap,
-    rows: pa.RecordBatch,
-    values: ValueForm,
-    *,
-    ts_ms: int,
-    gtid: str | None,
-    file: str,
-    pos: int,
-    inner: int = 0,
-    first_row: int = 0,
-    server_id: int = 0,
+    map: TableMap, rows: pa.RecordBatch, values: ValueForm, *, ts_ms: int, file: str, pos: int
 ) -> pa.Table:
     """Return rows that a SELECT gave as :data:`CHANGES` with the op ``r``, all of them at one
     place of the binlog.
@@ -271,18 +261,27 @@ def snapshot_changes(
         texts, keys = row_json(map, rows, values), key_json(map, rows, values)
     except InvalidCell as error:
         raise error.error from None
-    numbers = np.arange(first_row, first_row + count, dtype=np.int32)
-    return pa.table(
-        [
-            pa.repeat("r", count), pa.repeat(map.db, count), pa.repeat(map.table, count), keys,
-            pa.nulls(count, pa.string()), texts, pa.repeat(pa.scalar(ts_ms, pa.int64()), count),
-            pa.repeat(pa.scalar(gtid, pa.string()), count), pa.repeat(file, count),
-            pa.repeat(pa.scalar(pos, pa.int64()), count),
-            pa.repeat(pa.scalar(inner, pa.int32()), count),
-            pa.array(numbers), pa.repeat(pa.scalar(server_id, pa.int64()), count),
-        ],
-        schema=CHANGES,
+    return snapshot_table(
+        map.db, map.table, keys, texts, pa.array(np.arange(count, dtype=np.int32)),
+        ts_ms=ts_ms, file=file, pos=pos,
     )  # fmt: skip
+
+
+def snapshot_table(
+    db: str, table: str, keys: pa.Array, rows: pa.Array, numbers: pa.Array, *, ts_ms: int,
+    file: str, pos: int,
+) -> pa.Table:  # fmt: skip
+    """Return rows as :data:`CHANGES` with the op ``r``, by their keys, both as JSON."""
+    values = {
+        "op": "r", "db": db, "table": table, "ts_ms": ts_ms, "file": file, "pos": pos, "inner": 0,
+        "server_id": 0,
+    }  # fmt: skip
+    columns = {"key": keys, "after": rows, "row": numbers}
+    arrays = [
+        columns.get(f.name, pa.repeat(pa.scalar(values.get(f.name), f.type), len(keys)))
+        for f in CHANGES
+    ]
+    return pa.table(arrays, schema=CHANGES)
 
 
 def _changes_with_order(block: RowBlock, values: ValueForm) -> tuple[pa.Table, Numbers]:
@@ -295,10 +294,8 @@ def _changes_with_order(block: RowBlock, values: ValueForm) -> tuple[pa.Table, N
     invalid = _InvalidRows(block.source, block.kind)
     while True:
         try:
-            texts, keys = (
-                row_json(block.map, block.images, values),
-                key_json(block.map, block.images, values),
-            )
+            texts = row_json(block.map, block.images, values)
+            keys = key_json(block.map, block.images, values)
             break
         except InvalidCell as error:
             block = block.select(invalid.drop(error, block.event, block.row))

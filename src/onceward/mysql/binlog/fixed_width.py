@@ -77,10 +77,8 @@ class CellBytes:
     def slices(self, cells: Cells) -> list[bytes | None]:
         """Return the cells as Python's bytes, for types that are decoded one by one."""
         assert cells.length is not None  # noqa: S101  a type with length bytes
-        data, null = (
-            self.data,
-            [False] * len(cells.start) if cells.null is None else cells.null.tolist(),
-        )
+        data = self.data
+        null = [False] * len(cells.start) if cells.null is None else cells.null.tolist()
         stop = (cells.start + cells.length).tolist()
         return [
             None if missing else data[first:last]

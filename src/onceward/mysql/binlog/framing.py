@@ -15,7 +15,6 @@ from __future__ import annotations
 import struct
 import sys
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onceward.errors import BinlogCorrupted
@@ -31,7 +30,6 @@ from onceward.mysql.binlog.event import (
     Dialect,
 )
 
-MAGIC = b"\xfebin"
 FIRST_POSITION = 4
 BLOCK_BYTES = 1 << 20
 MOST_BYTES = (1 << 30) + (1 << 20)
@@ -44,8 +42,6 @@ _HEADER = struct.Struct("<IBIIIH")
 _FULL = 0xFFFFFF
 _POSITION_MASK = 0xFFFFFFFF
 _CHECKSUM = 4
-# in a format description's flags, while its file is written; the checksum is of the event without
-_IN_USE = 1
 _OFTEN_MADE_UP = frozenset({ROTATE, FORMAT_DESCRIPTION, HEARTBEAT, HEARTBEAT_V2})
 # the first byte of a packet
 _EVENT, _END, _ERROR = 0x00, 0xFE, 0xFF
@@ -70,7 +66,6 @@ class EventReader:
     """One dump, from ``position`` of ``file`` on. Put bytes into :meth:`space`, then call
     :meth:`events`.
 
-    :param verify: check each event's checksum; without it, damage inside an event is not noticed.
     :param block_bytes: events are returned in blocks of about that size, each in a buffer of its
         own.
     """
@@ -81,7 +76,6 @@ class EventReader:
         file: str,
         position: int,
         *,
-        verify: bool = True,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self.dialect = dialect
@@ -90,17 +84,14 @@ class EventReader:
         self.position = position
         self.end: EndOfBinlog | ServerError | BinlogCorrupted | None = None
         """Why no more events will come."""
-        self._verify = verify
         # Bytes behind an event, as the format description says
         self._checksum = _CHECKSUM
         # The first rotation, which repeats what was asked for, was seen
         self._has_rotation = False
         self._block_bytes = block_bytes
         self._buffer = bytearray(block_bytes)
-        self._read_at = self._write_at = (
-            # events are made up to there, bytes have come up to there
-            0
-        )
+        # Events are made up to there, bytes have come up to there
+        self._read_at = self._write_at = 0
         # Bytes from _read on, before anything more can be said
         self._need = 4
         # The beginning of an event of several packets
@@ -156,7 +147,7 @@ class EventReader:
         """Append whole events in packets of their own, the hot loop; stop at anything else."""
         buffer, read, write_at = self._buffer, self._read_at, self._write_at
         position, file, checksum = self.position, self.file, self._checksum
-        verify, unpack, append = self._verify and checksum > 0, _PACKET.unpack_from, found.append
+        verify, unpack, append = checksum > 0, _PACKET.unpack_from, found.append
         view, crc32, from_bytes = memoryview(buffer), zlib.crc32, int.from_bytes
         make, kind_of = _event, BinlogEvent
         special, least = _OFTEN_MADE_UP, HEADER_BYTES + checksum
@@ -247,12 +238,9 @@ class EventReader:
             found.append(self.check_event(partial, 0, len(partial)))
         return True
 
-    def check_event(
-        self, buffer: bytes | bytearray, start: int, stop: int, *, in_file: bool = False
-    ) -> BinlogEvent:
+    def check_event(self, buffer: bytes | bytearray, start: int, stop: int) -> BinlogEvent:
         """Return the next event, in ``buffer[start:stop]`` with its checksum.
 
-        :param in_file: it is read from the server's disk, where the server may still write to it.
         :raises BinlogCorrupted: its size, checksum or position is wrong.
         """
         timestamp, kind, server_id, size, log_pos, flags = _HEADER.unpack_from(buffer, start)
@@ -274,12 +262,7 @@ class EventReader:
         # Servers change a format description that they make up, and not its checksum, if the file
         # has none.
         changed = kind == FORMAT_DESCRIPTION and artificial and not self._checksum
-        if (
-            self._verify
-            and behind
-            and not changed
-            and not _has_valid_checksum(buffer, start, stop, in_file)
-        ):
+        if behind and not changed and not _has_valid_checksum(buffer, start, stop):
             raise self._damage(f"an event (kind {kind}) whose checksum is another")
         position = self.position
         if not artificial:
@@ -343,25 +326,6 @@ class EventReader:
         )
 
 
-def events_of_file(
-    data: bytes | bytearray, dialect: Dialect, file: str = "binlog.000001", *, verify: bool = True
-) -> Iterator[BinlogEvent]:
-    """Yield the events of a whole binlog file, as a server keeps it on its disk.
-
-    :raises BinlogCorrupted: it is none, or it ends inside an event.
-    """
-    reader = EventReader(dialect, file, FIRST_POSITION, verify=verify, block_bytes=32)
-    if bytes(data[:4]) != MAGIC:
-        raise reader._damage(f"no binlog: it begins with {bytes(data[:4])!r}")
-    while (at := reader.position) < len(data):
-        size = int.from_bytes(data[at + 9 : at + 13], "little")
-        if size < HEADER_BYTES or at + size > len(data):
-            raise reader._damage(f"an event of {size} bytes where {len(data) - at} are left")
-        yield reader.check_event(data, at, at + size, in_file=True)
-        if reader.position != at + size:
-            raise reader._damage("an event that no file holds")
-
-
 def file_number(file: str) -> int:
     """Return the number by which binlogs follow each other: ``binlog.1000000`` comes after
     ``binlog.999999``. -1 if there is none.
@@ -370,19 +334,10 @@ def file_number(file: str) -> int:
     return int(number) if number.isascii() and number.isdigit() else -1
 
 
-def _has_valid_checksum(
-    buffer: bytes | bytearray, start: int, stop: int, in_file: bool = False
-) -> bool:
+def _has_valid_checksum(buffer: bytes | bytearray, start: int, stop: int) -> bool:
     """Check whether the last four bytes are the event's checksum."""
-    event = memoryview(buffer)[start : stop - _CHECKSUM]
-    written = int.from_bytes(buffer[stop - _CHECKSUM : stop], "little")
-    if zlib.crc32(event) == written:
-        return True
-    if not in_file or event[4] != FORMAT_DESCRIPTION or not event[17] & _IN_USE:
-        return False
-    closed = bytearray(event)
-    closed[17] &= ~_IN_USE
-    return zlib.crc32(closed) == written
+    end = stop - _CHECKSUM
+    return zlib.crc32(memoryview(buffer)[start:end]) == int.from_bytes(buffer[end:stop], "little")
 
 
 def _server_error(payload: bytes) -> ServerError:

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from onceward.mysql.binlog.charsets import charset_by_collation, decoder_for
 from onceward.mysql.binlog.event import EXECUTE_LOAD_QUERY, HEADER_BYTES, BinlogEvent
 from onceward.mysql.binlog.fields import EventFields
 from onceward.mysql.binlog.sql_effects import (
@@ -40,23 +41,6 @@ _TEXT_AT = 13
 _OF_LOADS = 13
 """Additional bytes of LOAD DATA: its file, the file's place in the text, duplicates."""
 _HARMLESS, _SHORT = frozenset({b"BEGIN", b"COMMIT"}), len("ROLLBACK")
-
-_CODECS = {
-    "utf-8": (33, 45, 46, 76, 83, *range(192, 216), *range(223, 248), *range(255, 324)),
-    "cp1252": (5, 8, 15, 31, 47, 48, 49, 94),
-    "ascii": (11, 65),
-    "big5": (1, 84), "gb2312": (24, 86), "gbk": (28, 87), "gb18030": (248, 249, 250),
-    "shift_jis": (13, 88), "cp932": (95, 96), "euc_jp": (12, 91, 97, 98), "euc_kr": (19, 85),
-    "latin2": (2, 9, 21, 27, 77), "cp1250": (26, 34, 44, 66, 99), "cp1251": (14, 23, 50, 51, 52),
-    "koi8_r": (7, 74),
-    "koi8_u": (22, 75), "iso8859_7": (25, 70), "iso8859_8": (16, 71), "latin5": (30, 78),
-    "iso8859_13": (20, 41, 42, 79), "cp1256": (57, 67), "cp1257": (29, 58, 59), "cp850": (4, 80),
-    "cp852": (40, 81),
-    "cp866": (36, 68), "mac_roman": (39, 53), "tis_620": (18, 89),
-}  # fmt: skip
-"""Codec of a client's statements, by its collation. Source: ``information_schema.collations``."""
-
-_CODEC = {number: codec for codec, numbers in _CODECS.items() for number in numbers}
 
 
 @dataclass(frozen=True)
@@ -127,8 +111,8 @@ def parse_statement(event: BinlogEvent) -> Statement:
     raw = bytes(fields.take_rest())
     # Statements that the server itself writes have names in UTF-8, whatever the client's character
     # set in the event: a text that can be read in two ways is classified in both.
-    codecs = ["ascii"] if raw.isascii() else dict.fromkeys([_CODEC.get(collation, ""), "utf-8"])
-    texts = [text for codec in codecs if codec and (text := _decode(raw, codec)) is not None]
+    charsets = ["ascii"] if raw.isascii() else [charset_by_collation(collation), "utf8mb4"]
+    texts = dict.fromkeys(text for one in charsets if (text := _decode(raw, one)) is not None)
     return Statement(
         database, tuple(texts), bool(mode & _ANSI_QUOTES), not mode & _NO_BACKSLASH_ESCAPES
     )
@@ -188,12 +172,13 @@ def _parse_variables(variables: EventFields) -> tuple[int, int]:
     return mode, collation
 
 
-def _decode(raw: bytes, codec: str) -> str | None:
+def _decode(raw: bytes, charset: str) -> str | None:
+    # Names in a client's eucjpms are read as ujis, which has most of it
+    decode = decoder_for("ujis" if charset == "eucjpms" else charset)
     try:
-        return raw.decode(codec)
+        return decode and decode(raw)
     except UnicodeDecodeError:
-        # MySQL's latin1 has all 256
-        return raw.decode("latin-1") if codec == "cp1252" else None
+        return None
 
 
 _XA_DECISION = re.compile(

@@ -364,7 +364,6 @@ def _array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) ->
 SESSION = "SET time_zone = '+00:00', character_set_results = NULL, sql_mode = ''"
 """As in a binlog: times in UTC, texts in their columns' own charsets, no padding of CHAR."""
 
-_FLOAT_BYTES = 4
 _ADDRESS_BYTES = {4, 16}
 _CHARACTERS = frozenset({ColumnKind.TEXT, ColumnKind.ENUM, ColumnKind.SET})
 
@@ -375,10 +374,8 @@ def select_expression(column: TableColumn) -> str:
     """
     name = "`" + column.name.replace("`", "``") + "`"
     if column.kind is ColumnKind.FLOAT and column.width == _FLOAT_BYTES:
-        return (
-            # a double, with all the digits that it needs, and the sign of a zero
-            f"{name} * 1e0"
-        )
+        # A double, with all the digits that it needs, and the sign of a zero
+        return f"{name} * 1e0"
     if column.is_padded and column.size in _ADDRESS_BYTES:
         return f"CAST({name} AS BINARY({column.size}))"
     return name

@@ -76,10 +76,8 @@ def describe_table(query: Query, dialect: Dialect, database: str, table: str) ->
     }
     kinds = {str(row[0]): (str(row[1]), str(row[2]), str(row[8] or "")) for row in columns}
     names = list(found)
-    key, row_bytes = (
-        _describe_key(query, where, f"{database}.{table}", found, kinds),
-        _describe_row_bytes(query, where, f"{database}.{table}"),
-    )
+    key = _describe_key(query, where, f"{database}.{table}", found, kinds)
+    row_bytes = _describe_row_bytes(query, where, f"{database}.{table}")
     places = tuple(names.index(column.name) for column in key)
     return TableDescription(
         TableMap(0, database, table, tuple(found.values()), places, dialect),

@@ -41,18 +41,18 @@ import pyarrow.compute as pc
 
 from onceward.errors import ServerMisconfigured, ServerUnreachable
 from onceward.libraries import library
-from onceward.mysql.binlog.blocks import CHANGES, snapshot_changes
+from onceward.mysql.binlog.blocks import CHANGES, snapshot_changes, snapshot_table
 from onceward.mysql.binlog.compression import COMPRESSED_EVENTS
 from onceward.mysql.binlog.decoder import Decoder, inner_events
 from onceward.mysql.binlog.errors import SET_GTIDS, InvalidCell
 from onceward.mysql.binlog.event import BinlogEvent
 from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.mysql.binlog.values import columns_from_text
-from onceward.mysql.snapshot.catalogue import TableDescription, describe_table, quote_table
+from onceward.mysql.snapshot.catalogue import TableDescription
 from onceward.mysql.snapshot.filtering import range_filter, select_changes
 from onceward.mysql.snapshot.keys import Query, range_condition
 from onceward.mysql.snapshot.result_set import fetch_columns
-from onceward.mysql.snapshot.state import Chunk, check_same_key, is_missing, parse_key
+from onceward.mysql.snapshot.state import Chunk, describe_if_there, parse_key
 from onceward.mysql.source.connection import (
     Server,
     driver_errors,
@@ -214,17 +214,8 @@ def _numbered(rows: pa.Table, in_order: pa.Array) -> pa.Table:
 
 def _describe_in_view(query: Query, as_of: Position, chunk: Chunk) -> TableDescription | None:
     """Return the table's definition, which the transaction holds; None without such a table."""
-    database, name = chunk["table"]
     query("SET character_set_results = 'utf8mb4'")
-    try:
-        query(f"SELECT * FROM {quote_table(database, name)} LIMIT 0")  # noqa: S608 — quoted
-    except Exception as error:
-        if is_missing(error):
-            return None
-        raise
-    found = describe_table(query, as_of.dialect, database, name)
-    check_same_key(parse_key(chunk["key"]), found.key, database, name)
-    return found
+    return describe_if_there(query, as_of.dialect, chunk["table"], chunk["key"])
 
 
 def _rows_at_first_change(
@@ -373,7 +364,6 @@ class _Untouched:
                 rows,
                 self._values,
                 ts_ms=self._chunk["ts_ms"],
-                gtid=None,
                 file=self._as_of.file,
                 pos=self._as_of.pos,
             )
@@ -385,19 +375,11 @@ class _Untouched:
 
 def _changed_rows(chunk: Chunk, as_of: Position, rows: dict[str, str]) -> pa.Table:
     """Return the rows of step 6."""
-    count = len(rows)
+    keys, images = (pa.array(each, pa.string()) for each in (rows, rows.values()))
+    numbers = pa.repeat(pa.scalar(0, pa.int32()), len(rows))
     database, name = chunk["table"]
-    values: dict[str, Any] = {
-        "op": "r", "db": database, "table": name, "before": None, "ts_ms": chunk["ts_ms"],
-        "gtid": None,
-        "file": as_of.file, "pos": as_of.pos, "inner": 0, "row": 0, "server_id": 0,
-    }  # fmt: skip
-    columns = {"key": pa.array(rows, pa.string()), "after": pa.array(rows.values(), pa.string())}
-    arrays = [
-        columns.get(f.name, pa.repeat(pa.scalar(values.get(f.name), f.type), count))
-        for f in CHANGES
-    ]
-    return pa.table(arrays, schema=CHANGES)
+    place = {"ts_ms": chunk["ts_ms"], "file": as_of.file, "pos": as_of.pos}
+    return snapshot_table(database, name, keys, images, numbers, **place)
 
 
 def _check_literal(gtids: str) -> str:

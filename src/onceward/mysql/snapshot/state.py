@@ -89,7 +89,7 @@ def advance_snapshot(
         return None
     if caught_up:
         return next_state(server.query, server.dialect, state, chunks, rows)
-    return state_without_chunks(state)
+    return {**state, "chunks": []}
 
 
 def new_state(query: Query, dialect: Dialect, tables: list[tuple[str, str]]) -> State:
@@ -103,23 +103,13 @@ def new_state(query: Query, dialect: Dialect, tables: list[tuple[str, str]]) -> 
         describe_table(query, dialect, database, table)
         # This takes a privilege on all columns.
         query(f"SELECT * FROM {quote_table(database, table)} LIMIT 0")  # noqa: S608 — quoted
-    return {
-        "left": [list(each) for each in tables],
-        "table": None,
-        "key": None,
-        "after": None,
-        "chunks": [],
-    }
+    left = [list(each) for each in tables]
+    return {"left": left, "table": None, "key": None, "after": None, "chunks": []}
 
 
 def is_over(state: State) -> bool:
     """Check whether there are no more chunks than those in the state."""
     return not state["left"] and state["table"] is None
-
-
-def state_without_chunks(state: State) -> State:
-    """Return the state of a batch without chunks."""
-    return {**state, "chunks": []}
 
 
 def next_state(
@@ -138,7 +128,7 @@ def next_state(
         if table is None:
             table, table_now, key, after = left.pop(0), None, None, None
         if table_now is None:
-            table_now = _describe_if_there(query, dialect, table, key)
+            table_now = describe_if_there(query, dialect, table, key)
             # Its DROP or RENAME is in the stream, which stops there by name
             if table_now is None:
                 table = None
@@ -181,9 +171,10 @@ def is_missing(error: BaseException) -> bool:
     return error_number(error) in MISSING
 
 
-def _describe_if_there(
+def describe_if_there(
     query: Query, dialect: Dialect, table: list[str], key: Any
 ) -> TableDescription | None:
+    """Describe a table whose primary key is still ``key``, if that is known; None without it."""
     name = quote_table(*table)
     try:
         query(f"SELECT * FROM {name} LIMIT 0")  # noqa: S608 — quoted

@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 from onceward.errors import BinlogCorrupted, ServerMisconfigured, ServerUnreachable
@@ -41,7 +40,6 @@ class Dump:
     connection belongs to the dump from then on, and is closed behind it.
 
     :param connection: of PyMySQL, open, with nothing unread.
-    :param verify: check each event's checksum.
     :param seconds: how long the server may be silent before it counts as unreachable.
     :raises ServerMisconfigured: this server cannot be asked for ``position``.
     :raises ServerUnreachable: it does not answer.
@@ -49,9 +47,9 @@ class Dump:
 
     def __init__(
         self, connection: Any, dialect: Dialect, file: str, position: int, *,
-        verify: bool = True, seconds: float = _SECONDS, block_bytes: int = BLOCK_BYTES,
+        seconds: float = _SECONDS, block_bytes: int = BLOCK_BYTES,
     ) -> None:  # fmt: skip
-        self.reader = EventReader(dialect, file, position, verify=verify, block_bytes=block_bytes)
+        self.reader = EventReader(dialect, file, position, block_bytes=block_bytes)
         """Its ``file`` and ``position`` are those of the next event."""
         self._session = _DumpConnection(connection, seconds)
 
@@ -63,12 +61,7 @@ class Dump:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._session.close()
 
     def until(self, file: str | None = None, position: int | None = None) -> Iterator[BinlogEvent]:

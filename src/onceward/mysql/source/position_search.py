@@ -295,7 +295,7 @@ def _find_file(settings: ChangesSettings, server: Server, read_set: Gtids) -> st
     files = list(server.binlogs())
 
     def before(file: str) -> Gtids | None:
-        return _transactions_before(settings, server, file)
+        return read_file_header(settings, server.identity, file)[1]
 
     if server.dialect == "mysql" or _is_gtid_strict(server):
         unread = (
@@ -315,10 +315,6 @@ def _find_file(settings: ChangesSettings, server: Server, read_set: Gtids) -> st
             details={"read": str(read_set), "purged": str(removed)},
         )
     return files[unread]
-
-
-def _transactions_before(settings: ChangesSettings, server: Server, file: str) -> Gtids | None:
-    return read_file_header(settings, server.identity, file)[1]
 
 
 def _can_start(read_set: Gtids, before: Gtids | None) -> bool:
@@ -356,7 +352,12 @@ def walk_until(
 def _first_unread(settings: ChangesSettings, at: Position, read_set: Gtids | None) -> Position:
     def ends(event: BinlogEvent, gtid: Gtid) -> bool:
         if gtid.text is None:
-            raise _no_gtid_error(at, event)
+            raise SourceReplaced(
+                f"the transaction at {event.file}:{event.position} on the server {at.server} has "
+                "no GTID: whether it was read on the server before cannot be told",
+                next_step=f"{START_ANEW}; with gtid_mode=ON on all servers a query goes on by "
+                "itself",
+            )
         return True
 
     walk = walk_until(settings, at, ends)
@@ -372,14 +373,6 @@ def _first_unread(settings: ChangesSettings, at: Position, read_set: Gtids | Non
             details={"read": str(read_set), "found": str(walk.skipped_gtids)},
         )
     return found
-
-
-def _no_gtid_error(at: Position, event: BinlogEvent) -> OncewardError:
-    return SourceReplaced(
-        f"the transaction at {event.file}:{event.position} on the server {at.server} has no GTID: "
-        "whether it was read on the server before cannot be told",
-        next_step=f"{START_ANEW}; with gtid_mode=ON on all servers a query goes on by itself",
-    )
 
 
 def starting_position(settings: ChangesSettings, server: Server) -> Position:

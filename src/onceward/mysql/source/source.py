@@ -65,10 +65,8 @@ SCHEMA = StructType(
 _NO_LIMIT = (1 << 31) - 1
 # of ranges whose parts Spark may ask for again
 _KEPT_PLANS = 2
-_MOST_WITHOUT_CHUNKS = (
-    # batches in a row: then the snapshot goes on, however far the binlog's end is
-    4
-)
+# Batches in a row: then the snapshot goes on, however far the binlog's end is
+_MOST_WITHOUT_CHUNKS = 4
 
 
 def mysql_changes(

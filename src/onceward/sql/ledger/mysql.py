@@ -340,10 +340,8 @@ def connected(parameters: Mapping[str, Any], name: str, *, patient: bool = True)
     session = MySQLSession(connection)
     if patient:
         connection._rfile = io.BufferedReader(_PatientReader(session))
-        connection._read_timeout = connection._write_timeout = (
-            # of a part of what is read or sent
-            STATEMENT_SECONDS
-        )
+        # Of a part of what is read or sent
+        connection._read_timeout = connection._write_timeout = STATEMENT_SECONDS
     limit = "max_statement_time" if session.is_mariadb else "max_execution_time"
     session.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")
     pinned = _PINNED.replace("{modes}", _MODES).replace("{limit}", limit)
