@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 # ledger.kafka_topic.DEFAULT_TOPIC, which would import a Kafka client for --help
 _LEDGER = "onceward-ledger"
 _TRANSACTION_MS = "60000"
-"""Readers of the source topic wait for a replay that was killed no longer than that; one
-transaction takes moments.
-"""
+"""Readers wait no longer for a replay that was killed; one transaction takes moments."""
 
 dead_letters = typer.Typer(
     name="dead-letters",

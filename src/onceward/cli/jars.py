@@ -88,8 +88,7 @@ def _others() -> list[object]:
 
 
 def _submit(connector: Connector) -> str:
-    """Return ``--jars`` and ``--conf`` for the shell to split into words: nothing in it may need
-    quotes."""
+    """Return options for the shell to split into words: nothing may need quotes."""
     from onceward.spark.session.settings import WORKER_DAEMON, launch_conf
 
     settings = launch_conf(connector)

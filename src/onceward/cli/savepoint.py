@@ -45,8 +45,7 @@ def create(
     view = at.view()
     copy = savepoints.create(checkpoint, to, view.ledger, pipeline_id)
     typer.echo(
-        f"behind batch {copy.batch_id}: {len(copy.files)} files, {copy.bytes:,} bytes",
-        err=True,
+        f"behind batch {copy.batch_id}: {len(copy.files)} files, {copy.bytes:,} bytes", err=True
     )
     typer.echo(copy.path)
 
@@ -77,27 +76,17 @@ def list_savepoints(
             del document["files"]
         typer.echo(json.dumps(documents, indent=2))
         return
-    rows = table("PIPELINE", "BATCH>", "SEQUENCE>", "TAKEN", "BYTES>", "SAVEPOINT")
-    for each in found:
-        rows.add_row(
-            each.pipeline_id,
-            str(each.batch_id),
-            str(each.sequence),
-            moment(each.created_at_ms),
-            f"{each.bytes:,}",
-            each.path,
-        )
-    print_table(rows)
+    rows = (
+        (a.pipeline_id, a.batch_id, a.sequence, moment(a.created_at_ms), f"{a.bytes:,}", a.path)
+        for a in found
+    )
+    names = ("PIPELINE", "BATCH>", "SEQUENCE>", "TAKEN", "BYTES>", "SAVEPOINT")
+    print_table(table(*names, rows=rows))
 
 
 @savepoint.command("restore")
 @names_a_ledger
-def restore(
-    *,
-    at: LedgerOptions,
-    path: Path,
-    checkpoint: NewCheckpoint,
-) -> None:
+def restore(*, at: LedgerOptions, path: Path, checkpoint: NewCheckpoint) -> None:
     """Make a checkpoint with which the same pipeline goes on behind the savepoint. Refused once
     more is committed.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -143,9 +143,9 @@ def names_a_ledger(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def table(*columns: str) -> Any:
-    """Return an empty table of rich; a column whose name ends in ``>`` has numbers. Texts in its
-    rows are others': shown as they are, and nothing in them is obeyed.
+def table(*columns: str, rows: Iterable[Sequence[Any]] = ()) -> Any:
+    """Return a table of rich; a column whose name ends in ``>`` has numbers. Texts in its rows are
+    others': shown as they are, and nothing in them is obeyed.
     """
     from rich import box
     from rich.table import Table
@@ -155,7 +155,9 @@ def table(*columns: str) -> Any:
 
     class PlainTable(Table):
         def add_row(self, *cells: Any, **how: Any) -> None:
-            plain = (Text(printable(each)) if isinstance(each, str) else each for each in cells)
+            plain = (
+                each if isinstance(each, Text) else Text(printable(str(each))) for each in cells
+            )
             super().add_row(*plain, **how)
 
     plain_table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -164,6 +166,8 @@ def table(*columns: str) -> Any:
         plain_table.add_column(
             column.rstrip(">"), justify="right" if right else "left", no_wrap=True
         )
+    for row in rows:
+        plain_table.add_row(*row)
     return plain_table
 
 

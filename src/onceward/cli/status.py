@@ -88,11 +88,7 @@ def status(
 
 @names_a_ledger
 def lag(
-    *,
-    at: LedgerOptions,
-    pipeline_id: Pipeline,
-    bootstrap_servers: Servers,
-    as_json: Json = False,
+    *, at: LedgerOptions, pipeline_id: Pipeline, bootstrap_servers: Servers, as_json: Json = False
 ) -> None:
     """Print how far a pipeline is behind in each source partition, against the last stable
     offset.
@@ -109,12 +105,7 @@ def lag(
 
 @ledger.command("show")
 @names_a_ledger
-def show(
-    *,
-    at: LedgerOptions,
-    pipeline_id: Pipeline,
-    limit: Limit = 20,
-) -> None:
+def show(*, at: LedgerOptions, pipeline_id: Pipeline, limit: Limit = 20) -> None:
     """Print the last batches, oldest first, as far as the ledger keeps them."""
     print_table(_entries_table(at.view().entries(pipeline_id, limit)))
 
@@ -172,12 +163,7 @@ def _batch(entry: LedgerEntry) -> tuple[int, str, int]:
 
 @ledger.command("export")
 @names_a_ledger
-def export(
-    *,
-    at: LedgerOptions,
-    pipeline_id: Pipeline,
-    limit: Limit = 10_000,
-) -> None:
+def export(*, at: LedgerOptions, pipeline_id: Pipeline, limit: Limit = 10_000) -> None:
     """Print all batches that the ledger keeps as lines of JSON, oldest first."""
     for entry in at.view().entries(pipeline_id, limit):
         typer.echo(json.dumps(_json(entry)))
@@ -211,10 +197,10 @@ def _status_table(found: Iterable[PipelineStatus]) -> Any:
             each.pipeline_id,
             Text(each.state.value, colours.get(each.state.value, "")),
             "" if each.age_s is None else ago(each.age_s),
-            "" if newest is None else str(newest.batch_id),
+            "" if newest is None else newest.batch_id,
             "" if newest is None else f"{newest.records:,}",
             "?" if each.lag is None else f"{each.lag:,}",
-            str(transaction.epoch if transaction else newest.epoch if newest else ""),
+            transaction.epoch if transaction else newest.epoch if newest else "",
             span(transaction.age_s) if transaction and transaction.age_s is not None else "",
             (newest and newest.written_by) or "?",
         )
@@ -232,16 +218,8 @@ def _explain(each: PipelineStatus) -> None:
 
 
 def _lag_table(found: Iterable[PartitionLag]) -> Any:
-    rows = table("TOPIC", "PARTITION>", "OFFSET>", "LAST STABLE OFFSET>", "LAG>")
-    for each in found:
-        rows.add_row(
-            each.topic,
-            str(each.partition),
-            str(each.offset),
-            str(each.last_stable_offset),
-            f"{each.lag:,}",
-        )
-    return rows
+    rows = ((a.topic, a.partition, a.offset, a.last_stable_offset, f"{a.lag:,}") for a in found)
+    return table("TOPIC", "PARTITION>", "OFFSET>", "LAST STABLE OFFSET>", "LAG>", rows=rows)
 
 
 def _entries_table(found: Iterable[LedgerEntry]) -> Any:
@@ -251,8 +229,8 @@ def _entries_table(found: Iterable[LedgerEntry]) -> Any:
     for each in found:
         rows.add_row(
             moment(each.committed_at_ms),
-            str(each.sequence),
-            str(each.batch_id),
+            each.sequence,
+            each.batch_id,
             f"{each.read:,}",
             f"{each.records:,}",
             "" if each.open_ms is None else f"{each.open_ms} ms",

@@ -109,16 +109,14 @@ def describe(
 def abort(
     bootstrap_servers: Servers,
     transactional_id: Annotated[
-        str | None,
-        typer.Option(help="Fence its owner, whose transaction the coordinator aborts."),
+        str | None, typer.Option(help="Fence its owner, whose transaction the coordinator aborts.")
     ] = None,
     topic: Annotated[
         str | None, typer.Option(help="With --partition: where a transaction hangs.")
     ] = None,
     partition: Annotated[int | None, typer.Option(min=0)] = None,
     start_offset: Annotated[
-        int | None,
-        typer.Option(min=0, help="The one that began there, should there be several."),
+        int | None, typer.Option(min=0, help="The one that began there, should there be several.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     command_config: Config = None,
@@ -253,10 +251,9 @@ def _described(found: Sequence[DescribedTransaction]) -> object:
             each.state,
             _age(each.started_at_ms),
             span(each.timeout_ms / 1000),
-            str(len(each.partitions)),
-            str(each.identity.producer_id),
-            str(each.identity.epoch),
-            str(each.coordinator),
+            len(each.partitions),
+            *each.identity,
+            each.coordinator,
         )
     return rows
 
@@ -269,11 +266,10 @@ def _held_table(found: Sequence[Holder]) -> object:
         producer = each.producer
         soon = "" if each.owner else f"in {span(each.young_ms / 1000)}"
         rows.add_row(
-            str(producer.partition),
-            str(producer.start_offset),
+            producer.partition,
+            producer.start_offset,
             f"{_age(producer.last_write_ms)} ago",
-            str(producer.identity.producer_id),
-            str(producer.identity.epoch),
+            *producer.identity,
             each.owner or "",
             "yes" if each.hangs else soon,
         )

@@ -123,9 +123,7 @@ def _batches(view: PipelineView) -> str:
 
 
 def _series(entries: Sequence[LedgerEntry]) -> tuple[list[float], list[float], list[float]]:
-    """Return, for each batch but the first: when it was committed, its records a second, and how
-    long after the one before; all in seconds.
-    """
+    """Return of each batch but the first, in seconds: its time, records a second, and pause."""
     pairs = list(pairwise(entries))
     gaps = [max(0.001, (b.committed_at_ms - a.committed_at_ms) / 1000) for a, b in pairs]
     rates = [b.records / gap for (_, b), gap in zip(pairs, gaps, strict=True)]

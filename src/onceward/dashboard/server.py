@@ -173,7 +173,7 @@ class _Site:
                 body += chunk
                 if len(body) > _MOST_LOGIN_BYTES:
                     return PlainTextResponse("that is no token", 413)
-            token = _form_value(body, "token")
+            token = parse_qs(body.decode(errors="replace")).get("token", [""])[0]
             if self._token and _same(token, self._token):
                 answer = RedirectResponse("/", 303)
                 answer.set_cookie(_COOKIE, self._session, httponly=True, samesite="strict")
@@ -216,10 +216,8 @@ class _Site:
         answer: Any = None
         if parameters.get("topic"):
             try:
-                partition, offset = (
-                    int(parameters.get("partition", "0")),
-                    int(parameters.get("offset", "-50")),
-                )
+                partition = int(parameters.get("partition", "0"))
+                offset = int(parameters.get("offset", "-50"))
                 where = TopicPartition(topic_name(parameters["topic"]), partition)
                 if not (0 <= partition < 1 << 31 and -(1 << 31) < offset < 1 << 62):
                     raise ValueError("out of range")
@@ -283,10 +281,6 @@ class _Site:
 
 def _same(token: str, secret: str) -> bool:
     return hmac.compare_digest(token.encode(), secret.encode())
-
-
-def _form_value(body: bytes, name: str) -> str:
-    return parse_qs(body.decode(errors="replace")).get(name, [""])[0]
 
 
 def _now_ms() -> int:

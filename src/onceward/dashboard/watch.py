@@ -206,10 +206,7 @@ class Watcher:
 
     def _publish(self, snapshot: Snapshot) -> None:
         with self._lock:
-            number = self.snapshot.number + 1
-            self.snapshot = Snapshot(
-                number, snapshot.taken_at_ms, snapshot.pipelines, snapshot.trouble
-            )
+            self.snapshot = replace(snapshot, number=self.snapshot.number + 1)
 
     def _answer(self) -> None:
         with self._lock:

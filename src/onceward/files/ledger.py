@@ -70,9 +70,7 @@ _KEPT = 1_000
 _NOBODY = -1
 _RESTORED = "the folder was deleted, or restored from an older copy"
 _LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "tmpfs"}
-"""File systems whose ``link`` fails exactly if the name is there, and has happened or not when it
-returns.
-"""
+"""Their ``link`` fails exactly if the name is there, and has happened or not when it returns."""
 
 
 @dataclass(frozen=True)
@@ -192,10 +190,7 @@ class FolderChain(Chain):
         return self.last
 
     def _newest_of(self, slots: list[int]) -> LedgerRecord | None:
-        """Return the newest record.
-
-        :raises LedgerBehind: it is older than one that this owner has seen.
-        """
+        """Return the newest record, which is no older than one that this owner has seen."""
         newest = next(self._records(slots), None)
         found, known = (-1 if each is None else each.sequence for each in (newest, self.last))
         if found < known:
@@ -261,11 +256,7 @@ class FolderChain(Chain):
         return self.newest()
 
     def _is_our_own(self, entry: bytes) -> bool:
-        """Return whether the entry is ours.
-
-        What a new owner has published of its predecessor's batch still names the attempt that
-        decided it.
-        """
+        """What a new owner publishes of its predecessor's batch names the deciding attempt."""
         if _is_takeover(entry):
             return entry in self._takeovers
         if entry == self._appended:
@@ -308,10 +299,7 @@ class FolderChain(Chain):
         return True
 
     def _still_ours(self) -> list[int]:
-        """Return all slots that count.
-
-        :raises Fenced: there is one behind our own.
-        """
+        """Return all slots that count, none of them behind our own."""
         slots, floor = self._listed()
         if self._next in slots or floor > self._next:
             raise self._overtaken()
@@ -424,11 +412,7 @@ def _is_takeover(data: bytes) -> bool:
 
 
 def _refuse_other_file_systems(folder: Path) -> None:
-    """Check the file system.
-
-    :raises ConfigurationError: ``folder`` lies on one of which it is not known that ``link`` does
-        what it must.
-    """
+    """Refuse file systems of which it is not known that ``link`` does what it must."""
     kind = file_system_type(folder)
     if kind is not None and kind not in _LOCAL:
         raise ConfigurationError(

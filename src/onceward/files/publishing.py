@@ -326,8 +326,7 @@ class Publisher:
 
 
 def _must_be_read_back(names: Iterable[str]) -> None:
-    """Check the folders of partitions. Spark escapes what their names must not have, ``?`` for
-    example."""
+    """Check partitions' folders: Spark escapes what their names must not have, ``?`` for one."""
     for folder in sorted({folder for name in names for folder in name.split("/")[:-1]}):
         if folder.endswith("._COPYING_"):  # HadoopFSUtils.shouldFilterOutPathName
             raise RowRefused(
@@ -411,9 +410,7 @@ def _publish_folder(files: Files, batch: Committable, prepared: Mapping[str, int
 
 
 def _publish_files(files: Files, batch: Committable, prepared: Mapping[str, int]) -> CommitResult:
-    """Publish the files that are whole: a batch of which a file is lost is decided all the
-    same.
-    """
+    """Publish whole files: a batch of which a file is lost is decided all the same."""
     places = {name: f"{batch.to}/{name}".lstrip("/") for name in batch.files}
     folders = {name: place.rpartition("/")[0] for name, place in places.items()}
     for folder in sorted({folders[name] for name in places if name in prepared}):

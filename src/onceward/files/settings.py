@@ -21,9 +21,7 @@ Format = Literal["parquet", "orc", "json", "csv", "text", "avro"]
 Layout = Literal["batches", "flat", "manifest"]
 
 _ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{}\[\]^]""")
-"""What Spark would escape in a folder's name (``ExternalCatalogUtils.charToEscape``), and
-patterns.
-"""
+"""What Spark escapes in folders' names (``ExternalCatalogUtils.charToEscape``), and patterns."""
 
 HIDDEN = "_onceward"
 """Below the sink's path; what begins so is passed over by readers."""

@@ -83,8 +83,7 @@ def refuse_frame(frame: DataFrame, column: str, on_error: str) -> None:
 
 
 def _refuse_dead_letters(frame: DataFrame, key: object, value: object) -> None:
-    """Check that the frame still has the source's records as they came, and is a stream, whose
-    sink writes them."""
+    """Check that the frame is a stream that still has the source's records as they came."""
     if not frame.isStreaming:
         raise UnsupportedQuery(
             'on_error="dead_letter" of a frame that is no stream: there is no batch whose '

@@ -188,8 +188,7 @@ class Delta(LakeTable):
         return self._table.begin().newest(self._writer(chain, branch))
 
     def _writer(self, chain: str, branch: str) -> str:
-        """Return the writer's name: of two sinks in a fan-out that write to one table, each has
-        its own."""
+        """Return the writer's name: of two sinks in a fan-out to one table each has its own."""
         return f"{_WRITER}{self._pipeline}@{chain}" + (f"@{branch}" if branch else "")
 
     def fitting(self, frame: DataFrame) -> DataFrame:
@@ -265,11 +264,7 @@ class Delta(LakeTable):
         return f"files are gone (by VACUUM?): {', '.join(missing[:10])}" if missing else ""
 
     def _must_have_kept(self, now: Mapping[str, str], then: Mapping[str, Any]) -> None:
-        """Check the table's rules.
-
-        :raises ConfigurationError: it has some that its rows were never checked by: of files,
-            nobody asks.
-        """
+        """Check that the table has no rules: its rows were never checked by them."""
         new = {rule: drop for rule, drop in now.items() if rule not in then.get("rules", now)}
         if new:
             raise ConfigurationError(

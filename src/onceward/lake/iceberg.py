@@ -69,8 +69,7 @@ class Iceberg(LakeTable):
         return number if of_chain == chain else -1
 
     def _property(self, branch: str) -> str:
-        """Return the property's name: of two sinks in a fan-out that write to one table, each has
-        its own."""
+        """Return the property's name: of two sinks in a fan-out to one table each has its own."""
         return f"{_NEWEST}{self._pipeline}" + (f"@{branch}" if branch else "")
 
     def fitting(self, frame: DataFrame) -> DataFrame:
@@ -126,9 +125,7 @@ class Iceberg(LakeTable):
         return table
 
     def _wrong(self, table: IcebergTable, waiting: Sequence[int], then: Mapping[str, Any]) -> str:
-        """Return why it cannot have the snapshots, or readers could not read their files, if
-        so.
-        """
+        """Return why it cannot have the snapshots, or readers could not read their files."""
         if table.id != then["id"]:
             return (
                 "it is another table than the one that has them (was that renamed? then pass its "

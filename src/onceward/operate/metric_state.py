@@ -121,9 +121,7 @@ class _Numbers:
     lags_at: float = 0.0
 
     def end(self, *, well: bool) -> None:
-        """Forget what is only true of a query that runs. Of one that ended by itself nothing more
-        is to come; one that failed still commits nothing.
-        """
+        """Forget what is true of a running query only; one that failed still commits nothing."""
         self.has_ended_well = well or not self.is_owner
         self.is_owner, self.is_over = False, True
         self.open_since = self.idle_at = self.lags = None

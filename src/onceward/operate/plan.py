@@ -151,10 +151,7 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[Query
 
 @contextmanager
 def _alarm(seconds: float) -> Iterator[Callable[[float], object]]:
-    """Give a function that has :class:`_JobGoesOn` raised so many seconds later (0: never), which
-    ends a ``time.sleep`` as well, and each second from then on: a job may pass over one. It was
-    called once, with ``seconds``.
-    """
+    """Raise :class:`_JobGoesOn` so many seconds later (0: never), and again each second."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda _: None
         return
@@ -184,11 +181,7 @@ def _replaced(owner: Any, **values: Any) -> Iterator[None]:
 
 
 class _Writers:
-    """What writers of streaming queries are told, until they would start a query.
-
-    :param found: is given each query in place of its start; while it is called, writers are as
-        ever.
-    """
+    """What writers of queries are told; ``found`` is given each query in place of its start."""
 
     def __init__(self, found: Callable[[_Definition], None]) -> None:
         self._found = found
@@ -332,9 +325,7 @@ def _checkpoint(definition: _Definition) -> str:
 
 @dataclass(frozen=True)
 class _Before:
-    """What the checkpoint says: its newest finished and newest planned batch (-1: none), where
-    each source ended, and the stateful operators with their partitions.
-    """
+    """Of the checkpoint: newest finished and planned batch (-1: none), ends, operators."""
 
     committed: int = -1
     planned: int = -1

@@ -115,12 +115,10 @@ class FixedDelay:
 
     def __post_init__(self) -> None:
         _require(
-            self.attempts is None or _is_count(self.attempts),
-            "attempts",
-            self.attempts,
-            "1 or more, or None",
+            self,
+            attempts=(_is_count_or_none(self.attempts), "1 or more, or None"),
+            delay_s=(_is_time(self.delay_s), "0 or more seconds"),
         )
-        _require(_is_time(self.delay_s), "delay_s", self.delay_s, "0 or more seconds")
 
     def delay(self, failures: Sequence[Failure]) -> float | None:
         """Return ``delay_s``, until the restarts are used up."""
@@ -153,33 +151,16 @@ class ExponentialDelay:
     attempts: int | None = None
 
     def __post_init__(self) -> None:
+        longest, factor = _is_time(self.max_s), _is_time(self.multiplier)
+        is_first = _is_time(self.initial_s) and self.initial_s > 0
         _require(
-            _is_time(self.initial_s) and self.initial_s > 0,
-            "initial_s",
-            self.initial_s,
-            "more than 0 seconds",
-        )
-        _require(
-            _is_time(self.max_s) and self.max_s >= self.initial_s,
-            "max_s",
-            self.max_s,
-            "initial_s or more",
-        )
-        _require(
-            _is_time(self.multiplier) and self.multiplier >= 1,
-            "multiplier",
-            self.multiplier,
-            "1 or more",
-        )
-        _require(_is_time(self.jitter) and self.jitter <= 1, "jitter", self.jitter, "from 0 to 1")
-        _require(
-            _is_time(self.reset_after_s), "reset_after_s", self.reset_after_s, "0 or more seconds"
-        )
-        _require(
-            self.attempts is None or _is_count(self.attempts),
-            "attempts",
-            self.attempts,
-            "1 or more, or None",
+            self,
+            initial_s=(is_first, "more than 0 seconds"),
+            max_s=(longest and is_first and self.max_s >= self.initial_s, "initial_s or more"),
+            multiplier=(factor and self.multiplier >= 1, "1 or more"),
+            jitter=(_is_time(self.jitter) and self.jitter <= 1, "from 0 to 1"),
+            reset_after_s=(_is_time(self.reset_after_s), "0 or more seconds"),
+            attempts=(_is_count_or_none(self.attempts), "1 or more, or None"),
         )
 
     def delay(self, failures: Sequence[Failure]) -> float | None:
@@ -211,14 +192,13 @@ class FailureRate:
     delay_s: float = 1.0
 
     def __post_init__(self) -> None:
-        _require(_is_count(self.max_failures), "max_failures", self.max_failures, "1 or more")
+        is_interval = _is_time(self.interval_s) and self.interval_s > 0
         _require(
-            _is_time(self.interval_s) and self.interval_s > 0,
-            "interval_s",
-            self.interval_s,
-            "more than 0 seconds",
+            self,
+            max_failures=(_is_count(self.max_failures), "1 or more"),
+            interval_s=(is_interval, "more than 0 seconds"),
+            delay_s=(_is_time(self.delay_s), "0 or more seconds"),
         )
-        _require(_is_time(self.delay_s), "delay_s", self.delay_s, "0 or more seconds")
 
     def delay(self, failures: Sequence[Failure]) -> float | None:
         """Return ``delay_s``, or None when the last ``interval_s`` had too many failures."""
@@ -236,8 +216,14 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _require(holds: bool, name: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise ConfigurationError(
-            f"{name}={value!r} of a restart strategy", next_step=f"set {name} to {allowed}"
-        )
+def _is_count_or_none(value: object) -> bool:
+    return value is None or _is_count(value)
+
+
+def _require(strategy: object, **rules: tuple[bool, str]) -> None:
+    for name, (holds, allowed) in rules.items():
+        if not holds:
+            raise ConfigurationError(
+                f"{name}={getattr(strategy, name)!r} of a restart strategy",
+                next_step=f"set {name} to {allowed}",
+            )

@@ -106,9 +106,7 @@ def keep_status() -> None:
 
 
 def _end_soon(status: int) -> None:
-    """End the process in a while, whatever threads or exit handlers of the job still wait for: a
-    job that has failed must not seem to run.
-    """
+    """A job that has failed must not seem to run, whatever its threads still wait for."""
 
     def end() -> None:
         surroundings.sleep(_END_SECONDS)

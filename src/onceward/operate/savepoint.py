@@ -254,10 +254,7 @@ def _must_agree(checkpoint: Folder, record: LedgerRecord) -> None:
 
 
 def _copy(source: Folder, target: Folder, batch_id: int) -> dict[str, tuple[int, str]]:
-    """Copy what belongs to the batch.
-
-    :raises FileNotFoundError: a file that is needed is gone.
-    """
+    """Copy what belongs to the batch; FileNotFoundError: a file that is needed is gone."""
     names, needed = select(source.names(), batch_id)
     needed |= {f"offsets/{batch_id}", f"commits/{batch_id}", "metadata"}
     copied: dict[str, tuple[int, str]] = {}

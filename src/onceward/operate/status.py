@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _QUIET_S = 60.0
-"""A pipeline that has committed within so many seconds, or five of its usual intervals, is at
-work."""
+"""Within so many seconds, or five of its intervals, of a commit a pipeline is at work."""
 _RECENT = 20
 _ENDING = ("PrepareCommit", "PrepareAbort")
 _ENDING_S = 60.0
@@ -268,9 +267,7 @@ def _stuck(transaction: OpenTransaction) -> str:
 
 
 def _rivals(entries: Sequence[LedgerEntry]) -> str:
-    """Return two drivers who take turns; else nothing. A return may be a failover, there and back:
-    it takes two.
-    """
+    """Return two drivers who take turns twice: one return may be a failover, there and back."""
     turns: list[tuple[str, int]] = []
     returns = 0
     for entry in entries:

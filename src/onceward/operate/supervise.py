@@ -176,8 +176,7 @@ def _pause(
 
 
 def _with_advice(error: Exception) -> Exception:
-    """Add the advice to build the frame inside ``start``: the query was restarted for news, and
-    reports the same news."""
+    """Add advice where the query, restarted for news, reports the same news."""
     if isinstance(error, OncewardError) and error.recovery is Recovery.RESTART_AT_ONCE:
         error.next_step = (
             "build the frame inside the function that you give to ow.supervise: the query has "
@@ -188,9 +187,7 @@ def _with_advice(error: Exception) -> Exception:
 
 
 def _describe_repetition(failures: list[Failure], error: Exception) -> str:
-    """Describe how often it failed since the last batch was committed, and what may be the
-    reason.
-    """
+    """Describe how often it failed since the last batch, and what may be the reason."""
     count = without_progress(failures)
     if count < _REPEATED:
         return ""
@@ -203,8 +200,7 @@ def _describe_repetition(failures: list[Failure], error: Exception) -> str:
 
 
 def _paragraph(error: BaseException, *, is_logged: bool) -> str:
-    """Return kind and text of an error in one paragraph; of Spark's own the beginning, which may
-    have the plan behind it."""
+    """Return kind and text of an error; of Spark's own the beginning: a plan may follow."""
     text = " ".join(str(error).split())
     if is_logged:
         return f"{type(error).__name__}, as logged above"
@@ -224,11 +220,7 @@ def _has_news(error: BaseException, news: set[str]) -> bool:
 
 
 class _Run:
-    """One start of the query, until its end.
-
-    :param committed: the newest batch that was known to be committed before.
-    :param checkpoint: where to look where there is no query.
-    """
+    """One start of the query, until its end. ``checkpoint``: where to look without a query."""
 
     def __init__(
         self,
@@ -311,8 +303,7 @@ class _Run:
         return None
 
     def _still_wanted(self) -> None:
-        """Raise if the supervisor was told to stop; called by pauses while the query is being
-        defined."""
+        """Raise if the supervisor was told to stop, while the query is being defined."""
         if self._ended.is_set():
             raise OncewardError(
                 "the query was being started, and waited for somebody, when the supervisor was "
@@ -321,8 +312,7 @@ class _Run:
             )
 
     def _newest_batch(self, query: StreamingQuery | None) -> int | None:
-        """Return the newest batch in the checkpoint's log of commits; if it cannot be read now,
-        the one known before."""
+        """Return the newest committed batch; if it cannot be read now, the one known before."""
         try:
             found = within(_ASK_SECONDS, lambda: self._newest(query))
             self._was_asked = query is not None or self._checkpoint is not None

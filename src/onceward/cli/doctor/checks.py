@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from onceward.cli.doctor.kinds import CheckResult, Facts, diagnose
+from onceward.cli.doctor.kinds import CheckResult, Facts, diagnose, ok, warn
 from onceward.cli.shared import connect
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import AccessDenied, OncewardError, TopicMissing
@@ -26,10 +26,7 @@ from onceward.kafka.ledger.reader import LedgerTopicReader
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.conversation import Refused, Unanswered
 from onceward.kafka.wire.deadline import Deadline
-from onceward.kafka.wire.options.settings import (
-    LONGEST_TRANSACTION_MS,
-    ProducerSettings,
-)
+from onceward.kafka.wire.options.settings import LONGEST_TRANSACTION_MS, ProducerSettings
 from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator
 from onceward.spark.session.connector import (
     installed_spark,
@@ -40,9 +37,7 @@ from onceward.spark.session.connector import (
 from onceward.spark.session.java import java_found, must_have_modules
 
 _NARROW = 0.5
-"""From this share of the timeout on a batch twice as large, or brokers half as fast, would not get
-through.
-"""
+"""From this share on a batch twice as large, or brokers half as fast, would not get through."""
 _LARGER = (
     "raise transaction.timeout.ms (options= of the sink), up to the brokers' "
     "transaction.max.timeout.ms, or make batches smaller with max_offsets_per_trigger"
@@ -65,8 +60,7 @@ def check_slowest_batch(
 
 
 def _timeout_ms(client: KafkaClient, pipeline: PipelineId) -> int | None:
-    """Return the timeout of the pipeline's newest run (up to 1 % less than it is set to); None: it
-    is not known."""
+    """Return the timeout of the newest run (up to 1 % less than set); None: not known."""
     coordinator = TransactionCoordinator(client, pipeline)
     try:
         return coordinator.describe(Deadline(client.settings.request_timeout_ms)).timeout_ms
@@ -84,13 +78,10 @@ def compare_with_timeout(
 ) -> CheckResult:
     """Compare the slowest of the ``recent`` batches with the timeout. Pure."""
     if not recent:
-        return CheckResult(
-            "ok", f"pipeline {pipeline} has no batch in ledger topic {ledger_topic} yet"
-        )
+        return ok(f"pipeline {pipeline} has no batch in ledger topic {ledger_topic} yet")
     timed = [record for record in recent if record.open_ms is not None]
     if not timed:
-        return CheckResult(
-            "ok",
+        return ok(
             f"pipeline {pipeline}: its last {len(recent)} batches in {ledger_topic} do not say "
             "how long their transactions were open: an earlier release wrote them",
             "look again after the next batch; at INFO the sink logs each batch's time",
@@ -104,17 +95,16 @@ def compare_with_timeout(
     )
     theirs = f"the brokers' transaction.max.timeout.ms {brokers}"
     if not timeout_ms:
-        return CheckResult(
-            "ok",
+        return ok(
             f"{text}; the coordinator does not say with which transaction.timeout.ms it runs; "
-            f"{theirs}",
+            f"{theirs}"
         )
     share = open_ms / timeout_ms
     text += (
         f", {share:.0%} of the {timeout_ms} ms that it asked for (transaction.timeout.ms): room "
         f"for {timeout_ms - open_ms} ms; {theirs}"
     )
-    return CheckResult("warn", text, _LARGER) if share >= _NARROW else CheckResult("ok", text)
+    return warn(text, _LARGER) if share >= _NARROW else ok(text)
 
 
 _VARIABLE = "PYSPARK_PYTHON"
@@ -137,7 +127,7 @@ def check_worker_python(environment: Mapping[str, str] | None = None) -> CheckRe
     if variable:
         amiss = _fault(variable, environment)
         if amiss is None:
-            return CheckResult("ok", f"workers' Python: {_VARIABLE}={variable}")
+            return ok(f"workers' Python: {_VARIABLE}={variable}")
         return CheckResult(
             "fail",
             f"workers' Python: {_VARIABLE}={variable} {amiss}",
@@ -145,9 +135,8 @@ def check_worker_python(environment: Mapping[str, str] | None = None) -> CheckRe
         )
     amiss = _fault("python3", environment)
     if amiss is None:
-        return CheckResult("ok", f"workers' Python: python3, as {_VARIABLE} is not set")
-    return CheckResult(
-        "warn",
+        return ok(f"workers' Python: python3, as {_VARIABLE} is not set")
+    return warn(
         f"workers' Python: {_VARIABLE} is not set; in local mode workers run this one, "
         f"{sys.executable}, but on a cluster python3, which here {amiss}",
         f"for a cluster set {_VARIABLE} to a Python that has onceward on every machine with an "
@@ -180,26 +169,17 @@ def _fault(python: str, environment: Mapping[str, str]) -> str | None:
 
 
 _QUICK = {"socket.connection.setup.timeout.max.ms": "4000"}
-"""Somebody waits in front of a screen; a pipeline that starts beside its brokers is more
-patient.
-"""
+"""Somebody waits in front of a screen; a pipeline is more patient."""
 
 
 def check_machine() -> list[CheckResult]:
     """Check Java, PySpark, the jars of Spark's Kafka source and the workers' Python, as a driver
     here would find them."""
-    return [
-        run_check(_java),
-        run_check(_pyspark),
-        *_jars(),
-        check_worker_python(),
-    ]
+    return [run_check(_java), run_check(_pyspark), *_jars(), check_worker_python()]
 
 
 def _jars() -> list[CheckResult]:
-    """Check the jars of Spark's Kafka source, and every part that is not of the PySpark
-    installed.
-    """
+    """Check the jars of Spark's Kafka source; some may not be of the PySpark installed."""
     try:
         connector = spark_connector()
     except OncewardError as error:
@@ -208,10 +188,7 @@ def _jars() -> list[CheckResult]:
         f"jars: {len(connector.jars)} for Spark's Kafka source, of "
         f"{', '.join(connector.coordinates)}"
     )
-    return [
-        CheckResult("ok", found),
-        *(CheckResult("warn", f"jars: {note}") for note in connector.notes),
-    ]
+    return [ok(found), *(warn(f"jars: {note}") for note in connector.notes)]
 
 
 def run_check(check: Callable[[], CheckResult]) -> CheckResult:
@@ -221,7 +198,7 @@ def run_check(check: Callable[[], CheckResult]) -> CheckResult:
     try:
         return check()
     except AccessDenied as denied:
-        return CheckResult("warn", f"not checked: {denied.message}", denied.next_step)
+        return warn(f"not checked: {denied.message}", denied.next_step)
     except OncewardError as error:
         return CheckResult("fail", error.message, error.next_step)
 
@@ -232,7 +209,7 @@ def run_checks(check: Callable[[], list[CheckResult]]) -> list[CheckResult]:
 
     def run() -> CheckResult:
         found.extend(check())
-        return CheckResult("ok", "")
+        return ok("")
 
     outcome = run_check(run)
     return found if outcome.status == "ok" else [outcome]
@@ -242,7 +219,7 @@ def _java() -> CheckResult:
     java, major = java_found()
     must_start_on(java, major, installed_spark())
     must_have_modules(java)
-    return CheckResult("ok", f"Java: {java}")
+    return ok(f"Java: {java}")
 
 
 def _pyspark() -> CheckResult:
@@ -251,7 +228,7 @@ def _pyspark() -> CheckResult:
     except ImportError:
         return CheckResult("fail", "PySpark is not installed", 'pip install "pyspark>=4.0,<4.4"')
     must_have_been_run(pyspark.__version__)
-    return CheckResult("ok", f"PySpark {pyspark.__version__}")
+    return ok(f"PySpark {pyspark.__version__}")
 
 
 def check_brokers(
@@ -272,9 +249,7 @@ def check_brokers(
     pipeline_name = None if pipeline is None else pipeline_id(pipeline)
     try:
         reached = run_check(
-            lambda: CheckResult(
-                "ok", f"cluster {client.cluster_id()} with {len(client.brokers())} brokers"
-            )
+            lambda: ok(f"cluster {client.cluster_id()} with {len(client.brokers())} brokers")
         )
         if reached.status != "ok":
             return [reached]
@@ -328,11 +303,10 @@ def _most(client: KafkaClient) -> int | None:
 def _transactions(client: KafkaClient) -> CheckResult:
     version = client.transaction_version()
     if version == 2:
-        return CheckResult("ok", "transaction version 2")
-    return CheckResult(
-        "ok",
+        return ok("transaction version 2")
+    return ok(
         "transaction version 1: exactly once as well, one request more a batch; brokers from 3.6 "
-        "on are needed",
+        "on are needed"
     )
 
 
@@ -351,10 +325,9 @@ def _brokers(client: KafkaClient, chosen_ms: int | None) -> list[CheckResult]:
         what = f"brokers {', '.join(map(str, nodes))}"
         amiss = diagnose("brokers", what, facts | {"transaction.timeout.ms": str(wanted_ms)})
         found += amiss or [
-            CheckResult(
-                "ok",
+            ok(
                 f"{what}: transaction.max.timeout.ms={most}, the sink's transaction.timeout.ms is "
-                f"{wanted_ms}",
+                f"{wanted_ms}"
             )
         ]
     return found
@@ -382,10 +355,9 @@ def _ledger(client: KafkaClient, topic: str) -> list[CheckResult]:
         return _topic(client, "ledger topic", topic)
     except TopicMissing:
         return [
-            CheckResult(
-                "ok",
+            ok(
                 f"ledger topic {topic} does not exist yet: the first pipeline creates it, if it "
-                "may",
+                "may"
             )
         ]
 
@@ -402,10 +374,9 @@ def _topic(
     servers = ",".join(client.settings.bootstrap_servers)
     amiss = diagnose(subject, f"{subject} {topic}", facts, name=topic, servers=servers)
     return amiss or [
-        CheckResult(
-            "ok",
+        ok(
             f"{subject} {topic}: replication factor {facts['replication.factor']}, "
-            f"min.insync.replicas {facts['min.insync.replicas']}",
+            f"min.insync.replicas {facts['min.insync.replicas']}"
         )
     ]
 
@@ -426,7 +397,7 @@ def _largest_record(client: KafkaClient, topic: str) -> int:
 def _source(client: KafkaClient, topic: str) -> list[CheckResult]:
     partitions = len(client.topic_partitions([topic])[topic])
     servers = ",".join(client.settings.bootstrap_servers)
-    found = CheckResult("ok", f"source topic {topic}, {partitions} partitions")
+    found = ok(f"source topic {topic}, {partitions} partitions")
     amiss = run_checks(
         lambda: diagnose(
             "source topic",

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from onceward.cli.doctor.checks import connected, run_check
-from onceward.cli.doctor.kinds import CheckResult
+from onceward.cli.doctor.kinds import CheckResult, ok, warn
 from onceward.ids import TopicPartition, topic_name
 from onceward.kafka.wire.admin import describe_config
 from onceward.kafka.wire.client import KafkaClient
@@ -74,9 +74,7 @@ def check_consumers(
     client, _ = connected(servers, command_config)
     try:
         reached = run_check(
-            lambda: CheckResult(
-                "ok", f"cluster {client.cluster_id()} with {len(client.brokers())} brokers"
-            )
+            lambda: ok(f"cluster {client.cluster_id()} with {len(client.brokers())} brokers")
         )
         return [reached] if reached.status != "ok" else [reached, *_findings(client, names)]
     finally:
@@ -90,13 +88,11 @@ def _findings(client: KafkaClient, topics: Sequence[str]) -> list[CheckResult]:
     def listed() -> CheckResult:
         groups.extend(list_groups(client))
         if sees_all_groups(client):
-            return CheckResult(
-                "ok",
+            return ok(
                 f"{len(groups)} groups; who reads without a group (as Spark does) is not known to "
-                "brokers",
+                "brokers"
             )
-        return CheckResult(
-            "warn",
+        return warn(
             f"{len(groups)} groups that this principal may describe; brokers do not tell of "
             "others",
             "grant it Describe on the cluster to be shown every group",
@@ -114,10 +110,9 @@ def _findings(client: KafkaClient, topics: Sequence[str]) -> list[CheckResult]:
         reading = [reader for reader in readers if reader.reads(topic)]
         if not reading:
             found.append(
-                CheckResult(
-                    "ok",
+                ok(
                     f"topic {topic}: no consumer group with offsets of it, or members assigned to "
-                    "it",
+                    "it"
                 )
             )
         found += [run_check(partial(_offsets_result, client, r, topic)) for r in reading]
@@ -128,12 +123,11 @@ def _reader(client: KafkaClient, group: ListedGroup, readers: list[Reader]) -> C
     offsets = committed_offsets(client, group.name, require_stable=False)
     members = group_members(client, group) if group.kind == CLASSIC else ()
     readers.append(Reader(group, offsets, members))
-    return CheckResult("ok", f"consumer group {group.name}")
+    return ok(f"consumer group {group.name}")
 
 
 def _offsets_result(client: KafkaClient, reader: Reader, topic: str) -> CheckResult:
-    """Return what ``reader``'s offsets prove; they were asked for before, and the last stable
-    offset only grows."""
+    """Return what offsets prove: asked for before, and the last stable offset only grows."""
     here = {
         partition: offset
         for partition, offset in reader.offsets.items()
@@ -160,15 +154,13 @@ def _offsets_result(client: KafkaClient, reader: Reader, topic: str) -> CheckRes
         if is_inside_an_aborted_batch(client, p, offset)
     ]
     if inside:
-        return CheckResult(
-            "warn",
+        return warn(
             f"{name} seems to read uncommitted records of {topic}: its offset {', '.join(inside)} "
             "stands between two records of an aborted transaction, which nobody with "
             "read_committed is given",
             f"{_SET_IT}; {_BY_HAND}",
         )
-    return CheckResult(
-        "warn",
+    return warn(
         f"{name} reads {topic} ({_who(reader, topic, here)}): its isolation level cannot be told",
         _LOOK,
     )
@@ -187,17 +179,15 @@ def _who(reader: Reader, topic: str, here: Mapping[TopicPartition, int]) -> str:
 
 
 def _share_group(client: KafkaClient, group: ListedGroup) -> CheckResult:
-    """Report a share group: brokers keep its isolation level for it (KIP-932), and its topics are
-    not looked at."""
+    """Report a share group, whose level brokers keep (KIP-932); topics are not looked at."""
     level = describe_config(client, "group", group.name).get(_SHARE_LEVEL) or "read_uncommitted"
     text = (
         f"share group {group.name} has {_SHARE_LEVEL}={level}; which topics it reads is not "
         "looked at"
     )
     if level == "read_committed":
-        return CheckResult("ok", text)
-    return CheckResult(
-        "warn",
+        return ok(text)
+    return warn(
         text,
         "if it reads one of these topics: kafka-configs --alter --entity-type groups "
         f"--entity-name {group.name} --add-config {_SHARE_LEVEL}=read_committed",

@@ -56,6 +56,16 @@ class CheckResult:
     """The name of its :class:`Misconfiguration`, where a row of :data:`KINDS` has found it."""
 
 
+def ok(what: str, next_step: str = "") -> CheckResult:
+    """Return the result of something that is as it should be."""
+    return CheckResult("ok", what, next_step)
+
+
+def warn(what: str, next_step: str = "") -> CheckResult:
+    """Return the result of something that may be amiss."""
+    return CheckResult("warn", what, next_step)
+
+
 def diagnose(subject: str, what: str, facts: Facts, **names: str) -> list[CheckResult]:
     """Return a finding for each kind of ``subject`` that the facts show; a fact that is missing
     or None (an older broker, a right that is lacking) shows nothing.

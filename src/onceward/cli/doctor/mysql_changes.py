@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
-from onceward.cli.doctor.kinds import CheckResult
+from onceward.cli.doctor.kinds import CheckResult, ok, warn
 from onceward.cli.doctor.mysql_lines import SETTINGS, Missing, lines
 from onceward.errors import OncewardError
 from onceward.mysql.snapshot.keys import quote
@@ -53,11 +53,7 @@ def _looked_at(
     ((account,),) = server.query("SELECT CURRENT_USER()")
     product = "MySQL" if server.dialect == "mysql" else "MariaDB"
     version = ".".join(map(str, server.version))
-    found = [
-        CheckResult(
-            "ok", f"{product} {version} at {server.where}, server {server.identity}, as {account}"
-        )
-    ]
+    found = [ok(f"{product} {version} at {server.where}, server {server.identity}, as {account}")]
     found += [_requirement_line(one) for one in needed]
     found += [finding for _, finding in warned]
     found += _tables(server, settings, needed)
@@ -68,14 +64,13 @@ def _looked_at(
 
 
 def _is_amiss(one: requirements.Requirement) -> bool:
-    """Return whether a setting is wrong; without GTIDs a query reads, only not on after a
-    failover."""
+    """Return whether it is wrong; without GTIDs a query reads, only not on after a failover."""
     return not one.is_met or (one.name == "gtid_mode" and one.actual != "ON")
 
 
 def _requirement_line(one: requirements.Requirement) -> CheckResult:
     if not _is_amiss(one):
-        return CheckResult("ok", f"{one.name}: {one.actual}")
+        return ok(f"{one.name}: {one.actual}")
     return CheckResult(
         "warn" if one.is_met else "fail", f"{one.name}: {one.actual}; {one.why}", one.fix
     )
@@ -122,42 +117,37 @@ def _warnings(server: Server) -> Iterator[tuple[str, CheckResult]]:
             "binlog_checksum: NONE; damage to a binlog is noticed only where it can no longer be "
             "read"
         )
-        yield "binlog_checksum", CheckResult("warn", what, "set it to CRC32")
+        yield "binlog_checksum", warn(what, "set it to CRC32")
     if variables.get("gtid_strict_mode") == "OFF":
         what = (
             "gtid_strict_mode: OFF; numbers may come out of order, and a query that meets such "
             "behind a failover is refused"
         )
-        yield "gtid_strict_mode", CheckResult("warn", what, "set it to ON")
+        yield "gtid_strict_mode", warn(what, "set it to ON")
     for name in _COMPRESSED:
         if variables.get(name) == "ON":
-            yield name, CheckResult("ok", f"{name}: ON; compressed binlogs are read, too")
+            yield name, ok(f"{name}: ON; compressed binlogs are read, too")
     if variables.get("max_binlog_total_size", "0") != "0":
         what = (
             f"max_binlog_total_size: {variables['max_binlog_total_size']}; binlogs go by their "
             "size, read or not"
         )
-        yield (
-            "",
-            CheckResult("warn", what, "see that it is room for what is written in several days"),
-        )
+        yield ("", warn(what, "see that it is room for what is written in several days"))
 
 
 def _retention(variables: dict[str, str]) -> CheckResult:
-    """Report how long a query may be away. Both settings hold where there are two, and MySQL looks
-    at one of them only."""
+    """Report how long a query may be away; where there are two settings both hold."""
     days = float(variables.get("expire_logs_days", "0"))
     seconds = float(variables.get("binlog_expire_logs_seconds", "0")) or days * _DAY
     if not seconds or variables.get("binlog_expire_logs_auto_purge") == "OFF":
-        return CheckResult("ok", "binlogs are kept until somebody removes them")
+        return ok("binlogs are kept until somebody removes them")
     if seconds < _DAY:
-        return CheckResult(
-            "warn",
+        return warn(
             f"binlogs are kept for {seconds:.0f} seconds: a query that is away for longer has to "
             "begin anew",
             "let binlog_expire_logs_seconds be several days, more than a query will ever be away",
         )
-    return CheckResult("ok", f"binlogs are kept for {seconds / _DAY:.3g} days")
+    return ok(f"binlogs are kept for {seconds / _DAY:.3g} days")
 
 
 def _tables(
@@ -184,8 +174,7 @@ def _tables(
         name = ".".join(one)
         if engines.get(one, "").lower() != "innodb":
             amiss += 1
-            yield CheckResult(
-                "warn",
+            yield warn(
                 f"{name} is of the engine {engines.get(one)}, which has no consistent view and no "
                 'rollback: starting="initial" refuses it, and a statement that fails halfway has '
                 "changed rows all the same",
@@ -193,12 +182,11 @@ def _tables(
             )
         if one not in with_key:
             amiss += 1
-            yield CheckResult(
-                "warn",
+            yield warn(
                 f'{name} has no primary key: its changes have no key, and starting="initial" '
                 "refuses it",
                 "give it one",
             )
     refused = any(not one.is_met for one in needed if one.name.startswith("SELECT on "))
     if seen and not amiss and not refused:
-        yield CheckResult("ok", f"{len(seen)} tables, all of InnoDB and with a primary key")
+        yield ok(f"{len(seen)} tables, all of InnoDB and with a primary key")

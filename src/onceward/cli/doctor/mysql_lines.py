@@ -62,9 +62,7 @@ def lines(missing: Missing, dialect: Literal["mysql", "mariadb"], account: str) 
 
 
 def _file(dialect: str) -> list[str]:
-    """Return the lines of ``my.cnf``: a binlog needs a restart, so all settings go there at
-    once.
-    """
+    """Return lines of ``my.cnf``: a binlog needs a restart, so all settings go there at once."""
     needs = {
         "log_bin": "binlog",
         **{name: value.strip("'") for name, value in SETTINGS.items() if value != "''"},

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from onceward.cli.doctor.checks import run_checks
-from onceward.cli.doctor.kinds import CheckResult, diagnose
+from onceward.cli.doctor.kinds import CheckResult, diagnose, ok
 from onceward.delivery import opensearch_writer, redis_writer
 from onceward.delivery.opensearch_answers import NotTaken
 from onceward.delivery.opensearch_writer import OpenSearchWriter
@@ -58,7 +58,7 @@ def check_target(url: str, names: Sequence[str]) -> list[CheckResult]:
 
 
 def _sound(what: str, found: list[CheckResult]) -> list[CheckResult]:
-    return found or [CheckResult("ok", f"{what}: nothing is amiss")]
+    return found or [ok(f"{what}: nothing is amiss")]
 
 
 def _asked(database: Database, ask: Callable[[Session], list[CheckResult]]) -> list[CheckResult]:

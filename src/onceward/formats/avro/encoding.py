@@ -103,9 +103,7 @@ def encode(
 
 
 class _Encoding(DecodingStep):
-    """What is written under an id is read by what the registry has under it then: so it has to
-    stay the same.
-    """
+    """What is written under an id is read by what the registry has then: it has to stay."""
 
     sets_aside = False
 
@@ -114,10 +112,7 @@ class _Encoding(DecodingStep):
         self._monitor = RegistryMonitor(registry, [schema_id], _REFRESH_S)
 
     def before_batch(self) -> None:
-        """Check that the registry still has this schema under the id.
-
-        :raises RegistryReplaced: it has another one.
-        """
+        """Check that the registry still has this schema under the id."""
         self._monitor.check()
 
     def dead_letters(self, rows: DataFrame) -> DataFrame:
@@ -173,10 +168,7 @@ def _must_be_avro(frame: DataFrame, text: str) -> None:
 
 
 def _check(frame: DataFrame, column: str, kind: DataType, text: str, name: str) -> None:
-    """Compare the column with the schema.
-
-    :raises InvalidColumn: they differ.
-    """
+    """Compare the column with the schema."""
     why = "; ".join(_differences(kind, parse_types(text), column)) or why_not_writable(
         frame.sparkSession, kind, text
     )

@@ -240,11 +240,7 @@ class SchemaMemory:
             del self._missing[next(iter(self._missing))]
 
     def _must_have_some(self, registry: Registry) -> None:
-        """Check that of the ids that were ever there some were so when they were asked for last:
-        of a registry that keeps others, the missing ones were deleted for good.
-
-        :raises RegistryReplaced: it has none of them.
-        """
+        """Check that the registry has some id still: the missing ones were deleted for good."""
         with self._lock:
             missing_ids = sorted(self._fingerprints.keys() & self._missing.keys())
             has_others = len(missing_ids) < len(self._fingerprints)

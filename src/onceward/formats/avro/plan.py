@@ -209,10 +209,7 @@ class AvroPlan:
         return F.startswith(self._value, F.lit(prefix(number)))
 
     def _begins_with_any(self, ids: list[int]) -> Column:
-        """Compare the prefix with those of ``ids``.
-
-        As one text of SQL, however many there are: in Python each would be a call into the JVM.
-        """
+        """One text of SQL, however many ids: in Python each would be a call into the JVM."""
         prefixes = ", ".join(f"X'{prefix(number).hex()}'" for number in ids)
         column = quoted(self._column)
         return (
@@ -222,9 +219,8 @@ class AvroPlan:
         )
 
     def _is_good(self, read: DataFrame) -> Column:
-        """Return the one verdict that everything goes by: true or false, never null.
-
-        A null value is no record at all (a deletion, in Kafka), and passes.
+        """Return the verdict, never null. A null value is no record (a deletion, in Kafka), and
+        passes.
         """
         return self._value.isNull() | F.coalesce(
             self._ends()

@@ -186,8 +186,7 @@ class _OneName:
         )
 
     def _fails(self, writer: Type, reader: Type, writers: tuple[Type, ...]) -> bool:
-        """Return whether the library sees, without a look inside, that ``writer`` is not read as
-        ``reader``."""
+        """Return whether the library sees, without a look inside, that it is not read so."""
         if writer.kind == "union" or reader.kind == "union":
             matches = _matches(writer, reader)
             if writer.kind in NAMED:

@@ -121,9 +121,8 @@ class JsonPlan:
         return with_one(rows, F.from_json(text, schema, STRICTLY), DECODED)
 
     def _is_good(self) -> Column:
-        """Return the one verdict that everything goes by: true or false, never null.
-
-        A null value is no record at all (a deletion, in Kafka), and passes.
+        """Return the verdict, never null. A null value is no record (a deletion, in Kafka), and
+        passes.
         """
         conditions = (
             self._is_one_object(),
@@ -177,9 +176,7 @@ class JsonPlan:
         ]
 
     def _fields(self) -> list[tuple[str, Column]]:
-        """Return the fields that may not fit though Spark has noted nothing, and whether they
-        do.
-        """
+        """Return the fields that may not fit though Spark noted nothing, and whether they do."""
         all_fields = (
             (
                 field.name,

@@ -216,8 +216,7 @@ def _whole(answer: dict[str, Any], name: str) -> int:
 
 
 def _is_text(text: str) -> bool:
-    """Return whether it is Unicode: JSON can say half of a surrogate pair, which no file and no
-    JVM takes."""
+    """Return whether it is Unicode: JSON can say half of a surrogate pair, which no JVM takes."""
     try:
         text.encode()
     except UnicodeEncodeError:

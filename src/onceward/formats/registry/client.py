@@ -102,7 +102,6 @@ class SchemaRegistry:
         client_library()
         self.url = str(settings.address)
         """The registry's address, as it is asked."""
-        self._who = settings.who
         self._most_bytes = int(max_schema_bytes)
         self._conversation = Conversation(settings, RetryLimits(timeout_s, request_timeout_s))
         self._lock = threading.Lock()
@@ -128,12 +127,8 @@ class SchemaRegistry:
             if there is None:
                 there = object.__new__(SchemaRegistry)
                 there.__dict__.update(self.__dict__)
-                there.context, there._subject, there._schemas, there._texts = (
-                    context,
-                    subject,
-                    {},
-                    {},
-                )
+                there.context, there._subject = context, subject
+                there._schemas, there._texts = {}, {}
                 self._contexts[context] = there
             return there
 
@@ -379,9 +374,7 @@ class SchemaRegistry:
         )
 
     def _qualify(self, subject: str) -> str:
-        """Return the name of a subject that a schema of this context refers to, as seen from
-        outside of it.
-        """
+        """Return a subject that a schema of this context names, as seen from outside of it."""
         return (
             subject
             if not self.context or subject_context(subject)

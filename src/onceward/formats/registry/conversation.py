@@ -54,10 +54,7 @@ class NotRegistered(Exception):
 
 
 class _Later(Exception):
-    """Not now.
-
-    :param after_s: how long the server wants to be left alone.
-    """
+    """Not now. ``after_s``: how long the server wants to be left alone."""
 
     def __init__(
         self, reason: str, *, answered: bool = True, nonsense: bool = False, after_s: float = 0.0
@@ -130,10 +127,7 @@ class Conversation:
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
     def _tls(self) -> ssl.SSLContext | None:
-        """Return a context made anew for each request: files of certificates are renewed in place.
-
-        :raises _Later: one of them cannot be read just now.
-        """
+        """Make a context for each request: files of certificates are renewed in place."""
         if self.settings.tls is None:
             return None
         try:
@@ -201,8 +195,9 @@ class Conversation:
         return _Later(f"{status} {words}".strip(), nonsense=True)
 
     def _error_in(self, answer: Answer) -> tuple[int | None, str]:
-        """Return the error code and the words of an answer, without secrets: servers repeat what
-        they were sent."""
+        """Return the error code and the words of an answer, which may repeat secrets, without
+        these.
+        """
         code, words = None, answer.body.decode(errors="replace")
         try:
             content = parse_json(answer.body)

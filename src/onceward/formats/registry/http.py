@@ -147,8 +147,7 @@ def _pool(
 
 @functools.cache
 def _connection_classes() -> tuple[type, type]:
-    """Return urllib3's two connection classes, which report their socket before TLS: a handshake
-    can be drawn out, too."""
+    """urllib3's two, which report their socket before TLS: a handshake can be drawn out, too."""
     library = client_library()
 
     def kind(base: Any) -> type:
@@ -176,9 +175,7 @@ class _Cut:
         self.happened = False
 
     def watch(self, made: socket.socket) -> None:
-        """Keep a duplicate of the socket: TLS takes the socket itself away from whoever holds
-        it.
-        """
+        """Keep a duplicate: TLS takes the socket itself away from whoever holds it."""
         with self._lock:
             self._close()
             self._socket = made.dup()

@@ -57,9 +57,7 @@ def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Ve
 
 
 class _Gathering:
-    """All named types that a schema can mean, from the schemas that it refers to, and those that
-    these refer to.
-    """
+    """All named types that a schema can mean, from the schemas that it refers to, and so on."""
 
     def __init__(
         self, schema: RegisteredSchema, version_of: Callable[[str, int], Version]
@@ -102,9 +100,7 @@ class _Gathering:
 
 
 class _Inlining:
-    """Writes one schema, with each foreign type defined where it is first met, as the
-    specification wants it.
-    """
+    """Writes one schema, with each foreign type defined where it is first met, as Avro wants."""
 
     def __init__(self, schema_id: int, types: dict[str, dict[str, Any]]) -> None:
         self._id = schema_id
@@ -163,8 +159,7 @@ class _Inlining:
         return written
 
     def _resolve(self, name: str, space: str, depth: int) -> Any:
-        """Return what a name means in a namespace: itself, or the definition of a type that is met
-        for the first time."""
+        """Return the name itself, or the definition of a type that is met for the first time."""
         if name in _PRIMITIVE:
             return name
         full = self._find(name, space)
@@ -179,10 +174,8 @@ class _Inlining:
         )
 
     def _find(self, name: str, space: str) -> str | None:
-        """Look for a name as Avro's parser does: in the namespace around, and else without one.
-
-        Which of two it finds depends on which is defined by then, and that is what changes here:
-        so there may be one only.
+        """Look as Avro's parser does, around and else without; what is defined changes, so one
+        only.
         """
         full = name if "." in name or not space else f"{space}.{name}"
         found = [

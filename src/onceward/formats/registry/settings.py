@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import base64
 import difflib
-import hashlib
 import json
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption
@@ -64,17 +63,6 @@ class RegistrySettings:
     login: Login | None
     tls: Security | None = field(repr=False)
 
-    @property
-    def who(self) -> str:
-        """The same for the same address and login, and telling nothing of the login."""
-        header = self.login.header if self.login else ""
-        return hashlib.sha256(f"{self.address}\n{header}".encode()).hexdigest()
-
-
-class _OptionParts(NamedTuple):
-    ours: dict[str, str]
-    tls: dict[str, str]
-
 
 def parse_settings(url: Any, options: Mapping[str, Any] | None) -> RegistrySettings:
     """Check the settings of a registry.
@@ -83,14 +71,14 @@ def parse_settings(url: Any, options: Mapping[str, Any] | None) -> RegistrySetti
     :raises ConfigurationError: one is wrong.
     """
     address = parse_address(url)
-    parts = _split_options(options or {})
-    if parts.tls and address.scheme != "https":
+    ours, theirs = _split_options(options or {})
+    if theirs and address.scheme != "https":
         raise ContradictoryOptions(
-            f"{next(iter(parts.tls))} is set, but the registry's url begins with http://",
+            f"{next(iter(theirs))} is set, but the registry's url begins with http://",
             next_step="write https://, or remove the option",
         )
-    login = _login(parts.ours)
-    tls = Security(protocol="SSL", **tls_parts(parts.tls)) if address.scheme == "https" else None
+    login = _login(ours)
+    tls = Security(protocol="SSL", **tls_parts(theirs)) if address.scheme == "https" else None
     return RegistrySettings(address, login, tls)
 
 
@@ -101,11 +89,8 @@ def parse_address(url: Any) -> RegistryAddress:
     """
     try:
         at = urlsplit(url if isinstance(url, str) else "")
-        host, port, login = (
-            at.hostname,
-            at.port,
-            at.username is not None or at.password is not None,
-        )
+        host, port = at.hostname, at.port
+        login = at.username is not None or at.password is not None
     except ValueError:
         host, port, login = None, None, False
     if login or (isinstance(url, str) and "@" in url.partition("://")[2].partition("/")[0]):
@@ -136,8 +121,10 @@ def parse_address(url: Any) -> RegistryAddress:
     )
 
 
-def _split_options(options: Mapping[str, Any]) -> _OptionParts:
-    parts = _OptionParts({}, {})
+def _split_options(options: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return options of the login, and those of TLS."""
+    ours: dict[str, str] = {}
+    tls: dict[str, str] = {}
     if not isinstance(options, Mapping):
         raise ConfigurationError(
             f"options={options!r} of the schema registry is no dict",
@@ -155,13 +142,13 @@ def _split_options(options: Mapping[str, Any]) -> _OptionParts:
             )
         if not isinstance(value, str):
             raise ConfigurationError(f"{name} is no text", next_step=f"pass {name} as a text")
-        where = parts.tls if short in _TLS_OPTIONS else parts.ours
+        where = tls if short in _TLS_OPTIONS else ours
         if where.setdefault(short, value) != value:
             raise ContradictoryOptions(
                 f"{short} is given twice, also as {_PREFIX}{short}",
                 next_step="keep one of the two",
             )
-    return parts
+    return ours, tls
 
 
 def _spellings(*secrets: str) -> tuple[str, ...]:

@@ -84,10 +84,7 @@ class _InvalidRows:
         self._names: list[str] = []
 
     def drop(self, error: InvalidCell, event: Numbers, row: Numbers) -> Mask:
-        """Return a mask of all rows but the one of ``error``; of an update without both.
-
-        :raises BinlogCorrupted: no server writes such a row.
-        """
+        """Return a mask of all rows but the one of ``error``; of an update without both."""
         number, place = int(event[error.row]), int(row[error.row])
         source = self._source
         if not isinstance(error.error, ChangeUnreadable):

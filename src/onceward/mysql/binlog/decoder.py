@@ -271,8 +271,8 @@ class Decoder:
         self._numbers[body[:ID_BYTES]] = self._tables[content]
 
     def _table(self, body: bytes) -> _ReadableTable | _UnreadableTable | None:
-        """Parse a table map. A table that cannot be read is no error until a row of it comes; a
-        sequence is no table.
+        """Parse a table map. One that cannot be read is no error until a row comes; a sequence is
+        none.
         """
         try:
             map = TableMap.parse(body, self._dialect)

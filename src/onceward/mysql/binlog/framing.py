@@ -71,12 +71,7 @@ class EventReader:
     """
 
     def __init__(
-        self,
-        dialect: Dialect,
-        file: str,
-        position: int,
-        *,
-        block_bytes: int = BLOCK_BYTES,
+        self, dialect: Dialect, file: str, position: int, *, block_bytes: int = BLOCK_BYTES
     ) -> None:
         self.dialect = dialect
         self.file = file
@@ -131,10 +126,7 @@ class EventReader:
         return found
 
     def _is_at(self, until: tuple[str, int] | None) -> bool:
-        """Check whether the reader is at ``until``.
-
-        :raises BinlogCorrupted: it is beyond it, so no event begins there.
-        """
+        """Check whether the reader is at ``until``; beyond it no event begins there."""
         if until is None or (number := file_number(self.file)) < (last := file_number(until[0])):
             return False
         if number == last and self.position < until[1]:

@@ -203,8 +203,8 @@ class RowLayout:
         return sum(2 if column.length_bytes or column.nullable else 1 for column in self._columns)
 
     def _generate_walk(self) -> Callable[..., int]:
-        """Return a loop over the rows of one event, with this table's columns written out: three
-        times as fast as one over their descriptions. It returns how many rows there are, or -1.
+        """Return a loop over one event's rows (their number, or -1), three times as fast as
+        others.
         """
         lines = [
             "def walk(b, o, stop, add):",

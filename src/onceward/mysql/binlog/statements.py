@@ -151,9 +151,7 @@ def classify_statement(
 
 
 def _parse_variables(variables: EventFields) -> tuple[int, int]:
-    """Return ``sql_mode`` and the client's collation. Variables behind an unknown one are not
-    read: these two are among the first, and the length of each depends on its own type.
-    """
+    """Return ``sql_mode`` and the client's collation, which are before any unknown variable."""
     mode, collation = 0, 0
     while variables.remaining:
         code = variables.fixed_int(1)

@@ -301,11 +301,7 @@ def _read_blocks(
 
 
 class _Untouched:
-    """The rows of a chunk that step 3 has no change of.
-
-    :param table: None: there is none any more.
-    :param changed: those of step 3, by their keys.
-    """
+    """The rows of a chunk that step 3 (``changed``) has no change of; none without a ``table``."""
 
     def __init__(
         self,

@@ -274,11 +274,8 @@ def open_dump(settings: ChangesSettings, server: str, place: Coordinates) -> Ite
 
 
 def _dump_error(server: Server, at: Coordinates, refusal: DumpRefused) -> OncewardError:
-    """Return the error of a refused dump at ``at``, by the state of the server.
-
-    Source: MySQL, ``sql/rpl_binlog_sender.cc``; MariaDB, ``sql/sql_repl.cc``.
-
-    :raises ServerMisconfigured: the server writes no binlog any more.
+    """Return the error of a refused dump. Source: ``rpl_binlog_sender.cc``, MariaDB's
+    ``sql_repl.cc``.
     """
     what = f"{server.where} says, asked for its binlog at {at}: {refusal.code}, {refusal.text}"
     if refusal.code != _REFUSED:

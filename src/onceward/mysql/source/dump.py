@@ -145,10 +145,7 @@ class Dump:
 
 
 class _DumpConnection:
-    """PyMySQL's connection, and its private parts: it has no public call for a dump, so its
-    ``_execute_command``, ``_sock``, ``_read_timeout`` and ``_force_close`` are used here, and
-    nowhere else for dumps.
-    """
+    """PyMySQL's private parts: it has no public call for a dump. Used here alone for dumps."""
 
     def __init__(self, connection: Any, seconds: float) -> None:
         self._connection = connection

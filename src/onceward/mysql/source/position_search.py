@@ -251,10 +251,7 @@ def find_renamed_server(settings: ChangesSettings, server: Server, position: Pos
 
 
 def _check_order(server: Server, position: Position) -> None:
-    """Check that numbers identify transactions.
-
-    :raises SourceReplaced: MariaDB's numbers do not tell which were read.
-    """
+    """Check that numbers identify transactions: MariaDB's may not tell which were read."""
     # a person has named the place
     if server.dialect == "mysql" or position.era < 0:
         return
@@ -322,11 +319,7 @@ def _can_start(read_set: Gtids, before: Gtids | None) -> bool:
 
 
 def _newest_start(server: Server, read_set: Gtids, begins: list[Gtids | None]) -> int:
-    """Return the newest of MariaDB's binlogs to start in, each of which may begin with smaller
-    numbers than the one before.
-
-    :raises SourceReplaced: one does.
-    """
+    """Return the newest of MariaDB's binlogs to start in: one may begin with smaller numbers."""
     for older, newer in pairwise(each for each in begins if each is not None):
         if read_set.is_complete and not newer.covers(older):
             at = Position(server.dialect, server.identity, 0, "", FIRST_BYTE, None, None)
@@ -419,10 +412,7 @@ def _find_start(settings: ChangesSettings, server: Server) -> Position:
 
 
 def _find_timestamp(settings: ChangesSettings, server: Server, microseconds: int) -> Position:
-    """Return the position before the first transaction that was committed at that time, or later.
-    All transactions of a binlog were committed after its creation, and before that of the next
-    one.
-    """
+    """Binlogs hold what was committed between their creation and that of the next one."""
     files = list(server.binlogs())
     while len(files) > 1:
         created_at, _ = read_file_header(settings, server.identity, files[-1])

@@ -67,6 +67,10 @@ class Requirement:
     """The next step: a statement where one will do."""
 
 
+def _unmet(name: str, actual: str, why: str, fix: str) -> Requirement:
+    return Requirement(name, actual, is_met=False, why=why, fix=fix)
+
+
 class ServerCheck:
     """The result of checking a server, for as long as nothing has happened that may have changed
     it.
@@ -151,7 +155,7 @@ def check_requirements(
             "the server sends its binlog to nobody",
             _set_statement(server, "server_id", "1"),
         )
-        return [*found, Requirement("server_id", "0", is_met=False, why=why, fix=fix)]
+        return [*found, _unmet("server_id", "0", why, fix)]
     checks = list(_check_grants(server, settings))
     found += checks
     if all(one.is_met for one in checks):
@@ -193,22 +197,11 @@ def _check_variables(server: Server, variables: Mapping[str, str]) -> Iterator[R
         if name not in variables:
             # MariaDB has no such thing
             if name != "binlog_row_value_options":
-                yield Requirement(
-                    name,
-                    "not known",
-                    is_met=False,
-                    why=_WHY[name],
-                    fix="use MySQL 8.0 or MariaDB 10.6, or later",
-                )
+                fix = "use MySQL 8.0 or MariaDB 10.6, or later"
+                yield _unmet(name, "not known", _WHY[name], fix)
             continue
-        actual = variables[name]
-        yield Requirement(
-            name,
-            actual or "''",
-            actual == expected,
-            _WHY[name],
-            _set_statement(server, name, expected),
-        )
+        actual, fix = variables[name], _set_statement(server, name, expected)
+        yield Requirement(name, actual or "''", actual == expected, _WHY[name], fix)
     if server.dialect == "mysql":
         actual = variables.get("gtid_mode", "OFF")
         yield Requirement(
@@ -234,30 +227,20 @@ def _grant_statement(server: Server) -> str:
 
 def _check_grants(server: Server, settings: ChangesSettings) -> Iterator[Requirement]:
     """Check privileges by use: they come by roles and in other ways that no list of grants has."""
+    grant = _grant_statement(server)
     try:
         end = server.end()
         server.binlogs()
     except AccessDenied as error:
-        yield Requirement(
-            "REPLICATION CLIENT",
-            error.message,
-            is_met=False,
-            why="where the binlog ends is not said",
-            fix=_grant_statement(server),
-        )
+        why = "where the binlog ends is not said"
+        yield _unmet("REPLICATION CLIENT", error.message, why, grant)
         return
     yield Requirement("REPLICATION CLIENT", "granted", is_met=True)
     try:
         with open_dump(settings, server.identity, Coordinates(end.file, FIRST_BYTE)) as dump:
             next(dump.blocks(), None)
     except (ServerMisconfigured, AccessDenied) as error:
-        yield Requirement(
-            "REPLICATION SLAVE",
-            error.message,
-            is_met=False,
-            why="the binlog is not sent",
-            fix=_grant_statement(server),
-        )
+        yield _unmet("REPLICATION SLAVE", error.message, "the binlog is not sent", grant)
         return
     yield Requirement("REPLICATION SLAVE", "granted", is_met=True)
 
@@ -266,11 +249,12 @@ def _filtered_databases(server: Server, settings: ChangesSettings) -> Iterator[R
     only, without = (_split_names(text) for text in server.binlog_status()[2:4])
     for database, table in list_selected_tables(server, settings):
         if (only and database not in only) or database in without:
-            yield Requirement(
-                f"{database}.{table}", "left out of the binlog", is_met=False,
-                why="binlog_do_db or binlog_ignore_db leaves its database out",
-                fix="start the server without binlog_do_db and binlog_ignore_db",
-            )  # fmt: skip
+            yield _unmet(
+                f"{database}.{table}",
+                "left out of the binlog",
+                "binlog_do_db or binlog_ignore_db leaves its database out",
+                "start the server without binlog_do_db and binlog_ignore_db",
+            )
 
 
 def _check_replica(server: Server, variables: Mapping[str, str]) -> Iterator[Requirement]:
@@ -289,9 +273,7 @@ def _check_replica(server: Server, variables: Mapping[str, str]) -> Iterator[Req
             "if it is a replica, what it applies is in no binlog of its own, and whether it is "
             "one may not be asked"
         )
-        yield Requirement(
-            "SLAVE MONITOR", "not granted", is_met=False, why=why, fix=_grant_statement(server)
-        )
+        yield _unmet("SLAVE MONITOR", "not granted", why, _grant_statement(server))
         return
     why = "it is a replica, and what it applies is in no binlog of its own"
     yield Requirement(_UPDATES, actual, not is_replica, why, fix)
@@ -385,11 +367,9 @@ def _check_select(server: Server, tables: Iterable[tuple[str, str]]) -> Iterator
         name = quote_table(database, table)
         refused = _refusal(server, f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608 — quoted
         if refused:
-            yield Requirement(
-                f"SELECT on {database}.{table}", refused, is_met=False,
-                why="its rows may not be read",
-                fix=f"GRANT SELECT ON {grant_target(database, table)} TO the login",
-            )  # fmt: skip
+            fix = f"GRANT SELECT ON {grant_target(database, table)} TO the login"
+            name = f"SELECT on {database}.{table}"
+            yield _unmet(name, refused, "its rows may not be read", fix)
 
 
 def _refusal(server: Server, statement: str) -> str | None:
@@ -429,9 +409,7 @@ def _check_cascades(
 
 
 def _keys_that_change_rows(server: Server, schema: str, table: str) -> Iterator[tuple[str, str]]:
-    """Yield names of foreign keys, and their rules. They are read from SHOW CREATE TABLE: MariaDB
-    shows ``REFERENTIAL_CONSTRAINTS`` to nobody who may only SELECT.
-    """
+    """MariaDB shows ``REFERENTIAL_CONSTRAINTS`` to nobody who may only SELECT."""
     try:
         ((_, statement),) = server.query(f"SHOW CREATE TABLE {quote_table(schema, table)}")
     except (AccessDenied, ServerMisconfigured):

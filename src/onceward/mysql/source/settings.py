@@ -227,9 +227,7 @@ def _parse_starting(starting: Any) -> Any:
 
 
 def _microseconds(time: Any) -> int:
-    """Return ``time`` as exactly as servers note when a transaction was committed: rounded, it
-    would leave some out, or have older ones.
-    """
+    """Return ``time`` as exactly as servers note commits: rounded, it would leave some out."""
     if isinstance(time, datetime):
         if time.utcoffset() is None:
             raise ContradictoryOptions(

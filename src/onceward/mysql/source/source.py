@@ -205,8 +205,8 @@ class MySQLChanges(PartitionedSource):
         return self._log_progress(position, found.end, found.bytes)
 
     def _check_new_tables(self, begin: Position, planner: RangePlanner) -> PlannedRange:
-        """Return the planned range. Where it has met a table that was not checked, the server is
-        checked before that is passed on: if it is not fit, the range ends before the table.
+        """Check the server before an unchecked table is passed on; unfit, the range ends before
+        it.
         """
         if planner.unchecked_at is None:
             return planner.range()
@@ -319,11 +319,7 @@ class MySQLChanges(PartitionedSource):
         self._plans[position_text([start, end])] = parts
 
     def _parts(self, found: PlannedRange, end: Position, state: Any = None) -> list[Any]:
-        """Return the partitions of a range.
-
-        :param end: of the range, on the server that is there. :param state: of the snapshot at its
-            start.
-        """
+        """Return the partitions of a range. ``state``: of the snapshot at its start."""
         names = {"names": self._connected().lower_case_table_names}
         options = {
             "server": end.server,

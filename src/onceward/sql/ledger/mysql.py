@@ -46,9 +46,7 @@ _SILENT = ("SET", "CREATE", "DROP", "SHOW")
 """Statements that change no row; their notes ("exists already") are none of ours."""
 
 _OF_WORDS = (1287, 1681, 3719, 3778)
-"""Warnings of MySQL's that a word of a statement will be gone, or mean something else, in a later
-version.
-"""
+"""Warnings of MySQL's that a word of a statement will be gone, or mean something else."""
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _OPTIONS = {
@@ -75,9 +73,7 @@ text are all that is sorted by.
 """
 
 _WARNINGS = "SET SESSION max_error_count = 64"
-"""Only where the server keeps none at all: newer ones let few logins say that
-(SESSION_VARIABLES_ADMIN).
-"""
+"""Only where the server keeps none: newer ones want SESSION_VARIABLES_ADMIN for it."""
 
 SORTED_BYTES = 4096
 """More, and some servers have no memory to sort with."""
@@ -389,9 +385,7 @@ def may_load(session: Any) -> Iterator[None]:
 
 
 def _notice_silence(sock: socket.socket) -> None:
-    """Set TCP keepalive, so that a server that vanished is noticed in half a minute instead of
-    TCP's quarter of an hour.
-    """
+    """Notice a server that vanished in half a minute instead of TCP's quarter of an hour."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":

@@ -177,9 +177,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
 _ENDED_BEFORE = ("25P03", "25P04")
 """idle_in_transaction_session_timeout, transaction_timeout."""
 _NO_VERDICT = ("08", "40003", "57", "58", "XX")
-"""The connection or the server went away under the COMMIT, or a wait for standbys was cut
-short.
-"""
+"""Connection or server went away under the COMMIT, or a wait for standbys was cut short."""
 
 
 class PostgreSQLSession:
@@ -249,9 +247,7 @@ _CANCEL_SECONDS = 1.0
 
 @functools.cache
 def _patient(kind: Any) -> Any:
-    """Return a subclass of psycopg's ``Connection`` that checks its ``patience`` while nothing
-    arrives.
-    """
+    """Return a subclass of psycopg's ``Connection`` that asks its ``patience`` while it waits."""
 
     def wait(self: Any, waiting: Any, *limits: Any, **more: Any) -> Any:
         # from when it is connected on
@@ -264,9 +260,7 @@ def _patient(kind: Any) -> Any:
 
 
 def _looking(waiting: Any, patience: Patience) -> Any:
-    """Wrap psycopg's wait generator so that it is resumed every moment, with what is ready or with
-    nothing.
-    """
+    """Resume psycopg's wait generator every moment, with what is ready or with nothing."""
     try:
         event = next(waiting)
         while True:

@@ -107,9 +107,7 @@ class TableChain(Chain):
         self._put: LedgerRecord | None = None
         self._refusal: Refusal = _refused
         self.connections = 0
-        """So often a session was opened: whoever has looked at the server's settings looks
-        again.
-        """
+        """So often a session was opened: settings of the server are looked at again."""
 
     def peek(self) -> LedgerRecord | None:
         if not self._is_there(self._named):
@@ -145,10 +143,7 @@ class TableChain(Chain):
                 connection.rollback()
 
     def _is_there(self, table: str) -> bool:
-        """Return whether the ledger's table exists.
-
-        :raises ConfigurationError: it exists, and a crash may empty it.
-        """
+        """Return whether the ledger's table exists; one that a crash may empty is refused."""
         found = self._read_row(*self._database.asked_for(table))
         if found is not None:
             self._database.must_last(found, table, self._place)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import DataType
 
 from onceward.engine.task_writer import Beginner, OpenWriter
-from onceward.errors import ConfigurationError, OncewardError, RowRefused
+from onceward.errors import ConfigurationError, RowRefused
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.mysql import SORTED_BYTES, MySQL
 from onceward.sql.mysql import catalogue, prepared, statements, types
 from onceward.sql.mysql.refusals import is_conflict, translate_errors, typed_error
 from onceward.sql.mysql.staging import OpenStagingWriter, load
-from onceward.sql.sink.columns import Column, Table, Written, label_error, must_take, null_error
+from onceward.sql.sink.columns import Table, Written, label_error, must_take, null_error
 from onceward.sql.sink.dialect import Beside, Dialect, quoted_pair
 from onceward.sql.sink.rows import Merge, Rows
 
@@ -30,6 +29,11 @@ class MySQLDialect(Dialect):
     statements = statements
     catalogue = catalogue
     prepared = prepared
+    staged = staticmethod(types.staged)
+    fitting = staticmethod(types.fitting)
+    translate_errors = staticmethod(translate_errors)
+    is_conflict = staticmethod(is_conflict)
+    typed_error = staticmethod(typed_error)
     text = types.TEXT
     wide = (types.TEXT, "longblob")
     makes_tables_ahead = True
@@ -45,15 +49,6 @@ class MySQLDialect(Dialect):
                 next_step="SET GLOBAL local_infile = ON (in a managed service: among its "
                 "parameters)",
             )
-
-    def staged(self, name: str, kind: DataType) -> str:
-        return types.staged(name, kind)
-
-    def fitting(self, name: str, staged: str, column: Column, table: Table) -> Written:
-        return types.fitting(name, staged, column, table)
-
-    def translate_errors(self, what: str) -> AbstractContextManager[None]:
-        return translate_errors(what)
 
     def open_staging(
         self, connection: Session, schema: str, name: str, staged: Mapping[str, str]
@@ -87,12 +82,6 @@ class MySQLDialect(Dialect):
         self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None
     ) -> Rows:
         return statements.staged_rows(name, staged, [_OURS], only)
-
-    def is_conflict(self, error: BaseException | None) -> bool:
-        return is_conflict(error)
-
-    def typed_error(self, error: Exception, what: str) -> OncewardError:
-        return typed_error(error, what)
 
     def take_time(self, connection: Session, lock_seconds: int) -> None:
         connection.execute(

@@ -52,9 +52,7 @@ _WITH_SIZES = (1105, 1180, 3100)
 _SIZES = re.compile(
     r"Transaction of size \d+ exceeds specified limit \d+|Maximum writeset size exceeded"
 )
-"""Words of Group Replication and of Galera, whose numbers mean many things. No word of a row is in
-their messages.
-"""
+"""Words of Group Replication and of Galera, which quote no row; their numbers mean many things."""
 _NEXT = {
     1040: "raise max_connections, or close what holds them (SHOW PROCESSLIST)",
     1203: "raise max_user_connections, or close what holds them (SHOW PROCESSLIST)",

@@ -236,7 +236,7 @@ def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
 
 
 def _ranked(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
-    """Select the rows with their keys, as the table compares them, and their ranks from the last."""
+    """Select the rows with their keys, as the table compares them, and ranks from the last."""
     columns = {column.name: column for column in written}
     keys = [_compared(columns[name]) for name in merge.key]
     key_columns = [f"{key} AS {_key(number)}" for number, key in enumerate(keys)]
@@ -277,9 +277,7 @@ def _words(words: Sequence[str]) -> str:
 
 
 def _sorted(name: str, staged: Mapping[str, str]) -> str:
-    """Return a column as it is ordered by: texts by their bytes, as Spark does. To the binary
-    collation that they are staged in a space may follow or not.
-    """
+    """Sort texts by their bytes, as Spark does: to their collation a space may follow or not."""
     return _bytes(quoted(name)) if staged[name] == TEXT else quoted(name)
 
 

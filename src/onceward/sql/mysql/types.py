@@ -75,20 +75,9 @@ _STAGED: dict[type[DataType], str] = {
 }
 _BYTES = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "integer": 4, "bigint": 8}
 # That a decimal needs for all values
-_DIGITS = {
-    "tinyint": 3,
-    "smallint": 5,
-    "int": 10,
-    "bigint": 19,
-}
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 # That all fit
-_HOLDS_DIGITS = {
-    "tinyint": 2,
-    "smallint": 4,
-    "mediumint": 6,
-    "int": 9,
-    "bigint": 18,
-}
+_HOLDS_DIGITS = {"tinyint": 2, "smallint": 4, "mediumint": 6, "int": 9, "bigint": 18}
 _WIDER = {
     "tinyint": ("float", "double"),
     "smallint": ("float", "double"),

@@ -9,16 +9,15 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import DataType
 
 from onceward.engine.task_writer import Beginner, OpenWriter
-from onceward.errors import ConfigurationError, OncewardError
+from onceward.errors import ConfigurationError
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.overdue import Overdue
 from onceward.sql.postgresql import catalogue, prepared, statements, types
 from onceward.sql.postgresql.refusals import CONFLICTS, translate_errors, typed_error
 from onceward.sql.postgresql.staging import OpenStagingWriter, must_be_storable, numbers
-from onceward.sql.sink.columns import Column, Table, Written
+from onceward.sql.sink.columns import Table, Written
 from onceward.sql.sink.dialect import Beside, Dialect
 from onceward.sql.sink.rows import Rows, python_values
 
@@ -29,6 +28,9 @@ class PostgreSQLDialect(Dialect):
     statements = statements
     catalogue = catalogue
     prepared = prepared
+    staged = staticmethod(types.staged)
+    fitting = staticmethod(types.fitting)
+    typed_error = staticmethod(typed_error)
     text = "text"
     wide = ("text", "bytea")
     can_defer = True
@@ -44,12 +46,6 @@ class PostgreSQLDialect(Dialect):
                 next_step="ALTER ROLE … SET quote_all_identifiers = off; then start the query "
                 "again",
             )
-
-    def staged(self, name: str, kind: DataType) -> str:
-        return types.staged(name, kind)
-
-    def fitting(self, name: str, staged: str, column: Column, table: Table) -> Written:
-        return types.fitting(name, staged, column, table)
 
     def translate_errors(self, what: str) -> AbstractContextManager[None]:
         return translate_errors(what, psycopg.Error, Overdue)
@@ -87,9 +83,6 @@ class PostgreSQLDialect(Dialect):
 
     def is_conflict(self, error: BaseException | None) -> bool:
         return isinstance(error, psycopg.Error) and error.sqlstate in CONFLICTS
-
-    def typed_error(self, error: Exception, what: str) -> OncewardError:
-        return typed_error(error, what)
 
     def take_time(self, connection: Session, lock_seconds: int) -> None:
         connection.execute(f"SET LOCAL lock_timeout = '{lock_seconds}s'")

@@ -203,9 +203,7 @@ def _as(kinds: Mapping[str, str], rows: pa.Table) -> pa.Table:
 
 _MOST_BYTES = 199
 _BEHIND_THE_MARK = 91
-"""Of a name: owner, attempt, frame, partition, task attempt, the transaction's number, as large as
-they may be.
-"""
+"""Owner, attempt, frame, partition, task attempt, transaction's number, as large as may be."""
 
 longest_pipeline = _MOST_BYTES - 1 - MARK_LENGTH - _BEHIND_THE_MARK
 

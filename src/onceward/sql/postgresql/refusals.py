@@ -27,9 +27,7 @@ _ROWS = ("21", "22", "23", "44")
 CONFLICTS = ("23001", "23503", "23505", "23P01")
 """Foreign keys, unique indexes, exclusion constraints: another row is in the way, or missing."""
 _TABLES = ("0A", "42", "54", "P0")
-"""Not supported, syntax and rules of access, limits of the program, PL/pgSQL: a trigger or the
-table's definition.
-"""
+"""Not supported, syntax and access, limits, PL/pgSQL: a trigger or the table's definition."""
 _NEXT = {
     "25006": "see that the url leads to a server that takes writes (SELECT pg_is_in_recovery())",
     "28": "see that the login and the password of the sink's url are still right, and pg_hba.conf",

@@ -33,11 +33,7 @@ from onceward import patience
 from onceward.engine.task_writer import TaskWriter
 from onceward.errors import ConfigurationError, RowRefused
 from onceward.ids import TaskAttempt
-from onceward.sql.ledger.overdue import (
-    STATEMENT_SECONDS,
-    Overdue,
-    seconds_for,
-)
+from onceward.sql.ledger.overdue import STATEMENT_SECONDS, Overdue, seconds_for
 from onceward.sql.ledger.postgresql import PINNED, UNLIMITED
 from onceward.sql.postgresql.refusals import translate_errors
 from onceward.sql.sink.pieces import PieceWriter, SessionCache
@@ -113,9 +109,7 @@ def _family(kind: pa.DataType) -> str:
 
 
 _TIMES = {"date": (-2_440_588, 2_145_000_000), "timestamp": (-210_866_803_200_000_000, 2**63 - 1)}
-"""Days and microseconds from 1970 on: from 4713 BC, the server's first day, to the year 5,874,000,
-or Arrow's end.
-"""
+"""From 1970 on: from 4713 BC, the server's first day, to the year 5,874,000, or Arrow's end."""
 
 
 @dataclass(frozen=True)

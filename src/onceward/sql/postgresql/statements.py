@@ -67,9 +67,7 @@ _TIMES = {
     "zone": "(((date '1970-01-01' + {0})::timestamp + {1} * interval '1 microsecond') "
     "AT TIME ZONE 'UTC')",
 }
-"""Of a day's number, and of the microseconds in it: an interval is multiplied as a double, which
-has room for those.
-"""
+"""Of a day, and the microseconds in it: an interval is multiplied as a double, which has those."""
 
 
 def _sent(kind: str, values: Sequence[Any]) -> list[tuple[str, list[Any]]]:
@@ -223,9 +221,7 @@ def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
 
 
 def _sorted(name: str, staged: Mapping[str, str]) -> str:
-    """Return a column to sort by: texts by their bytes, as Spark sorts them, and not by the
-    language of the database.
-    """
+    """Sort texts by their bytes, as Spark does, and not by the language of the database."""
     is_text = staged[name].removesuffix("[]") == "text"
     return f'{quoted(name)} COLLATE "C"' if is_text else quoted(name)
 

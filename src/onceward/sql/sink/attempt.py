@@ -35,14 +35,7 @@ from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Computation
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.overdue import seconds_for
-from onceward.sql.sink.columns import (
-    Table,
-    Written,
-    fit,
-    must_show_all,
-    must_take,
-    staged_columns,
-)
+from onceward.sql.sink.columns import Table, Written, fit, must_show_all, must_take, staged_columns
 from onceward.sql.sink.dialect import Dialect
 from onceward.sql.sink.merging import Merging, Part, Steps, not_all
 from onceward.sql.sink.order import Reference, circle, parents_first
@@ -70,9 +63,7 @@ class Frame(ABC):
         self._steps = ""
 
     def bring(self, connection: Session) -> None:  # noqa: B027
-        """Send the rows ahead of the transaction that decides, to where :meth:`rows` finds
-        them.
-        """
+        """Send the rows ahead of the transaction that decides."""
 
     def counts(self, connection: Session) -> Mapping[str | None, int]:
         """Count the rows for each table that they name; None where they name none."""
@@ -270,8 +261,8 @@ class DatabaseAttempt(Attempt):
         super().stage(record, running)
 
     def _put_rows(self, record: LedgerRecord, running: RunningBatch) -> None:
-        """Move the last row of each key; where other rows are in the way of that, all changes in
-        their order, for so they went at their source.
+        """Move the last row of each key; or, where rows are in its way, all changes in their
+        order.
         """
         try:
             self._put(record, running)
@@ -315,9 +306,7 @@ class DatabaseAttempt(Attempt):
                 frame.number_steps(connection, place, self._settings.order_by)
 
     def _move(self, connection: Session, running: RunningBatch) -> None:
-        """Move the staged rows, inside the transaction of the decision: the ledger's row is owned
-        and locked.
-        """
+        """Move the staged rows, inside the decision: the ledger's row is owned and locked."""
         self._dialect.take_time(connection, _LOCK_SECONDS)
         with connection.patience.of(self._seconds(), "the move of the batch's rows"):
             if self._in_order and not self._dialect.makes_tables_ahead:
@@ -352,10 +341,7 @@ class DatabaseAttempt(Attempt):
         running: RunningBatch,
         connection: Session,
     ) -> None:
-        """Write all parts.
-
-        :param parts: parents before their children.
-        """
+        """Write all parts, parents before their children."""
         if self._settings.mode == "append":
             for part in parts:
                 with self._writing(part, running):

@@ -58,9 +58,7 @@ class Part(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Of the rows of a part: keys whose last change is known, and of these how many are
-    deletes.
-    """
+    """Of the rows of a part: keys whose last change is known, and how many are deletes."""
 
     last: int
     deletes: int
@@ -147,8 +145,8 @@ class Merging:
             _must_be_deleted_alone(part.table, still, each.stay - others)
 
     def _make_steps(self, parts: Sequence[Part], first: int, last: int, writing: Writing) -> None:
-        """Make the changes of these steps at once; where the server refuses that, those of the
-        first half, and then the others.
+        """Make these steps' changes at once; where the server refuses, the first half, then the
+        rest.
         """
         self._connection.execute(f"SAVEPOINT {_SAVEPOINT}")
         try:
@@ -255,9 +253,7 @@ class Merging:
     def _delete_all(
         self, parts: Sequence[Part], found: Sequence[_Found], writing: Writing
     ) -> None:
-        """Delete what the parts delete, and check that nothing else went: a foreign key may
-        cascade into another table of the batch.
-        """
+        """Delete, and check that nothing else of the batch went: a foreign key may cascade."""
         deleting = [part for part, each in zip(parts, found, strict=True) if each.deletes]
         looked_at = parts if self._references else deleting
         others_before = [self._present(part)[1] for part in looked_at]

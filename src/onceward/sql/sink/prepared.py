@@ -35,9 +35,7 @@ _STATEMENT_MS = 60_000
 _PAUSE_SECONDS = 0.01
 _COMMIT_PAUSES = 20
 _ABORT_PAUSES = 500
-"""MySQL and MariaDB end a prepared transaction for another session once the one that prepared it
-is gone, which they notice a moment after it was closed.
-"""
+"""MySQL and MariaDB notice a moment later that the session that prepared it is gone."""
 
 
 class PreparedTransactions:
@@ -153,10 +151,7 @@ class PreparedTransactions:
                 self._looked_at(session)
 
     def _looked_at(self, session: Session) -> Any:
-        """Check the table of markers.
-
-        :raises ConfigurationError: a crash may empty it.
-        """
+        """Check the table of markers: a crash must not empty it."""
         table = self._settings.markers
         found = session.execute(*self._database.asked_for(table)).fetchone()
         if found is not None:

@@ -45,9 +45,7 @@ of prepared transactions.
 """
 
 _REMEMBERED = 16
-"""Attempts of a run whose tasks are looked for when they may have come late; those of all others
-at the next start.
-"""
+"""Attempts of a run whose tasks are looked for when late; all others at the next start."""
 
 
 class PreparedTarget(TwoPhaseTarget):
@@ -99,11 +97,8 @@ class PreparedTarget(TwoPhaseTarget):
         attempt = PreparedAttempt(
             self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles)
         )
-        attempt.transactions, attempt.mark, attempt.table = (
-            self.transactions,
-            self._mark,
-            str(self._settings.table),
-        )
+        attempt.transactions, attempt.mark = self.transactions, self._mark
+        attempt.table = str(self._settings.table)
         return attempt
 
     def _drop_what_came_late(self, owner: int | None = None) -> None:
