@@ -112,10 +112,7 @@ def run(
 
 
 def restart_strategy(restart: Restart, arguments: dict[str, Any]) -> Any:
-    """Return the strategy with its settings, by Flink's names; None: not given.
-
-    :raises ContradictoryOptions: a setting of another strategy.
-    """
+    """Return the strategy with its settings, by Flink's names; None: not given."""
     kind, settings = _STRATEGIES[restart]
     parameters = {}
     for name, value in arguments.items():

@@ -93,10 +93,7 @@ class LedgerOptions:
     )
 
     def view(self) -> LedgerView:
-        """Return the ledger that they name.
-
-        :raises ConfigurationError: they name none, or a wrong setting.
-        """
+        """Return the ledger that they name."""
         from onceward.kafka.wire.options.settings import read_properties
         from onceward.operate.status import open_ledger
 

@@ -83,10 +83,7 @@ def dashboard_app(
 
 
 def must_be_safe(host: str, token: str) -> None:
-    """Check that an address that others can reach has a token.
-
-    :raises ConfigurationError: it has none.
-    """
+    """Check that an address that others can reach has a token."""
     if host not in LOOPBACK and not token:
         raise ConfigurationError(
             f"--host {host} can be reached from other machines, and there is no token",

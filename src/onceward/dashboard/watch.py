@@ -320,10 +320,7 @@ def measure(text: str) -> dict[str, Measured]:
 
 
 def last_failures(text: str) -> dict[str, tuple[LastFailure, ...]]:
-    """Return by pipeline the failures that ``serve_metrics(failures=True)`` tells of. Pure.
-
-    :raises ValueError: it is something else.
-    """
+    """Return by pipeline the failures that ``serve_metrics(failures=True)`` tells of. Pure."""
     # A server of the user's may answer everything with its metrics
     if not text.startswith("["):
         return {}

@@ -166,8 +166,6 @@ class Publisher:
     def free_place(self, sequence: int) -> str:
         """Return where batch number ``sequence`` of the ledger goes, below the sink's path; empty
         for the path itself.
-
-        :raises ConfigurationError: something is there already.
         """
         if self._settings.layout == "flat":
             return ""

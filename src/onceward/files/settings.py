@@ -95,10 +95,7 @@ class FileSinkSettings:
 
 
 def checked_path(path: str | os.PathLike[str]) -> str:
-    """Check a path.
-
-    :raises ConfigurationError: it is none.
-    """
+    """Check a path."""
     if isinstance(path, Path):
         return f"file://{path.absolute()}"
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
@@ -110,10 +107,7 @@ def checked_path(path: str | os.PathLike[str]) -> str:
 
 
 def default_ledger(path: str) -> Ledger:
-    """Return a ledger beside the files, where these are on a local disk.
-
-    :raises ConfigurationError: they are not.
-    """
+    """Return a ledger beside the files, where these are on a local disk."""
     if path_scheme(path) not in ("", "file"):
         raise ConfigurationError(
             f"path={path!r} is on no local disk, where the ledger would be kept",
@@ -139,10 +133,7 @@ def column_names(partition_by: str | Sequence[str] | None) -> tuple[str, ...]:
 def text_options(
     options: Mapping[str, Any] | None, max_records_per_file: int | None
 ) -> dict[str, str]:
-    """Return options as text, as Spark takes them.
-
-    :raises ConfigurationError: one of them is the sink's own.
-    """
+    """Return options as text, as Spark takes them."""
     own = {"path", "maxrecordsperfile", "__partition_columns", *COMMITTER_OPTIONS}
     texts: dict[str, str] = {}
     if not isinstance(options or {}, Mapping):

@@ -21,11 +21,7 @@ SHAPE = f"{HIDDEN}/shape.json"
 COLUMNS = f"{HIDDEN}/columns.json"
 
 # the others' files say themselves how they are to be read
-_READ_BY_OPTIONS = (
-    "csv",
-    "json",
-    "text",
-)
+_READ_BY_OPTIONS = ("csv", "json", "text")
 _FOR_WRITERS_ONLY = {"compression", "codec", "maxrecordsperfile"}
 # Spark's two names of one option
 _SAME = {"delimiter": "sep", "charset": "encoding"}

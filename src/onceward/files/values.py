@@ -17,11 +17,7 @@ from pyspark.sql.types import StringType
 
 from onceward.errors import ConfigurationError
 from onceward.spark.batch.carried import unless
-from onceward.spark.files.times import (
-    must_keep_dates,
-    must_keep_instants,
-    must_keep_microseconds,
-)
+from onceward.spark.files.times import must_keep_dates, must_keep_instants, must_keep_microseconds
 
 # read back without an option; offsets have seconds where a zone's had them (XXXXX)
 _TIMES = {

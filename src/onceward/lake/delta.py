@@ -227,8 +227,6 @@ class Delta(LakeTable):
     def _written_for(self, then: Mapping[str, Any]) -> tuple[DeltaTable, DeltaTransaction]:
         """Return the table where it was, or by the name that the sink has for it now: renaming
         moves its files along.
-
-        :raises TableMissing: it is in neither place.
         """
         place = str(then["table"])
         where_it_was = (

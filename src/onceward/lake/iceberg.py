@@ -104,8 +104,6 @@ class Iceberg(LakeTable):
     def _table_with_snapshots(self, then: Mapping[str, Any]) -> IcebergTable:
         """Return the table that has its snapshots, which may have been renamed, and the sink with
         it.
-
-        :raises TableMissing: neither the sink's table is it, nor what has its name now.
         """
         where = str(then["table"])
         if where == self._name or self._table.id == then["id"]:

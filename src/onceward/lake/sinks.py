@@ -31,11 +31,7 @@ class _LakeSink(ForeachBatchSink):
     def __init__(self, settings: LakeSettings, writes_to: SinkPlace) -> None:
         self.settings = settings
         self.writes_to = writes_to
-        super().__init__(
-            settings.policy,
-            ledger=settings.ledger.where,
-            settings=settings,
-        )
+        super().__init__(settings.policy, ledger=settings.ledger.where, settings=settings)
 
     def new_target(self, policy: SinkPolicy | None = None) -> LakeTarget:
         """Return the target that the engine drives, as a new process of the pipeline would make

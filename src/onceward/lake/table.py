@@ -92,10 +92,7 @@ class LakeTable(ABC):
         """Return the number of the newest batch that the table has of one sink; -1: of none."""
 
     def must_be_of(self, chain: str, ledger: str) -> None:
-        """Check whose batches the table has.
-
-        :raises ConfigurationError: another ledger has decided batches of this pipeline in it.
-        """
+        """Check whose batches the table has."""
         others = [one for one in self.newest() if one != chain]
         if others:
             raise ConfigurationError(
@@ -148,11 +145,7 @@ class LakeTable(ABC):
             f"{anew if table_id != latest.table_id else ''}",
             next_step="put the table back as it was; to go on without these batches, start once "
             'with resume="skip_missing"',
-            details={
-                "pipeline": self._pipeline,
-                "first_missing": first,
-                "last_missing": last,
-            },
+            details={"pipeline": self._pipeline, "first_missing": first, "last_missing": last},
         )
 
     @abstractmethod
@@ -169,10 +162,7 @@ class LakeTable(ABC):
     def committable(
         self, name: str, chain: str, branch: str, sequence: int, staged: Sequence[Staged]
     ) -> dict[str, Any]:
-        """Return what the ledger record is to name.
-
-        :raises ReportMismatch: two jobs have not met the same table.
-        """
+        """Return what the ledger record is to name."""
         if any(one.table != staged[0].table for one in staged):
             raise ReportMismatch(
                 f"{self} was changed while a batch was written",

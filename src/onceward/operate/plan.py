@@ -115,7 +115,6 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[Query
     :param job: a Python file, which is run as ``__main__`` in this process.
     :param timeout_s: how long the job may run until it defines its first query, and after each;
         then it is left, with a warning. In the main thread only, where signals come.
-    :raises ConfigurationError: it was left before it had defined a query.
     """
     plans: list[QueryPlan] = []
     path = [str(Path(job).resolve().parent), *sys.path[1:]]

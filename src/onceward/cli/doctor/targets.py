@@ -32,8 +32,6 @@ def check_target(url: str, names: Sequence[str]) -> list[CheckResult]:
     """Check a database, a Redis or an OpenSearch by its address.
 
     :param names: tables of the database, or the index.
-
-    :raises ConfigurationError: the address cannot be.
     """
     try:
         scheme = urlsplit(url).scheme

@@ -92,10 +92,7 @@ class Registry(Protocol):
 
 
 def as_registry(given: Registry | str) -> Registry:
-    """Return the registry that ``registry=`` names: itself, or the one at that address.
-
-    :raises ConfigurationError: it is neither, or the address is none.
-    """
+    """Return the registry that ``registry=`` names: itself, or the one at that address."""
     if isinstance(given, str):
         return SchemaRegistry(given)
     if isinstance(given, type) or not callable(getattr(given, "resolved_text", None)):

@@ -207,8 +207,6 @@ def _without_times(schema: Any) -> Any:
 def parse_json(text: str) -> Any:
     """Parse ``text`` as JSON; a bare word is a primitive type, as registries have it without
     quotes at times.
-
-    :raises UnsupportedSchema: it is no JSON.
     """
     if text.strip() in PRIMITIVES:
         return text.strip()

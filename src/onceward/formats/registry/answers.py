@@ -79,10 +79,7 @@ class Version:
 
 
 def schema_in(answer: Any, schema_id: int, most_bytes: int) -> RegisteredSchema:
-    """Read ``GET /schemas/ids/{id}``.
-
-    :raises NotFit: it is no schema, or one with another id.
-    """
+    """Read ``GET /schemas/ids/{id}``."""
     answer = _object(answer)
     # Confluent's newer lines repeat it
     if answer.get("id", schema_id) != schema_id:
@@ -94,7 +91,6 @@ def version_in(answer: Any, subject: str, version: int | None, most_bytes: int) 
     """Read ``GET /subjects/{subject}/versions/{version}``.
 
     :param version: None: the latest.
-    :raises NotFit: it is no version, or one of another subject or number.
     """
     answer = _object(answer)
     if answer.get("subject") != subject:
@@ -114,10 +110,7 @@ def id_in(answer: Any) -> int:
 
 
 def numbers_in(answer: Any) -> list[int]:
-    """Read ``GET /subjects/{subject}/versions``, sorted.
-
-    :raises NotFit: it is no list of different numbers from 1.
-    """
+    """Read ``GET /subjects/{subject}/versions``, sorted."""
     if not isinstance(answer, list) or not all(
         type(number) is int and 0 < number <= LARGEST_ID for number in answer
     ):
@@ -128,10 +121,7 @@ def numbers_in(answer: Any) -> list[int]:
 
 
 def compatibility_in(answer: Any) -> str:
-    """Read ``GET /config/{subject}``.
-
-    :raises NotFit: it has no level.
-    """
+    """Read ``GET /config/{subject}``."""
     level = _object(answer).get("compatibilityLevel")
     if not isinstance(level, str):
         raise NotFit("no compatibilityLevel")
@@ -139,10 +129,7 @@ def compatibility_in(answer: Any) -> str:
 
 
 def names_in(answer: Any) -> list[str]:
-    """Read ``GET /subjects``, sorted.
-
-    :raises NotFit: it is no list of texts.
-    """
+    """Read ``GET /subjects``, sorted."""
     if not isinstance(answer, list) or not all(
         isinstance(name, str) and _is_text(name) for name in answer
     ):

@@ -83,10 +83,7 @@ def parse_settings(url: Any, options: Mapping[str, Any] | None) -> RegistrySetti
 
 
 def parse_address(url: Any) -> RegistryAddress:
-    """Parse the registry's address.
-
-    :raises ConfigurationError: ``url`` is none. It is not repeated: it may hold a password.
-    """
+    """Parse the registry's address, which no error repeats: it may hold a password."""
     try:
         at = urlsplit(url if isinstance(url, str) else "")
         host, port = at.hostname, at.port

@@ -189,10 +189,7 @@ def _describe(table: TableMap, column: TableColumn) -> str:
 
 
 def check_cells(fits: Mask, null: Mask | None, description: str) -> None:
-    """Check that all values fit, but those of nulls.
-
-    :raises InvalidCell: one does not.
-    """
+    """Check that all values fit, but those of nulls."""
     if not fits.all():
         fits = fits if null is None else fits | null
         if not fits.all():

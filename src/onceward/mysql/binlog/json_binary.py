@@ -108,10 +108,7 @@ class InvalidJson(ValueError):
 
 
 def json_text(document: bytes) -> str:
-    """Return the text of a document.
-
-    :raises InvalidJson: it is not one that a server writes.
-    """
+    """Return the text of a document."""
     if not document:
         # What an UPDATE IGNORE or an old server left
         return "null"

@@ -294,7 +294,6 @@ def count_rows(
     that are not read.
 
     :param partial_json: before a second image, bits say which JSON values are partial.
-    :raises IndexError: they do not fit.
     """
     at = count = 0
     if not all(images):

@@ -127,10 +127,7 @@ class StatementClassifier:
         self._selects_database = selects_database
 
     def classify(self) -> Effect:
-        """Return the effect.
-
-        :raises UnknownStatement: it is not wholly understood.
-        """
+        """Return the effect."""
         word = self._tokens.next
         if word is None:
             # Nothing but comments: MariaDB's dummy events

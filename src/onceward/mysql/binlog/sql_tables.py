@@ -241,7 +241,6 @@ def dml_tables(verb: str, tokens: TokenReader) -> TableNames:
     """Return every table that the statement may change or read, more rather than fewer.
 
     :param tokens: behind ``verb``.
-    :raises UnknownStatement: the tables are not known.
     """
     while tokens.skip(*_MODIFIERS):
         pass

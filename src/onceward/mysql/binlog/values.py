@@ -62,10 +62,7 @@ _MOST = 1032
 def decompressed_array(
     table: TableMap, column: TableColumn, at: CellBytes, cells: Cells
 ) -> pa.Array:
-    """Return the bytes of a COMPRESSED column.
-
-    :raises InvalidCell: they do not decompress to their length, or the method is unknown.
-    """
+    """Return the bytes of a COMPRESSED column."""
     found: list[bytes | None] = []
     title = f"a value of the compressed column {column.name!r} of {table.name}"
     try:
@@ -288,10 +285,7 @@ def _take_labels(texts: list[str], numbers: Numbers, cells: Cells) -> pa.Array:
 
 
 def json_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
-    """Decode MySQL's JSON to texts.
-
-    :raises InvalidCell: bytes are no document.
-    """
+    """Decode MySQL's JSON to texts."""
     documents = at.slices(cells)
     found: list[str | None] = []
     try:
@@ -401,10 +395,7 @@ def columns_from_text(
 def array_from_text(
     table: TableMap, column: TableColumn, raw: pa.Array | Sequence[bytes | None]
 ) -> pa.Array:
-    """Return one column.
-
-    :raises InvalidCell: as :func:`columns_from_text`.
-    """
+    """Return one column."""
     arrow = arrow_type(column)
     if not isinstance(raw, pa.Array):
         raw = pa.array(raw, pa.binary())

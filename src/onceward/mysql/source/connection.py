@@ -231,10 +231,7 @@ def connect(settings: ChangesSettings) -> MySQLSession:
 
 @contextmanager
 def open_session(settings: ChangesSettings, server: str) -> Iterator[Server]:
-    """Open a session at the server ``server`` for the ``with`` block.
-
-    :raises ServerUnreachable: it does not answer, or the address leads to another server now.
-    """
+    """Open a session at the server ``server`` for the ``with`` block."""
     # An address may lead to another server from one connection to the next (a proxy, a name that
     # was moved), so each session is checked before anything is concluded from it.
     session = Server(settings)

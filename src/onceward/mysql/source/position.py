@@ -89,10 +89,7 @@ class Position:
 
     @classmethod
     def from_json(cls, value: Any) -> Position:
-        """Parse JSON.
-
-        :raises SourceContractViolated: the checkpoint has something else, or a newer version's.
-        """
+        """Parse JSON."""
         if isinstance(value, dict) and value.get("mysql") in (1, VERSION):
             try:
                 found = cls(**{name: what for name, what in value.items() if name != "mysql"})
@@ -114,10 +111,7 @@ def base_name(file: str) -> str:
 
 
 def binlog_number(file: str) -> int:
-    """Return a binlog's number, which is behind its last dot: 7 for ``binlog.000007``.
-
-    :raises SourceContractViolated: it has no number.
-    """
+    """Return a binlog's number, which is behind its last dot: 7 for ``binlog.000007``."""
     number = file_number(file)
     if number < 0:
         raise SourceContractViolated(

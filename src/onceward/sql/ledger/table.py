@@ -220,10 +220,7 @@ class TableChain(Chain):
         self._put = record
 
     def commit(self) -> None:
-        """Commit what was :meth:`put`: the commit point.
-
-        :raises CommitInDoubt: no answer; :meth:`settle`.
-        """
+        """Commit what was :meth:`put`: the commit point; without an answer, :meth:`settle`."""
         record, self._put = self._put, None
         assert record is not None  # noqa: S101 — put
         assert self._connection is not None  # noqa: S101 — or it would have failed

@@ -312,7 +312,6 @@ def landing(
     """Return what tasks need to write and prepare.
 
     :param connection: what libpq needs to connect.
-    :raises ConfigurationError: the table has rules.
     """
     literal = table.sql.replace("'", "''")
     if session.execute(

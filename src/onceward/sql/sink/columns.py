@@ -165,7 +165,6 @@ def staged_columns(schema: StructType, staged: Callable[[str, DataType], str]) -
     """Return the columns of a frame, and the types by which they are staged.
 
     :param staged: the type for a column of that name and type.
-    :raises InvalidColumn: a type that cannot be staged, a name that comes twice or that is ours.
     """
     found: dict[str, str] = {}
     for field in schema.fields:
@@ -203,7 +202,6 @@ def fit(
     :param staged: as :func:`staged_columns` gives them.
     :param control: columns that are never written.
     :param ordering: columns that are written where the table has them.
-    :raises InvalidColumn: naming the column that does not fit, or is missing on either side.
     """
     theirs = {column.name: column for column in table.columns}
     for name in (*control, *ordering, *key):
@@ -285,10 +283,7 @@ def must_be_a_key(key: Sequence[str], table: Table) -> None:
 
 
 def must_show_all(table: Table) -> None:
-    """Check that the login sees all rows of ``table``.
-
-    :raises ConfigurationError: row security may hide rows that are to be deleted.
-    """
+    """Check that the login sees all rows of ``table``."""
     if table.hides_rows:
         raise ConfigurationError(
             f"table {table.name} has row-level security for this login, so that a row that it may "

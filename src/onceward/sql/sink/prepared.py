@@ -82,10 +82,7 @@ class PreparedTransactions:
         return CommitResult.RETRY_LATER
 
     def abort(self, name: str) -> None:
-        """Roll back a prepared transaction.
-
-        :raises TargetUnreachable: it is still prepared.
-        """
+        """Roll back a prepared transaction."""
         for _ in range(_ABORT_PAUSES):
             with self.talking(f"rolling back {name}") as session:
                 if self._words.roll_back(session, name) or name not in self._words.listed(

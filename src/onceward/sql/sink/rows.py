@@ -35,10 +35,7 @@ class Merge(NamedTuple):
 
 
 def python_values(column: pa.ChunkedArray, name: str) -> list[Any]:
-    """Return the values of a column as Python objects.
-
-    :raises RowRefused: a text that is none.
-    """
+    """Return the values of a column as Python objects."""
     try:
         values: list[Any] = column.to_pylist()
     except UnicodeDecodeError as error:
