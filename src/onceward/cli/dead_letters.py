@@ -203,12 +203,9 @@ def _place(text: str) -> tuple[int, int]:
 
 def _print_outcome(outcome: Outcome, dry_run: bool) -> None:
     verb = "would be fed back" if dry_run else "fed back"
-    typer.echo(f"{sum(outcome.fed_back.values())} letters {verb}" + _in_transactions(outcome))
+    within = f" in {outcome.transactions} transactions" if outcome.transactions else ""
+    typer.echo(f"{sum(outcome.fed_back.values())} letters {verb}{within}")
     for topic, letters in sorted(outcome.fed_back.items()):
         typer.echo(f"  {letters} to {topic}")
     if outcome.left_out:
         typer.echo(f"{outcome.left_out} left, which were not asked for")
-
-
-def _in_transactions(outcome: Outcome) -> str:
-    return f" in {outcome.transactions} transactions" if outcome.transactions else ""

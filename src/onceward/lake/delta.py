@@ -208,10 +208,8 @@ class Delta(LakeTable):
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
         """Commit the staged actions with the batch's number, unless the table has it already."""
-        writer, sequence = (
-            self._writer(committable["chain"], committable["branch"]),
-            int(committable["sequence"]),
-        )
+        writer = self._writer(committable["chain"], committable["branch"])
+        sequence = int(committable["sequence"])
         table, transaction = self._written_for(committable)
         if transaction.newest(writer) >= sequence:
             return CommitResult.ALREADY_DONE

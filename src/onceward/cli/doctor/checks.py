@@ -192,27 +192,25 @@ def _jars() -> list[CheckResult]:
 
 
 def run_check(check: Callable[[], CheckResult]) -> CheckResult:
-    """Return what ``check`` finds; a denied look is a warning, any other error of ours a
-    failure.
-    """
-    try:
-        return check()
-    except AccessDenied as denied:
-        return warn(f"not checked: {denied.message}", denied.next_step)
-    except OncewardError as error:
-        return CheckResult("fail", error.message, error.next_step)
+    """Return what ``check`` finds, as :func:`run_checks` does."""
+    return run_checks(lambda: [check()])[0]
 
 
 def run_checks(check: Callable[[], list[CheckResult]]) -> list[CheckResult]:
-    """Return what ``check`` finds, as :func:`run_check` does."""
-    found: list[CheckResult] = []
+    """Return what ``check`` finds; a denied look is a warning, another error of ours a failure."""
+    try:
+        return check()
+    except AccessDenied as denied:
+        return [warn(f"not checked: {denied.message}", denied.next_step)]
+    except OncewardError as error:
+        return [CheckResult("fail", error.message, error.next_step)]
 
-    def run() -> CheckResult:
-        found.extend(check())
-        return ok("")
 
-    outcome = run_check(run)
-    return found if outcome.status == "ok" else [outcome]
+def reach(client: KafkaClient) -> CheckResult:
+    """Check that brokers answer."""
+    return run_check(
+        lambda: ok(f"cluster {client.cluster_id()} with {len(client.brokers())} brokers")
+    )
 
 
 def _java() -> CheckResult:
@@ -248,9 +246,7 @@ def check_brokers(
     client, producer = connected(servers, command_config)
     pipeline_name = None if pipeline is None else pipeline_id(pipeline)
     try:
-        reached = run_check(
-            lambda: ok(f"cluster {client.cluster_id()} with {len(client.brokers())} brokers")
-        )
+        reached = reach(client)
         if reached.status != "ok":
             return [reached]
         largest, looks = 0, []
@@ -259,30 +255,19 @@ def check_brokers(
             looks += look
             if look[0].status == "ok":
                 largest = max(largest, _largest_record(client, name))
-        return [
-            reached,
-            run_check(lambda: _transactions(client)),
-            *run_checks(partial(_brokers, client, producer.transaction_timeout_ms)),
-            *(
-                []
-                if pipeline_name is None
-                else [
-                    run_check(
-                        lambda: check_slowest_batch(
-                            client, pipeline_name, ledger_topic, _most(client)
-                        )
-                    )
-                ]
-            ),
-            *run_checks(partial(_transaction_log, client)),
-            *run_checks(partial(_ledger, client, ledger_topic)),
-            *(
-                each
-                for name in topics
-                for each in run_checks(partial(_output, client, name, largest))
-            ),
-            *looks,
-        ]
+        found = [reached, run_check(lambda: _transactions(client))]
+        found += run_checks(partial(_brokers, client, producer.transaction_timeout_ms))
+        if pipeline_name is not None:
+            found.append(
+                run_check(
+                    lambda: check_slowest_batch(client, pipeline_name, ledger_topic, _most(client))
+                )
+            )
+        found += run_checks(partial(_transaction_log, client))
+        found += run_checks(partial(_ledger, client, ledger_topic))
+        for name in topics:
+            found += run_checks(partial(_output, client, name, largest))
+        return found + looks
     finally:
         client.close()
 

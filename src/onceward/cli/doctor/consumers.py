@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from onceward.cli.doctor.checks import connected, run_check
+from onceward.cli.doctor.checks import connected, reach, run_check
 from onceward.cli.doctor.kinds import CheckResult, ok, warn
 from onceward.ids import TopicPartition, topic_name
 from onceward.kafka.wire.admin import describe_config
@@ -73,9 +73,7 @@ def check_consumers(
     names = [topic_name(name) for name in topics]
     client, _ = connected(servers, command_config)
     try:
-        reached = run_check(
-            lambda: ok(f"cluster {client.cluster_id()} with {len(client.brokers())} brokers")
-        )
+        reached = reach(client)
         return [reached] if reached.status != "ok" else [reached, *_findings(client, names)]
     finally:
         client.close()

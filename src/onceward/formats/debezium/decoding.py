@@ -26,22 +26,16 @@ from onceward.formats.json.decoding import decode_with as decode_json_with
 from onceward.formats.json.decoding import parse_schema
 from onceward.formats.validation import quoted, refuse_other_than_a_frame
 
-SOURCE = StructType(
-    [
-        StructField("version", StringType()),
-        StructField("connector", StringType()),
-        StructField("name", StringType()),
-        StructField("ts_ms", LongType()),
-        StructField("snapshot", StringType()),
-        StructField("db", StringType()),
-        StructField("table", StringType()),
-        StructField("server_id", LongType()),
-        StructField("gtid", StringType()),
-        StructField("file", StringType()),
-        StructField("pos", LongType()),
-        StructField("row", IntegerType()),
-    ]
-)
+_LONG = ("ts_ms", "server_id", "pos")
+SOURCE = StructType([
+    StructField(
+        name, LongType() if name in _LONG else IntegerType() if name == "row" else StringType()
+    )
+    for name in (
+        "version", "connector", "name", "ts_ms", "snapshot", "db", "table", "server_id", "gtid",
+        "file", "pos", "row",
+    )
+])  # fmt: skip
 """What a record says of where it came from, as the connectors for MySQL and MariaDB have it, as
 far as we know it, too: ``sequence``, ``thread`` and ``query`` are left out, and so are ``ts_us``
 and ``ts_ns``, which a binlog has not.

@@ -93,10 +93,8 @@ class Images:
 
     def _why(self, row: Column, text: Column) -> Column:
         keys = F.json_object_keys(text)
-        surplus, missing = (
-            F.array_except(keys, self._names()),
-            F.array_except(self._required(), keys),
-        )
+        surplus = F.array_except(keys, self._names())
+        missing = F.array_except(self._required(), keys)
         reason = (
             F.when(keys.isNull(), F.lit("the row is no object of JSON"))
             .when(

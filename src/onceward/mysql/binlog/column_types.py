@@ -172,15 +172,10 @@ def _parse_type(name: str, number: int, data: MetadataFields, table: str) -> Tab
         )
     if number in (252, 140, *_BLOB_KINDS):
         kind = _BLOB_KINDS.get(number, ColumnKind.TEXT)
-        length_bytes = _check_length_bytes(data.take_byte(), table)
+        if not 1 <= (length_bytes := data.take_byte()) <= 4:
+            raise damaged_data(f"the table map of {table} has a length of {length_bytes} bytes")
         return TableColumn(name, kind, 0, length_bytes, is_compressed=number == 140)
     raise _unsupported_type(name, number, table)
-
-
-def _check_length_bytes(number: int, table: str) -> int:
-    if not 1 <= number <= 4:
-        raise damaged_data(f"the table map of {table} has a length of {number} bytes")
-    return number
 
 
 def _temporal_column(name: str, number: int, fsp: int, table: str) -> TableColumn:

@@ -69,23 +69,20 @@ def _int16_text(entry: int) -> str:
     return repr(number if number < 1 << 15 else number - (1 << 16))
 
 
-def _int32_text(entry: int) -> str:
-    return repr(entry if entry < 1 << 31 else entry - (1 << 32))
-
-
-def _literal_text(entry: int) -> str:
-    return _LITERALS[entry & 0xFF]
-
-
 _NUMBERS = {
     _INT16: struct.Struct("<h"), _UINT16: struct.Struct("<H"), _INT32: struct.Struct("<i"),
     _UINT32: struct.Struct("<I"), _INT64: struct.Struct("<q"), _UINT64: struct.Struct("<Q"),
 }  # fmt: skip
-_SMALL_INLINE = {_INT16: _int16_text, _UINT16: repr, _LITERAL: _literal_text}
-_INLINE = [
-    [table.get(kind) for kind in range(256)]
-    for table in (_SMALL_INLINE, {**_SMALL_INLINE, _INT32: _int32_text, _UINT32: repr})
-]
+_SMALL_INLINE = {
+    _INT16: _int16_text,
+    _UINT16: repr,
+    _LITERAL: lambda entry: _LITERALS[entry & 0xFF],
+}
+_LARGE_INLINE = _SMALL_INLINE | {
+    _INT32: lambda entry: repr(entry if entry < 1 << 31 else entry - (1 << 32)),
+    _UINT32: repr,
+}
+_INLINE = [[table.get(kind) for kind in range(256)] for table in (_SMALL_INLINE, _LARGE_INLINE)]
 """By size and type, the text of a value in its entry; None if the entry is an offset."""
 _DOUBLES = struct.Struct("<d")
 _SMALL_SIZES, _LARGE_SIZES = struct.Struct("<HH"), struct.Struct("<II")

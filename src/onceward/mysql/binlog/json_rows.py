@@ -295,12 +295,10 @@ def _decimal_texts(column: TableColumn, array: pa.Array) -> pa.Array:
     if not pc.any(odd).as_py():
         return texts
     return pc.replace_with_mask(
-        texts, pc.fill_null(odd, False), _plain_decimals(array.filter(odd))
+        texts,
+        pc.fill_null(odd, False),
+        pa.array([format(each, "f") for each in array.filter(odd).to_pylist()], pa.string()),
     )
-
-
-def _plain_decimals(array: pa.Array) -> pa.Array:
-    return pa.array([format(number, "f") for number in array.to_pylist()], pa.string())
 
 
 def _float_texts(array: pa.Array) -> pa.Array:

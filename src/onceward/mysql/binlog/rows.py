@@ -179,7 +179,8 @@ class RowLayout:
             if found < 0:
                 raise InvalidCell(each, damaged_data("a row runs past the end of its event"))
             counts.append(found)
-        table = np.frombuffer(flat, np.int64).reshape(-1, self._numbers_a_row())
+        numbers = sum(1 + bool(each.length_bytes or each.nullable) for each in self._columns)
+        table = np.frombuffer(flat, np.int64).reshape(-1, numbers)
         cells, place = [], 0
         for column in self._columns:
             here, length, null = table[:, place], None, None
@@ -198,9 +199,6 @@ class RowLayout:
         many = np.array(counts)
         rows = np.arange(len(table)) - np.repeat(np.cumsum(many) - many, many) + number
         return np.repeat(event, many), rows, cells
-
-    def _numbers_a_row(self) -> int:
-        return sum(2 if column.length_bytes or column.nullable else 1 for column in self._columns)
 
     def _generate_walk(self) -> Callable[..., int]:
         """Return a loop over one event's rows (their number, or -1), three times as fast as
@@ -259,16 +257,12 @@ class RowLayout:
         parts = [cells[place] for _, _, cells in steps]
         length = None
         if self._columns[place].length_bytes:
-            length = np.concatenate([_required_length(part) for part in parts])[order]
+            lengths = [part.length for part in parts if part.length is not None]
+            length = np.concatenate(lengths)[order]
         nulls = [(part.null, len(event)) for part, (event, _, _) in zip(parts, steps, strict=True)]
         return Cells(
             np.concatenate([part.start for part in parts])[order], length, _nulls(nulls, order)
         )
-
-
-def _required_length(cells: Cells) -> Numbers:
-    assert cells.length is not None  # noqa: S101  the column has length bytes
-    return cells.length
 
 
 def _nulls(parts: list[tuple[Mask | None, int]], order: Numbers) -> Mask | None:

@@ -187,12 +187,9 @@ class Server:
     @property
     def anew_advice(self) -> str:
         """The next step when the binlogs of what was not read are lost."""
-        return START_ANEW if self.has_gtids else START_ANEW_WITHOUT_GTIDS
-
-    @property
-    def has_gtids(self) -> bool:
-        """Each transaction has a GTID: else there is no snapshot."""
-        return self.dialect == "mariadb" or self.variables("gtid_mode").get("gtid_mode") == "ON"
+        # Each transaction has a GTID: else there is no snapshot
+        has_gtids = self.dialect == "mariadb" or self.variables("gtid_mode") == {"gtid_mode": "ON"}
+        return START_ANEW if has_gtids else START_ANEW_WITHOUT_GTIDS
 
     @property
     def connection(self) -> Any:
