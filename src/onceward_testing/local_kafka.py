@@ -22,7 +22,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.session.java import java_executable
@@ -221,12 +220,7 @@ class LocalKafka:
     def __enter__(self) -> LocalKafka:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _start_once(self) -> None:

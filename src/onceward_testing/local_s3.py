@@ -19,7 +19,6 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from types import TracebackType
 
 from onceward.errors import ConfigurationError
 from onceward.spark.session.jars import resolve
@@ -137,14 +136,9 @@ class LocalS3(LocalServer):
         )
         self._ports = dict(zip(names, free_ports(len(names)), strict=True))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()  # in order it takes 25 seconds, for data that go with it
-        super().__exit__(kind, error, trace)
+        super().__exit__()
 
     def _spawn(self, log: Path) -> GuardedProcess:
         settings: dict[str, object] = {

@@ -21,7 +21,6 @@ import urllib.request
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, TypeVar
 
 from onceward.errors import ResourceError
@@ -75,12 +74,7 @@ class LocalServer(ABC):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         if self._made is not None:
             shutil.rmtree(self._made.parent, ignore_errors=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, ClassVar, NamedTuple
 
 
@@ -45,12 +44,7 @@ class DatabaseSnapshot(AbstractContextManager["DatabaseSnapshot"], ABC):
     _connection: Any
     """Connection of the server's own client."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
 
     @abstractmethod

@@ -12,7 +12,6 @@ import os
 import ssl
 import threading
 from collections.abc import Coroutine, Mapping
-from types import TracebackType
 from typing import Any, TypeVar
 
 from onceward.errors import ResourceError
@@ -164,12 +163,7 @@ class KafkaProxy:
     def __enter__(self) -> KafkaProxy:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _do(self, step: Coroutine[Any, Any, _T]) -> _T:
