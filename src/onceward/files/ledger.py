@@ -30,9 +30,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shlex
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -64,6 +65,7 @@ log = logging.getLogger(__name__)
 _DIGITS = 20
 _SUFFIX = ".json"
 _FLOOR = "floor-"
+_ENTRIES, _FLOORS = rf"(\d+){re.escape(_SUFFIX)}", rf"{_FLOOR}(\d+)"
 _IDENTITY = "identity"
 _KEPT = 1_000
 """Entries behind the newest record, for whoever wants to know what was."""
@@ -328,17 +330,8 @@ class FolderChain(Chain):
                 if self._owner != _NOBODY:  # it was there
                     self.must_be_there()
                 return [], 0
-        slots, floor = [], 0
-        for name in names:
-            if name.endswith(_SUFFIX):
-                number = name[: -len(_SUFFIX)]
-                if number.isdecimal():
-                    slots.append(int(number))
-            elif name.startswith(_FLOOR):
-                number = name[len(_FLOOR) :]
-                if number.isdecimal():
-                    floor = max(floor, int(number))
-        return [slot for slot in slots if slot >= floor], floor
+        floor = max(_numbers(names, _FLOORS).values(), default=0)
+        return [slot for slot in _numbers(names, _ENTRIES).values() if slot >= floor], floor
 
     def _records(self, slots: list[int]) -> Iterator[LedgerRecord]:
         """Yield records, newest first and one by one: who wants the newest reads no other."""
@@ -366,17 +359,13 @@ class FolderChain(Chain):
             # free.
             (self._folder / f"{_FLOOR}{floor}").touch()
             sync(self._folder)
-            for name in os.listdir(self._folder):
-                old_entry = (
-                    _numbered(name, "", _SUFFIX) and int(name.removesuffix(_SUFFIX)) < floor
-                )
-                # The one before stays: whoever lists the folder just now may see neither the old
-                # nor the new one.
-                old_floor = (
-                    _numbered(name, _FLOOR, "") and int(name.removeprefix(_FLOOR)) < floor - _KEPT
-                )
-                if old_entry or old_floor:
-                    (self._folder / name).unlink()
+            names = os.listdir(self._folder)
+            old = [name for name, slot in _numbers(names, _ENTRIES).items() if slot < floor]
+            # The one before stays: whoever lists the folder just now may see neither the old nor
+            # the new one.
+            old += [n for n, slot in _numbers(names, _FLOORS).items() if slot < floor - _KEPT]
+            for name in old:
+                (self._folder / name).unlink()
         except OSError as error:
             log.warning("old entries of %s are not removed: %s", self._folder, error)
 
@@ -395,12 +384,10 @@ class FolderChain(Chain):
             ) from error
 
 
-def _numbered(name: str, prefix: str, suffix: str) -> bool:
-    return (
-        name.startswith(prefix)
-        and name.endswith(suffix)
-        and name[len(prefix) : -len(suffix) or None].isdecimal()
-    )
+def _numbers(names: Iterable[str], pattern: str) -> dict[str, int]:
+    """Return those of ``names`` that have the number that ``pattern`` looks for, with it."""
+    found = {name: re.fullmatch(pattern, name) for name in names}
+    return {name: int(match[1]) for name, match in found.items() if match}
 
 
 def _is_takeover(data: bytes) -> bool:
