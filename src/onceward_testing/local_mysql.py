@@ -252,7 +252,6 @@ class LocalMySQL(LocalServer):
         return file
 
     def _make(self) -> None:
-        """Unpack the server, and let it make its own tables."""
         home = self._home
         if home is None and not self._is_mysql:
             home = find_mariadb()

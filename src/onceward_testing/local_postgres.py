@@ -87,7 +87,6 @@ class LocalPostgres(LocalServer):
         return False
 
     def _make(self) -> None:
-        """Unpack the server, and make a cluster."""
         _unpack(self.folder / "server")
         self._data.mkdir(mode=0o700)
         give_to_user(self._data)

@@ -178,7 +178,6 @@ class ValidatingStep(DecodingStep, Generic[P]):
         self.sets_aside = sets_aside
 
     def dead_letters(self, rows: DataFrame) -> DataFrame:
-        """See :class:`DecodingStep`."""
         return as_dead_letters(self.plan.bad(rows))
 
     def apply(self, frame: DataFrame) -> DataFrame:

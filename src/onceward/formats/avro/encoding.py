@@ -112,11 +112,9 @@ class _Encoding(DecodingStep):
         self._monitor = RegistryMonitor(registry, [schema_id], _REFRESH_S)
 
     def before_batch(self) -> None:
-        """Check that the registry still has this schema under the id."""
         self._monitor.check()
 
     def dead_letters(self, rows: DataFrame) -> DataFrame:
-        """Raise: encoding sets no rows aside."""
         raise NotImplementedError
 
 

@@ -56,10 +56,6 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
         self._monitor = RegistryMonitor(registry, ids, refresh_s)
 
     def before_batch(self) -> None:
-        """Check that the registry is still the same.
-
-        :raises RegistryReplaced: an id of the plan has another schema now.
-        """
         self._monitor.check()
         if self._id_file is not None and not self._is_noted:
             # For the next process, by which one that is set up anew meanwhile is noticed
@@ -72,9 +68,6 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
     def explain(
         self, error: OncewardError, rows: Callable[[], DataFrame] | None
     ) -> OncewardError | None:
-        """Ask the registry for every id of the batch that the plan does not know, so that the next
-        start knows them.
-        """
         if not isinstance(error, NewSchemaId) or error.details.get("tag") != self.tag:
             return None
         ids = [int(number) for number in error.details["ids"]]
