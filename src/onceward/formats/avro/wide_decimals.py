@@ -79,7 +79,7 @@ def narrow_enough(value: Column, read: DataType, target: DataType) -> Column | N
     if len(conditions) > _FEW and not contains_type(read, MapType):
         # What does not fit is null then, and so it stays. Spark compiles casts and comparisons of
         # structs to methods of their own; with a condition for each of many fields one method
-        # would be interpreted: see narrowed().
+        # would be interpreted: see narrow().
         return value.eqNullSafe(value.try_cast(_narrow(read, target)).try_cast(read))
     return conjunction(conditions)
 
