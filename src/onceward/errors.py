@@ -224,7 +224,7 @@ class SourceContractViolated(ConfigurationError):
 
 class ServerMisconfigured(ConfigurationError):
     """A database server's settings, its grants or a table's definition do not let its changes be
-    read without loss.
+    read without loss; or the ledger's topic would lose records.
     """
 
     recovery = Recovery.RESTART_IF_WORKED

@@ -21,14 +21,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import fault_table
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import LedgerOutdated
+from onceward.ids import TopicPartition
 from onceward.kafka.sink.sink import KafkaTarget
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
+from onceward.kafka.wire.reads.offsets import LATEST, bounds_at_newest_leaders, list_offsets
 from onceward_testing import LocalKafka
 from onceward_testing.kafka_node import KafkaNode
 from support.ledger_driver import Driver
@@ -180,7 +183,10 @@ def test_a_deposed_leaders_word_commits_nothing(
         admin = AdminClient({"bootstrap.servers": driver.bootstrap})
         first_leads = {"num_partitions": 1, "replica_assignment": [[1, 2, 3]]}
         ledger = NewTopic(driver.ledger_topic, config={"cleanup.policy": "compact"}, **first_leads)
-        admin.create_topics([ledger])[driver.ledger_topic].result(30)
+        source = TopicPartition(f"source-{uuid.uuid4().hex[:10]}", 0)
+        made = admin.create_topics([ledger, NewTopic(source.topic, **first_leads)])
+        for done in made.values():
+            done.result(30)
         probe = KafkaClient(settings(driver.bootstrap)[0])
         while leader(probe, driver.ledger_topic) != 1:
             time.sleep(0.2)
@@ -201,6 +207,15 @@ def test_a_deposed_leaders_word_commits_nothing(
             fault_table.fired(time.monotonic() < deadline, "nobody else was elected")
             time.sleep(0.3)
         commit(driver, old, 1, first_record)
+        producer = Producer({"bootstrap.servers": driver.bootstrap})
+        for _ in range(5):
+            producer.produce(source.topic, b"for the new leader", partition=0)
+        assert producer.flush(60) == 0
+        asking = KafkaClient(settings(first)[0])
+        bounds = bounds_at_newest_leaders(asking, [source])
+        fault_table.fired(list_offsets(asking, [source], LATEST) == {source: 0}, "as above")
+        assert bounds == {source: (0, 5)}, "what Spark would take for lost is there"
+        asking.close()
 
         driver.bootstrap = first
         heir = driver.new()

@@ -8,14 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.protocol.consumer import ListOffsetsRequest
 
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
     AccessDenied,
     AuthenticationFailed,
+    BrokerUnreachable,
     Fenced,
     LedgerBehind,
     OncewardError,
+    SourceDataLost,
     SourceTopicReplaced,
     TopicMissing,
 )
@@ -27,6 +30,7 @@ from onceward.kafka.sink.run import GroupOffsets
 from onceward.kafka.sink.sink import KafkaTarget
 from onceward.kafka.source import identity as source_identity
 from onceward.kafka.source.identity import KafkaSourceIdentity
+from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 from support.errors import raises
@@ -286,3 +290,65 @@ def test_a_renewed_login_is_asked_and_else_an_older_one(
     logins.refused["1"] = AccessDenied("orders", next_step="…")
     with pytest.raises(AccessDenied):
         identity.identify(batch(2, HERE, start=20, end=30))
+
+
+class Brokers(Client):
+    """Three of them: node 1 leads by its own word, node 2 by that of the others, in a later epoch;
+    node 3 is away.
+    """
+
+    def __init__(self, earliest: int, latest: int) -> None:
+        super().__init__()
+        self.bounds = {-2: earliest, -1: latest}
+
+    def brokers(self) -> list[int]:
+        return [1, 2, 3]
+
+    def call(self, request: Any, node: int, timeout_ms: float) -> Any:
+        if node == 3:
+            raise ConnectionLost("away")
+        part = SimpleNamespace(partition_index=0, error_code=0)
+        if isinstance(request, ListOffsetsRequest):
+            asked = request.topics[0].partitions[0].timestamp
+            part.offset = self.bounds[asked] if node == 2 else 130
+        else:
+            part.leader_id = part.leader_epoch = node
+        return SimpleNamespace(topics=[SimpleNamespace(name="orders", partitions=[part])])
+
+
+LOST = SourceDataLost("records of this batch are gone: orders-0=150", next_step="retention")
+
+
+@pytest.mark.parametrize(
+    ("earliest", "latest", "kind", "says"),
+    [
+        (101, 500, SourceDataLost, "are gone"),  # retention was faster
+        (0, 200, BrokerUnreachable, "no longer leads a partition"),
+        (100, 999, BrokerUnreachable, "no longer leads a partition"),
+        (0, 199, SourceDataLost, "ends at offset 199, and ended at 200 or behind"),
+    ],
+)
+def test_what_spark_takes_for_lost_is_looked_for_at_the_leader(
+    earliest: int, latest: int, kind: type[OncewardError], says: str
+) -> None:
+    client: Any = Brokers(earliest, latest)
+    identity = KafkaSourceIdentity(lambda source: client)
+    found = identity.explain(LOST, batch(1, HERE, start=100, end=200))
+    assert type(found) is kind
+    assert says in found.message
+    assert (found is LOST) is (earliest > 100)
+
+
+def test_a_batch_that_goes_back_is_of_a_log_whose_end_was_lost() -> None:
+    client: Any = Brokers(0, 100)
+    running = batch(1, HERE, start=200, end=100)
+    found = KafkaSourceIdentity(lambda source: client).explain(LOST, running)
+    assert "ends at offset 100, and ended at 200" in found.message
+
+
+def test_what_nobody_can_tell_stays_as_spark_has_it() -> None:
+    client: Any = Brokers(0, 500)
+    client.brokers = lambda: [3]
+    running = batch(1, HERE, start=100, end=200)
+    assert KafkaSourceIdentity(lambda source: client).explain(LOST, running) is LOST
+    assert KafkaSourceIdentity().explain(LOST, running) is LOST

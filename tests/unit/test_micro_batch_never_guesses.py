@@ -1242,3 +1242,21 @@ def test_a_run_that_lost_the_ledger_goes_on_with_what_it_knows_to_be_published(
         MicroBatches(again, policy, known=known).process(write(Frame()), running(1))
         assert finished.pop() == goes_on_with
         assert again.output == [1]
+
+
+def test_what_spark_takes_for_lost_may_only_have_been_asked_of_the_wrong_broker() -> None:
+    """The source itself says so: then the batch runs again."""
+    lost = SourceDataLost("out of range", next_step="lengthen the retention")
+    target = MemoryTarget(write=[lost, lost, None])
+
+    class Asked(UnknownIdentity):
+        def explain(self, lost: SourceDataLost, running: RunningBatch) -> OncewardError:
+            return BrokerUnreachable(
+                "a broker that no longer leads was asked", next_step="nothing"
+            )
+
+    batches(target, identity=Asked()).process(write(Frame()), running(0))
+    assert_once(target, 0)
+    target = MemoryTarget(write=[lost])
+    with pytest.raises(SourceDataLost):
+        batches(target, identity=UnknownIdentity()).process(write(Frame()), running(0))

@@ -55,6 +55,11 @@ OTHER = """Traceback (most recent call last):
 pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version
 """
 NO_PROGRAM = 'Cannot run program "/opt/venv/bin/python3.11": error=2, No such file or directory'
+WENT_BACK = (
+    "[KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED] Some data may have been lost because they are not "
+    "available in Kafka any more.\nReason:\n  Partition in-0 offset was changed from 9 to 4. "
+    "SQLSTATE: 22000"
+)
 LOST = "[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost"
 GONE = (
     "[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Some data may have been lost.\nReason:\n  Partitions "
@@ -105,6 +110,11 @@ STATE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
             ],
             SourceDataLost,
             "position 5 is out of in-0",
+        ),
+        (
+            [Thrown(STATE, WENT_BACK, "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED")],
+            SourceDataLost,
+            "the end of the source's log was lost: Partition in-0 offset was changed from 9 to 4. N",
         ),
         (
             [Thrown(STATE, GONE, "KAFKA_DATA_LOSS.PARTITIONS_DELETED")],

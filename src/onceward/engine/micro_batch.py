@@ -31,7 +31,8 @@ What if the process dies …
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from onceward import events, patience, surroundings
@@ -57,7 +58,7 @@ from onceward.engine.ledger.record import FrameWritten, LedgerRecord, RecordStat
 from onceward.engine.policy import SinkPolicy, with_the_next_start
 from onceward.engine.source_identity import SourceIdentity, source_identity
 from onceward.engine.target import Attempt, Target, Write, event_ids
-from onceward.errors import AdmissionRefused, Fenced, OncewardError, Recovery
+from onceward.errors import AdmissionRefused, Fenced, OncewardError, Recovery, SourceDataLost
 from onceward.ids import BatchId, SourceRange
 from onceward.spark.batch.query import RunningBatch
 
@@ -212,7 +213,7 @@ class MicroBatches:
 
     def _replay(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Run a committed batch without output, and write the frames that it lacks."""
-        with events.step(events.REPLAY, **self._ids(running)):
+        with events.step(events.REPLAY, **self._ids(running)), self._explaining_losses(running):
             missing = replay(writes, running, self._newest, self._policy, self._journal)
         if missing:
             self._write(missing, running, self._newest)
@@ -230,7 +231,8 @@ class MicroBatches:
         attempt = 1
         while True:
             try:
-                self._newest = self._attempt(writes, running, supplemented)
+                with self._explaining_losses(running):
+                    self._newest = self._attempt(writes, running, supplemented)
                 break
             except OncewardError as error:
                 if error.recovery is not Recovery.RUN_AGAIN:
@@ -246,6 +248,18 @@ class MicroBatches:
         self._values["attempts"] = attempt
         # Not among the attempts: what is decided is never tried again
         self._publish(running)
+
+    @contextmanager
+    def _explaining_losses(self, running: RunningBatch) -> Iterator[None]:
+        """Ask the source what became of records that Spark takes for lost."""
+        try:
+            yield
+        except SourceDataLost as lost:
+            assert self._identity is not None  # noqa: S101 — the batch was admitted
+            explained = self._identity.explain(lost, running)
+            if explained is lost:
+                raise
+            raise explained from lost
 
     def _attempt(
         self,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from onceward.engine.ledger.record import LedgerRecord
+from onceward.errors import OncewardError, SourceDataLost
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 
 ClientFor = Callable[[KafkaSource], Any]
@@ -42,6 +43,11 @@ class SourceIdentity(Protocol):
         :raises AdmissionRefused: a source is not the one that the ledger speaks of.
         """
 
+    def explain(self, lost: SourceDataLost, running: RunningBatch) -> OncewardError:
+        """Return what it means that Spark takes records of the batch for lost: ``lost``, or what
+        the source itself says.
+        """
+
 
 class UnknownIdentity:
     """Sources known by nothing but their offsets, which may hold their identity."""
@@ -55,6 +61,10 @@ class UnknownIdentity:
     def identify(self, running: RunningBatch) -> tuple[Any, ...]:
         """Return None for each source."""
         return (None,) * len(running.sources)
+
+    def explain(self, lost: SourceDataLost, running: RunningBatch) -> OncewardError:
+        """Return the error as it is."""
+        return lost
 
 
 def source_identity(running: RunningBatch, client_for: ClientFor | None) -> SourceIdentity:

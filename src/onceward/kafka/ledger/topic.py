@@ -25,6 +25,7 @@ from onceward.errors import (
     ConfigurationError,
     LedgerUnreadable,
     OncewardError,
+    ServerMisconfigured,
     TopicMissing,
 )
 from onceward.ids import PipelineId, ProducerIdentity, TopicPartition
@@ -80,7 +81,7 @@ class LedgerTopic:
     def ensure_topic(self) -> None:
         """Create the topic when it is missing; refuse one that would forget records.
 
-        :raises ConfigurationError: its ``cleanup.policy`` deletes by age or size.
+        :raises ServerMisconfigured: its ``cleanup.policy`` deletes by age or size.
         :raises AccessDenied: it is missing and may not be created; naming what to grant.
         """
         try:
@@ -96,7 +97,7 @@ class LedgerTopic:
             return
         cleanup = policy.get("cleanup.policy") or ""
         if "delete" in cleanup:
-            raise ConfigurationError(
+            raise ServerMisconfigured(
                 f"the ledger topic {self.topic} has cleanup.policy={cleanup}: Kafka would delete "
                 "records that exactly-once rests on",
                 next_step=f"set cleanup.policy=compact on {self.topic} (kafka-configs --alter)",

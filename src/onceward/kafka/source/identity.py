@@ -17,13 +17,16 @@ from onceward.engine.source_identity import ClientFor
 from onceward.errors import (
     AccessDenied,
     AuthenticationFailed,
+    BrokerUnreachable,
     OncewardError,
+    SourceDataLost,
     SourceTopicReplaced,
     TopicMissing,
 )
-from onceward.ids import SourceRange, is_kafka_offset
+from onceward.ids import SourceRange, TopicPartition, is_kafka_offset
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
+from onceward.kafka.wire.reads.offsets import bounds_at_newest_leaders
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 
 _known: dict[frozenset[str], list[ClientSettings]] = {}
@@ -136,6 +139,32 @@ class KafkaSourceIdentity:
                 found[source.index] = topic_ids
         return tuple(found)
 
+    def explain(self, lost: SourceDataLost, running: RunningBatch) -> OncewardError:
+        """Return ``lost`` where a log begins behind the batch; else what its leaders say: its end
+        was cut off, or all is there and Spark asked a broker that no longer leads.
+        """
+        for source in running.kafka_sources:
+            read = _ranges(running.sources[source.index])
+            bounds: dict[TopicPartition, tuple[int, int]] = {}
+            for client in self._question(source).clients:
+                bounds = bounds or bounds_at_newest_leaders(client, sorted(read))
+            if bounds.keys() != read.keys() or any(
+                start < bounds[each][0] for each, (start, _) in read.items()
+            ):
+                return lost
+            for each, (_, end) in read.items():
+                if bounds[each][1] < end:
+                    return _cut_off(each, end, bounds[each][1])
+        # 1. The leader of a partition is cut off from the controllers, and not from Spark;
+        # 2. another one is elected, and takes records;
+        # 3. Spark hears of its end, and asks the old one, whose log ends before.
+        return BrokerUnreachable(
+            "Spark asked a broker that no longer leads a partition for records that its log does "
+            f"not have; their leaders have all records of {running.batch}: {lost.message}",
+            next_step="nothing; the batch runs again. If it repeats, look for a broker that is "
+            "cut off from the controllers",
+        )
+
     def _question(self, source: KafkaSource) -> _Question:
         client = None if self._client_for is None else self._client_for(source)
         clients = tuple(known_clients(source)) if client is None else (client,)
@@ -158,6 +187,34 @@ class KafkaSourceIdentity:
         if refused is not None:
             raise refused
         return {}
+
+
+def _ranges(source: SourceRange) -> dict[TopicPartition, tuple[int, int]]:
+    """Return what the batch reads of each partition: from, up to. Where the log's end went back,
+    so does the batch.
+    """
+    starts = source.start if is_kafka_offset(source.start) else {}
+    ends = source.end if is_kafka_offset(source.end) else {}
+    return {
+        TopicPartition(topic, int(number)): (min(start, end), max(start, end))
+        for topic, partitions in ends.items()
+        for number, end in partitions.items()
+        if (start := starts.get(topic, {}).get(number, 0)) != end
+    }
+
+
+def _cut_off(partition: TopicPartition, end: int, latest: int) -> SourceDataLost:
+    return SourceDataLost(
+        f"the log of {partition} ends at offset {latest}, and ended at {end} or behind when this "
+        "query was told of it: its end was lost (an unclean leader election, or a topic created "
+        "again)",
+        next_step="find out what the replicas that are left have lost, and prevent it "
+        "(unclean.leader.election.enable=false, replication); to go on with what the log has "
+        "behind its new end, start once with "
+        'kafka_source(spark_options={"failOnDataLoss": False}): else records below offset '
+        f"{end} that are yet to be written are skipped",
+        details={"partition": str(partition), "ended": end, "ends": latest},
+    )
 
 
 def _only(topics: set[str], ids: Mapping[str, str]) -> dict[str, str]:

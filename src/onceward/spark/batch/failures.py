@@ -30,6 +30,7 @@ from onceward.spark.batch.causes import Thrown, has_condition, has_kind
 _RAISED_CONDITION = "USER_RAISED_EXCEPTION"
 # What Spark's Kafka source says behind its general words
 _WHAT_IS_LOST = "Reason:"
+_END_WENT_BACK = ".PARTITION_OFFSET_CHANGED"  # KafkaOffsetReaderAdmin: an end before its start
 
 # Avro's GenericDatumWriter, with the way to the value.
 _NULL = re.compile(r"null value for \(non-nullable\) (\S+) at ([^\s:]+)")
@@ -234,7 +235,16 @@ def _lost_input(causes: Sequence[Thrown]) -> OncewardError | None:
     gone = has_kind(causes, "OffsetOutOfRangeException")
     message = lost.message.partition(" SQLSTATE: ")[0]
     reason = message.partition(_WHAT_IS_LOST)[2] or message if gone is None else gone.message
-    where = " ".join(reason.split())
+    where = " ".join(reason.split()).rstrip(".")
+    if lost.condition.endswith(_END_WENT_BACK):
+        return SourceDataLost(
+            f"the end of the source's log was lost: {where}. Nothing behind it was read by this "
+            "batch",
+            next_step="find out why (an unclean leader election, or a topic that was created "
+            "again: then begin anew with another pipeline_id and checkpoint); to go on with what "
+            "the log has behind its new end, start once with "
+            'kafka_source(spark_options={"failOnDataLoss": False})',
+        )
     return SourceDataLost(
         f"records of this batch are gone from the source before they were read: {where}",
         next_step="lengthen the source topic's retention (retention.ms, retention.bytes); nothing "

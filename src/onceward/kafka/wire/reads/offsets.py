@@ -11,9 +11,10 @@ from typing import Any
 
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetFetchRequest
 
-from onceward.errors import BrokerUnreachable, PartitionMissing
+from onceward.errors import BrokerUnreachable, OncewardError, PartitionMissing
 from onceward.ids import TopicPartition
 from onceward.kafka.wire.acls import Kind
+from onceward.kafka.wire.admin import metadata_request
 from onceward.kafka.wire.client import NO_LEADER, KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.conversation import Refused, asked
@@ -27,6 +28,7 @@ milliseconds since 1970.
 """
 
 _NOTHING_COMMITTED = -1
+_ONE_BROKER_MS = 5_000
 
 
 def list_offsets(
@@ -75,6 +77,43 @@ def list_offsets(
                 )
             backoff.wait(deadline)
     return offsets
+
+
+def bounds_at_newest_leaders(
+    client: KafkaClient, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Return earliest offset and high watermark of each partition, as the leader with the highest
+    leader epoch has them that any broker tells of (KIP-320). One that is cut off from the
+    controllers goes on answering for what it led. What nobody tells is left out.
+    """
+    request = metadata_request(sorted({partition.topic for partition in partitions}))
+    leaders: dict[TopicPartition, tuple[int, int]] = {}
+    for broker in client.brokers():
+        for topic in _answer_of(client, request, broker, "topics"):
+            for found in topic.partitions:
+                place = TopicPartition(topic.name, found.partition_index)
+                newest = found.leader_epoch, found.leader_id
+                leaders[place] = max(newest, leaders.get(place, newest))
+    ends: dict[int, dict[TopicPartition, int]] = {EARLIEST: {}, LATEST: {}}
+    for time_ms, offsets in ends.items():
+        for leader in {leaders[each][1] for each in partitions if each in leaders}:
+            led = sorted(each for each in partitions if leaders.get(each, (0, -1))[1] == leader)
+            asked_for = _list_offsets_request(led, time_ms, read_committed=False)
+            for topic in _answer_of(client, asked_for, leader, "topics"):
+                for found in topic.partitions:
+                    if found.error_code == 0:
+                        offsets[TopicPartition(topic.name, found.partition_index)] = found.offset
+    latest = ends[LATEST]
+    return {
+        each: (first, latest[each]) for each, first in ends[EARLIEST].items() if each in latest
+    }
+
+
+def _answer_of(client: KafkaClient, request: Any, node: int, field: str) -> Sequence[Any]:
+    try:
+        return list(getattr(client.call(request, node, _ONE_BROKER_MS), field))
+    except (ConnectionLost, OncewardError):
+        return ()
 
 
 def _ask_leaders(
