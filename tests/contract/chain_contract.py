@@ -264,7 +264,10 @@ class RestoredContract(ChainContract):
     ) -> None:
         """Without it rows would be delivered once more."""
         chain = store.chain()
-        decided = append(chain, chain.take(), RecordState.DECIDED)
+        none = {"out": Output("write_ahead", 1, 9, {"delivered": 0})}
+        attempt = chain.begin(chain.take())
+        decided = replace(record(0, attempt, RecordState.DECIDED), outputs=none)
+        chain.append(decided)
         restore = copy()
         if takeover == "is gone, too":
             chain = store.chain()
@@ -280,4 +283,33 @@ class RestoredContract(ChainContract):
             chain.progress(second)
         except LedgerOutdated as lost:
             known = lost.known
-        assert as_far_as_known(store.chain().take(), known) == second
+        taken = store.chain().take()
+        assert as_far_as_known(taken, known) == second
+        assert as_far_as_known(second, replace(first, state=RecordState.DECIDED)) == second
+        with pytest.raises(LedgerBehind):
+            as_far_as_known(taken, replace(second, sequence=7))
+
+    def test_progress_in_doubt_and_gone_is_not_forgotten(
+        self, store: Store, copy: Callable[[], Callable[[], None]]
+    ) -> None:
+        """A lost answer of a COMMIT is how a failover mostly shows."""
+        chain = store.chain()
+        none = {"out": Output("write_ahead", 1, 9, {"delivered": 0})}
+        attempt = chain.begin(chain.take())
+        decided = replace(record(0, attempt, RecordState.DECIDED), outputs=none)
+        chain.append(decided)
+        restore = copy()
+        chain = store.chain()
+        chain.take()
+        first = replace(decided, outputs={"out": Output("write_ahead", 1, 9, {"delivered": 1})})
+        with store.unanswered(chain, False), pytest.raises(CommitInDoubt):
+            chain.progress(first)
+        restore()
+        known = None
+        try:
+            chain.settle()
+        except LedgerOutdated as lost:
+            known = lost.known
+        else:
+            chain.progress(first)
+        assert as_far_as_known(store.chain().take(), known) == first

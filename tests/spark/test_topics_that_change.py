@@ -4,6 +4,7 @@ out.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -184,6 +185,28 @@ def test_records_that_expired_before_a_shuffle(pipeline: Pipeline):
     error = pipeline.refused(lambda rows: copy(rows).repartition(3))
     assert type(error) is SourceDataLost
     assert len(pipeline.visible()) == 40
+
+
+def test_a_batch_that_goes_back_behind_what_is_written_is_not_begun(pipeline: Pipeline):
+    """Spark logs such an end where a broker that no longer leads the source has told it."""
+    pipeline.feed(40)
+    pipeline.run()
+    pipeline.feed(40)
+    offsets = pipeline.checkpoint / "offsets"
+    *head, ends = (offsets / "0").read_text().splitlines()
+    earlier = {topic: dict.fromkeys(each, 5) for topic, each in json.loads(ends).items()}
+    (offsets / "1").write_text("\n".join([*head, json.dumps(earlier)]))
+    as_it_is = pipeline.refused()
+    assert type(as_it_is) is SourceDataLost
+    assert "remove the newest file of offsets/" in as_it_is.next_step
+    without = pipeline.frame(spark_options={"failOnDataLoss": False})
+    going_on = pipeline.refused(frame=without)
+    assert "from offset 20 to 5, and its leader has records up to 40" in going_on.message
+    assert "remove the file offsets/1" in going_on.next_step
+    for file in offsets.glob("*1*"):
+        file.unlink()
+    pipeline.run()
+    pipeline.assert_exactly_once()
 
 
 def test_a_source_topic_that_is_missing(pipeline: Pipeline):

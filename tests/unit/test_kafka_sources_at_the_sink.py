@@ -14,6 +14,7 @@ from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
     AccessDenied,
     AuthenticationFailed,
+    BinlogPurged,
     BrokerUnreachable,
     Fenced,
     LedgerBehind,
@@ -300,15 +301,21 @@ class Brokers(Client):
     def __init__(self, earliest: int, latest: int) -> None:
         super().__init__()
         self.bounds = {-2: earliest, -1: latest}
+        self.away = {3}
+        """Of those, but for questions who leads."""
 
     def brokers(self) -> list[int]:
         return [1, 2, 3]
 
+    def topic_partitions(self, topics: set[str]) -> None:
+        raise TopicMissing("asked of one that has not heard of it")
+
     def call(self, request: Any, node: int, timeout_ms: float) -> Any:
-        if node == 3:
+        asks_for_offsets = isinstance(request, ListOffsetsRequest)
+        if node in self.away and (node == 3 or asks_for_offsets):
             raise ConnectionLost("away")
         part = SimpleNamespace(partition_index=0, error_code=0)
-        if isinstance(request, ListOffsetsRequest):
+        if asks_for_offsets:
             asked = request.topics[0].partitions[0].timestamp
             part.offset = self.bounds[asked] if node == 2 else 130
         else:
@@ -316,7 +323,11 @@ class Brokers(Client):
         return SimpleNamespace(topics=[SimpleNamespace(name="orders", partitions=[part])])
 
 
-LOST = SourceDataLost("records of this batch are gone: orders-0=150", next_step="retention")
+LOST = SourceDataLost(
+    "records of this batch are gone: orders-0=150",
+    next_step="retention",
+    details={"condition": "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"},
+)
 
 
 @pytest.mark.parametrize(
@@ -339,11 +350,44 @@ def test_what_spark_takes_for_lost_is_looked_for_at_the_leader(
     assert (found is LOST) is (earliest > 100)
 
 
-def test_a_batch_that_goes_back_is_of_a_log_whose_end_was_lost() -> None:
-    client: Any = Brokers(0, 100)
+@pytest.mark.parametrize(
+    ("latest", "refused"),
+    [(100, False), (199, False), (200, True), (300, True), (None, True)],
+)
+def test_a_batch_that_goes_back_is_refused_unless_the_logs_end_was_lost(
+    latest: int | None, refused: bool
+) -> None:
+    client: Any = Brokers(0, latest or 0)
+    client.away |= {2} if latest is None else set()
+    client.topic_ids = dict.fromkeys
+    identity = KafkaSourceIdentity(lambda source: client)
     running = batch(1, HERE, start=200, end=100)
-    found = KafkaSourceIdentity(lambda source: client).explain(LOST, running)
-    assert "ends at offset 100, and ended at 200" in found.message
+    if refused:
+        with raises(SourceDataLost, "from offset 200 to 100", "offsets/1"):
+            identity.check_new_parts(running)
+    else:
+        identity.check_new_parts(running)
+
+
+def test_a_loss_of_another_source_stays_what_it_is() -> None:
+    client: Any = Brokers(0, 500)
+    identity = KafkaSourceIdentity(lambda source: client)
+    running = batch(1, HERE, start=100, end=200)
+    purged = BinlogPurged("the server has removed mysql-bin.000007", next_step="snapshot")
+    static = SourceDataLost("gone: {prices-0=3}", next_step="retention", details=LOST.details)
+    for lost in (purged, static):
+        assert identity.explain(lost, running) is lost
+    nothing_read = batch(1, HERE, start=200, end=200)
+    assert identity.explain(LOST, nothing_read) is LOST
+
+
+def test_a_leader_that_cannot_be_asked_is_asked_again() -> None:
+    client: Any = Brokers(0, 500)
+    client.away |= {2}
+    found = KafkaSourceIdentity(lambda source: client).explain(
+        LOST, batch(1, HERE, start=100, end=200)
+    )
+    assert isinstance(found, BrokerUnreachable)
 
 
 def test_what_nobody_can_tell_stays_as_spark_has_it() -> None:

@@ -1219,10 +1219,11 @@ def test_a_run_that_lost_the_ledger_goes_on_with_what_it_knows_to_be_published(
     state: RecordState,
 ) -> None:
     target = committed(Frame(5))
-    in_the_ledger = replace(target.ledger[0], state=RecordState.DECIDED)
-    counted = replace(
-        in_the_ledger, outputs={"out": Output("write_ahead", 1, 5, {"delivered": 3})}
+    none, three = (
+        {"out": Output("write_ahead", 1, 5, {"delivered": chunks})} for chunks in (0, 3)
     )
+    in_the_ledger = replace(target.ledger[0], state=RecordState.DECIDED, outputs=none)
+    counted = replace(in_the_ledger, outputs=three)
     finished: list[LedgerRecord] = []
 
     class Publishing(MemoryTarget):
@@ -1232,7 +1233,7 @@ def test_a_run_that_lost_the_ledger_goes_on_with_what_it_knows_to_be_published(
 
     for known, goes_on_with in [
         (replace(counted, state=state), counted),
-        (replace(counted, sequence=7), in_the_ledger),
+        (replace(counted, outputs=none), in_the_ledger),
         (replace(counted, attempt=AttemptId(9, 9)), in_the_ledger),
         (None, in_the_ledger),
     ]:
@@ -1242,6 +1243,9 @@ def test_a_run_that_lost_the_ledger_goes_on_with_what_it_knows_to_be_published(
         MicroBatches(again, policy, known=known).process(write(Frame()), running(1))
         assert finished.pop() == goes_on_with
         assert again.output == [1]
+    behind = MicroBatches(again, SinkPolicy(PipelineId("p")), known=replace(counted, sequence=7))
+    with raises(LedgerBehind):
+        behind.process(write(Frame()), running(2))
 
 
 def test_what_spark_takes_for_lost_may_only_have_been_asked_of_the_wrong_broker() -> None:

@@ -619,6 +619,13 @@ def test_a_block_left_by_an_error_writes_nothing(sink: Any) -> None:
     assert list(files.written) == ["0.failed"]
 
 
+def known_record(chunks: int) -> LedgerRecord:
+    outputs = {"out": Output("write_ahead", 1, 9, {"delivered": chunks})}
+    return LedgerRecord(
+        PipelineId("p"), 0, BatchId("q", 0), (), AttemptId(1, 1), outputs, 0, RecordState.DECIDED
+    )
+
+
 @pytest.mark.parametrize(("outdated", "opened"), [(1, 2), (2, 3)])
 def test_an_outdated_ledger_makes_it_begin_anew(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, outdated: int, opened: int
@@ -631,7 +638,7 @@ def test_an_outdated_ledger_makes_it_begin_anew(
         known.append(self.known)
         if len(seen) <= outdated:
             error = LedgerOutdated("read from a deposed leader", next_step="start the query again")
-            error.known = f"record {len(seen)}"
+            error.known = known_record(len(seen))
             raise error
 
     monkeypatch.setattr(Batches, "process", process)
@@ -641,7 +648,7 @@ def test_an_outdated_ledger_makes_it_begin_anew(
     assert seen == [None] + [BatchId("q", 4)] * outdated, (
         "it may be committed by the very run that offers it again"
     )
-    assert known == [None, "record 1", "record 2"][: outdated + 1]
+    assert known == [None, known_record(1), known_record(2)][: outdated + 1]
     patient.close()
     seen.clear()
     with pytest.raises(LedgerOutdated):

@@ -114,7 +114,7 @@ STATE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
         (
             [Thrown(STATE, WENT_BACK, "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED")],
             SourceDataLost,
-            "the end of the source's log was lost: Partition in-0 offset was changed from 9 to 4. N",
+            "went back, as Spark was told: Partition in-0 offset was changed from 9 to 4. A",
         ),
         (
             [Thrown(STATE, GONE, "KAFKA_DATA_LOSS.PARTITIONS_DELETED")],

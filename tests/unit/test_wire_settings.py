@@ -266,8 +266,8 @@ def test_a_level_that_the_codec_does_not_have_is_refused_when_the_sink_is_built(
     with pytest.raises(ConfigurationError):
         parsed({"compression.type": codec, "compression.level": 15})
     assert parsed({"compression.type": "lz4", "compression.level": 15})[1].compression_level == 15
-    for default in ({"compression.level": -1}, {"compression.type": "gzip"}):
-        default |= {"compression.level": -1}
+    for kind in ("none", "gzip", "lz4", "zstd"):
+        default = {"compression.type": kind, "compression.level": -1}
         assert parsed(default)[1].compression_level is None
     fast = {"compression.type": "zstd", "compression.zstd.level": -1}
     assert parsed(fast)[1].compression_level == -1

@@ -133,15 +133,18 @@ def first_error(wrong: Sequence[DeliveryRefused]) -> DeliveryRefused:
     )
 
 
-def elsewhere(answer: Mapping[str, Any], index: str, upsert: Upsert) -> str:
-    """Return what has become of a row that is not in the index under its key; empty: it is."""
+def elsewhere(answer: Mapping[str, Any], index: str | None, upsert: Upsert) -> str:
+    """Return what has become of a row that is not in the index under its key; empty: it is.
+
+    :param index: None: not known.
+    """
     if upsert.row is None:
         return ""
     result, found, key = (str(answer.get(name)) for name in ("result", "_index", "_id"))
     if result not in ("created", "updated"):
-        return f"an ingest pipeline of {index} has left it out ({result})"
-    if (found, key) != (index, upsert.key):
-        return f"an ingest pipeline of {index} has written it to {found} as {key!r}"
+        return f"an ingest pipeline of the index has left it out ({result})"
+    if key != upsert.key or index not in (None, found):
+        return f"an ingest pipeline of the index has written it to {found} as {key!r}"
     return ""
 
 

@@ -127,7 +127,7 @@ class OpenSearchWriter(UpsertWriter):
         path = f"/{self._path}/_bulk?{_ANSWER}" + "&require_alias=true" * index.is_alias
         for part in self._requests(upserts):
             for rows, answers in self._send(path, part):
-                self._judge(rows, answers, index.name, wrong, later)
+                self._judge(rows, answers, index, wrong, later)
         self._must_be_the_same(index)
         if wrong:
             raise first_error(wrong)
@@ -210,11 +210,14 @@ class OpenSearchWriter(UpsertWriter):
         if rows:
             yield _Request(rows, b"".join(lines))
 
-    def _send(self, path: str, part: _Request) -> Iterator[tuple[list[Upsert], dict[str, Any]]]:
+    def _send(
+        self, path: str, part: _Request, *, was_slow: bool = False
+    ) -> Iterator[tuple[list[Upsert], dict[str, Any]]]:
         """Send a request, in smaller ones where it is more than the server or a proxy takes, or
         answers in time, and yield the answers.
 
-        :raises NotTaken: it is one row.
+        :param was_slow: a larger request was not answered in time.
+        :raises NotTaken: it is one row, or the second time that there is no answer.
         """
         is_one, size = len(part.upserts) == 1, len(part.body)
         try:
@@ -228,17 +231,18 @@ class OpenSearchWriter(UpsertWriter):
                 ) from large
             self._request_bytes = self._most_bytes = size // 2
         except TooSlow as slow:
-            # It may work on each row, or stand still: one row tells.
-            if is_one:
+            # It may work on each row, or stand still: the next try begins with fewer.
+            self._request_bytes = max(1, size // 10)
+            if is_one or was_slow:
                 raise
+            was_slow = True
             log.warning("%d rows in smaller requests: %s", len(part.upserts), slow)
-            self._request_bytes = size // 10
         else:
             self._request_bytes = min(self._most_bytes, 2 * self._request_bytes)
             yield part.upserts, answers
             return
         for smaller in self._requests(part.upserts):
-            yield from self._send(path, smaller)
+            yield from self._send(path, smaller, was_slow=was_slow)
 
     def _lines(self, upsert: Upsert) -> bytes:
         version = version_number(upsert, self.by_column)
@@ -259,7 +263,7 @@ class OpenSearchWriter(UpsertWriter):
         self,
         upserts: Sequence[Upsert],
         answers: dict[str, Any],
-        index: str,
+        index: _Index,
         wrong: list[DeliveryRefused],
         later: list[str],
     ) -> None:
@@ -274,7 +278,9 @@ class OpenSearchWriter(UpsertWriter):
             status, error = answer["status"], answer.get("error")
             if error is None and (status < 300 or (status == 404 and upsert.row is None)):
                 # 404: there was nothing to delete, and the version is kept all the same
-                stray = elsewhere(answer, index, upsert)
+                # Of an index that was not there, :meth:`_must_be_the_same` says where it went
+                name = None if index.uuid is None else index.name
+                stray = elsewhere(answer, name, upsert)
                 if stray:
                     wrong.append(refused(upsert.key, stray, PIPELINE))
                 continue
@@ -332,18 +338,18 @@ class OpenSearchWriter(UpsertWriter):
                 f"index={self.index!r} of OpenSearch leads to {', '.join(names)}, and may lead to "
                 "another index later (a rollover): a key that is written again would be there "
                 "twice, and what is deleted would come back",
-                next_step="let it lead to one index for ever (take a rollover policy off it, add "
-                "the alias anew without is_write_index, delete a data stream and its template), "
-                "and start the query again; for a new pipeline, pass an index of its own, "
-                f"index={names[-1]!r} say",
+                next_step="for a new pipeline, pass an index of its own. Where a batch is decided "
+                "already, let the name lead to one index (take a rollover policy off it, add the "
+                "alias anew without is_write_index; of a data stream that this sink has made, by "
+                "a template that matches its name, remove both), and start the query again",
                 details={"index": self.index, "leads_to": names},
             )
         if any("index_routing" in alias for alias in aliases):
             raise ConfigurationError(
                 f"index={self.index!r} of OpenSearch is an alias with a routing: a key has a "
                 "version in each shard, so with another routing it would be there twice",
-                next_step="add the alias anew without routing, and start the query again; for a "
-                f"new pipeline, pass an index of its own, index={names[-1]!r} say",
+                next_step="add the alias anew without routing, and start the query again; or, "
+                "for a new pipeline, pass an index of its own",
                 details={"index": self.index, "leads_to": names},
             )
         name = names[0] if names else self.index

@@ -11,8 +11,6 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
-import pyspark
-
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.spark.batch.refused_modes import BY_FILE_SYSTEM, FILE_MANAGER
 
@@ -66,8 +64,10 @@ class Checkpointing:
         """Settings of the Spark session, read when a query starts."""
         settings = {"spark.sql.streaming.minBatchesToRetain": str(self.retain)}
         if self.local_disk:
+            import pyspark
+
             # Spark 4.1 has moved it
-            package = ".checkpointing" if not pyspark.__version__.startswith("4.0.") else ""
+            package = "" if pyspark.__version__.startswith("4.0.") else ".checkpointing"
             settings[FILE_MANAGER] = f"{_STREAMING}{package}.{BY_FILE_SYSTEM}"
         return settings
 

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from onceward.engine.ledger.chain import Chain
-from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
+from onceward.engine.ledger.record import PUBLISHED, LedgerRecord, Output, RecordState
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import (
     BRANCH,
@@ -42,7 +42,6 @@ from onceward.ids import AttemptId
 from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Computation, Shuffles
 
-_PUBLISHED = "published"
 """In an output's data, of a target that is done before others are."""
 
 log = logging.getLogger(__name__)
@@ -207,7 +206,7 @@ class Branch:
         self.target.finish(self.own_record(record))
         record = self._chain.record
         output = record.outputs[self.output]
-        done = replace(output, data={**output.data, _PUBLISHED: True})
+        done = replace(output, data={**output.data, PUBLISHED: True})
         return replace(record, outputs={**record.outputs, self.output: done})
 
     @property
@@ -335,4 +334,4 @@ class FanOutAttempt(Attempt):
 
 
 def _is_published(output: Output) -> bool:
-    return bool(output.data.get(_PUBLISHED))
+    return bool(output.data.get(PUBLISHED))

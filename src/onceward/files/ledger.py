@@ -309,7 +309,7 @@ class FolderChain(Chain):
         """
         if self._next - 1 not in slots:
             self._newest_of(slots)
-            raise takeover_lost_error(self._pipeline, str(self._folder), _RESTORED, self.last)
+            raise takeover_lost_error(self, self._pipeline, str(self._folder), _RESTORED)
 
     def _overtaken(self) -> Fenced:
         return takeover_error(self._pipeline, f"{self._folder}, slot {self._next}")

@@ -13,10 +13,17 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.calls import runs
 from onceward.engine.calls.advice import must_compute_once, second_call
+from onceward.engine.ledger.chain import as_far_as_known
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
-from onceward.errors import Fenced, OncewardError, Recovery, UnsupportedQuery
+from onceward.errors import (
+    Fenced,
+    LedgerOutdated,
+    OncewardError,
+    Recovery,
+    UnsupportedQuery,
+)
 from onceward.spark.batch.query import RunningBatch, is_running, run_is_active
 
 log = logging.getLogger(__name__)
@@ -69,7 +76,8 @@ class SinkRuns:
                 if not left:
                     raise
                 must_compute_once(running, error)
-                memory.known = getattr(error, "known", None)
+                if isinstance(error, LedgerOutdated) and error.known is not None:
+                    memory.known = as_far_as_known(error.known, memory.known)
                 log.warning(
                     "%s: reopening the ledger and retrying %s: %s", pipeline, running.batch, error
                 )

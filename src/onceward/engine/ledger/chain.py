@@ -16,12 +16,12 @@ One object is one owner, or would like to be. What all stores owe:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 from onceward import surroundings
-from onceward.engine.ledger.record import LedgerRecord
+from onceward.engine.ledger.record import DELIVERED, PUBLISHED, LedgerRecord, Output
 from onceward.errors import Fenced, LedgerBehind, LedgerOutdated
 from onceward.ids import AttemptId, PipelineId
 
@@ -37,6 +37,8 @@ class Chain(ABC):
 
     last: LedgerRecord | None = None
     """The newest record, as far as this owner has read or written it."""
+    noted: LedgerRecord | None = None
+    """What :meth:`progress` was last to write: it is so, written or not."""
 
     @abstractmethod
     def peek(self) -> LedgerRecord | None:
@@ -93,12 +95,8 @@ class Chain(ABC):
 
         Where it is in doubt nothing is lost: what is undone is done once more.
         """
-        try:
-            self.append(record)
-        except LedgerOutdated as lost:
-            # It is so, written or not
-            lost.known = record
-            raise
+        self.noted = record
+        self.append(record)
         return record
 
     def abort(self) -> None:  # noqa: B027 — to most stores an attempt is but a name
@@ -197,13 +195,12 @@ def takeover_error(pipeline: PipelineId, where: str) -> Fenced:
 
 
 def takeover_lost_error(
-    pipeline: PipelineId, where: str, how: str, last: LedgerRecord | None
+    chain: Chain, pipeline: PipelineId, where: str, how: str
 ) -> LedgerOutdated:
     """Return the error of an owner whose own takeover is gone, or what it has noted of publishing
     the newest batch, and no batch with it.
 
     :param how: what can have led to it.
-    :param last: the newest record, as far as this owner has read or written it.
     """
     lost = LedgerOutdated(
         f"the chain of pipeline {pipeline} in {where} has all batches, and no longer what its "
@@ -212,7 +209,7 @@ def takeover_lost_error(
         "of the pipeline have one database, and machines whose clocks agree",
         details={"pipeline": pipeline},
     )
-    lost.known = last
+    lost.known = as_far_as_known(chain.last, chain.noted)
     return lost
 
 
@@ -223,14 +220,31 @@ def as_far_as_known(found: LedgerRecord | None, known: LedgerRecord | None) -> L
     :param found: in the chain.
     :param known: by an owner of this process, whose notes were lost with its takeover: without
         them rows would be delivered again.
+    :raises LedgerBehind: the chain ends before it.
     """
-    if found is None or known is None:
+    if known is None:
         return found
-    same = (found.sequence, found.decided or found.attempt) == (
+    if found is None or found.sequence < known.sequence:
+        ends = "is empty now" if found is None else f"now ends with {found.sequence}"
+        what = f"ended with sequence {known.sequence} and {ends}: a failover, or an older copy"
+        raise cut_off_error(known.pipeline, "the ledger", what)
+    if (found.sequence, found.decided or found.attempt) != (
         known.sequence,
         known.decided or known.attempt,
+    ):
+        return found
+    return replace(
+        found,
+        outputs={
+            name: max(output, known.outputs.get(name, output), key=_how_far)
+            for name, output in found.outputs.items()
+        },
     )
-    return replace(known, state=found.state) if same else found
+
+
+def _how_far(output: Output) -> tuple[bool, int]:
+    data = output.data if isinstance(output.data, Mapping) else {}
+    return bool(data.get(PUBLISHED)), int(data.get(DELIVERED, 0))
 
 
 def cut_off_error(pipeline: PipelineId, where: str, what: str) -> LedgerBehind:

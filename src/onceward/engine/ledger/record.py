@@ -28,6 +28,8 @@ VERSION = 2
 
 DELIVERED = "delivered"
 """In the data of an output that is delivered in chunks: how many the ledger knows to be taken."""
+PUBLISHED = "published"
+"""In the data of an output of a fan-out: true once its target has published it."""
 
 
 class RecordState(Enum):

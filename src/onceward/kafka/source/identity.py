@@ -27,6 +27,7 @@ from onceward.ids import SourceRange, TopicPartition, is_kafka_offset
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.kafka.wire.reads.offsets import bounds_at_newest_leaders
+from onceward.spark.batch.failures import DATA_LOSS
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 
 _known: dict[frozenset[str], list[ClientSettings]] = {}
@@ -103,6 +104,8 @@ class KafkaSourceIdentity:
         # 3. Identified only now, the ledger would name the second topic, with the offsets of the
         #    first.
         for source in running.kafka_sources:
+            self._must_not_go_back(source, running)
+        for source in running.kafka_sources:
             if (
                 source_topics(running.sources[source.index])
                 - self._known.get(source.index, {}).keys()
@@ -140,21 +143,36 @@ class KafkaSourceIdentity:
         return tuple(found)
 
     def explain(self, lost: SourceDataLost, running: RunningBatch) -> OncewardError:
-        """Return ``lost`` where a log begins behind the batch; else what its leaders say: its end
-        was cut off, or all is there and Spark asked a broker that no longer leads.
+        """Return ``lost`` where it is no loss of these sources, or a log begins behind the batch;
+        else what its leaders say: its end was cut off, or all is there and Spark asked a broker
+        that no longer leads.
         """
+        if not str(lost.details.get("condition", "")).startswith(DATA_LOSS):
+            return lost
+        read: dict[TopicPartition, tuple[int, int]] = {}
         for source in running.kafka_sources:
-            read = _ranges(running.sources[source.index])
-            bounds: dict[TopicPartition, tuple[int, int]] = {}
-            for client in self._question(source).clients:
-                bounds = bounds or bounds_at_newest_leaders(client, sorted(read))
-            if bounds.keys() != read.keys() or any(
-                start < bounds[each][0] for each, (start, _) in read.items()
-            ):
-                return lost
-            for each, (_, end) in read.items():
-                if bounds[each][1] < end:
-                    return _cut_off(each, end, bounds[each][1])
+            ranges = _ranges(running.sources[source.index])
+            if not any(each.topic in lost.message for each in ranges):
+                continue
+            read |= ranges
+            bounds = self._bounds(source, ranges)
+            for each, (start, end) in ranges.items():
+                if each not in bounds or end < start:
+                    return lost
+                log = bounds[each]
+                if log is None:
+                    return BrokerUnreachable(
+                        f"the leader of {each} cannot be asked whether records of {running.batch} "
+                        f"are lost, as Spark takes them to be: {lost.message}",
+                        next_step="nothing; the batch runs again. If it repeats, see that the "
+                        "partition has a leader",
+                    )
+                if start < log[0]:
+                    return lost
+                if log[1] < end:
+                    return _cut_off(each, end, log[1])
+        if not read:
+            return lost
         # 1. The leader of a partition is cut off from the controllers, and not from Spark;
         # 2. another one is elected, and takes records;
         # 3. Spark hears of its end, and asks the old one, whose log ends before.
@@ -164,6 +182,34 @@ class KafkaSourceIdentity:
             next_step="nothing; the batch runs again. If it repeats, look for a broker that is "
             "cut off from the controllers",
         )
+
+    def _must_not_go_back(self, source: KafkaSource, running: RunningBatch) -> None:
+        """Refuse a batch that ends before it starts, unless the log's end was lost.
+
+        Spark logs such an end when a broker that no longer leads has told it, and with
+        ``failOnDataLoss=false`` it goes on from there: records would be written once more.
+        """
+        ranges = _ranges(running.sources[source.index])
+        back = {each: start for each, (start, end) in ranges.items() if end < start}
+        for each, log in self._bounds(source, back).items() if back else ():
+            if log is None or log[1] >= back[each]:
+                has = "cannot be asked" if log is None else f"has records up to {log[1]}"
+                raise SourceDataLost(
+                    f"{running.batch} goes back in {each}, from offset {back[each]} to "
+                    f"{ranges[each][1]}, and its leader {has}: Spark was told an end by a broker "
+                    "that no longer leads it. Going on from there would write records again",
+                    next_step=f"remove the file offsets/{running.batch.batch_id} from the query's "
+                    "checkpoint (nothing of that batch is written), and start the query again: "
+                    "Spark asks for the end anew",
+                )
+
+    def _bounds(
+        self, source: KafkaSource, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, int] | None]:
+        bounds: dict[TopicPartition, tuple[int, int] | None] = {}
+        for client in self._question(source).clients:
+            bounds = bounds or bounds_at_newest_leaders(client, sorted(partitions))
+        return bounds
 
     def _question(self, source: KafkaSource) -> _Question:
         client = None if self._client_for is None else self._client_for(source)
@@ -190,13 +236,11 @@ class KafkaSourceIdentity:
 
 
 def _ranges(source: SourceRange) -> dict[TopicPartition, tuple[int, int]]:
-    """Return what the batch reads of each partition: from, up to. Where the log's end went back,
-    so does the batch.
-    """
+    """Return what the batch reads of each partition: from, up to."""
     starts = source.start if is_kafka_offset(source.start) else {}
     ends = source.end if is_kafka_offset(source.end) else {}
     return {
-        TopicPartition(topic, int(number)): (min(start, end), max(start, end))
+        TopicPartition(topic, int(number)): (int(start), int(end))
         for topic, partitions in ends.items()
         for number, end in partitions.items()
         if (start := starts.get(topic, {}).get(number, 0)) != end

@@ -30,6 +30,7 @@ from onceward.spark.batch.causes import Thrown, has_condition, has_kind
 _RAISED_CONDITION = "USER_RAISED_EXCEPTION"
 # What Spark's Kafka source says behind its general words
 _WHAT_IS_LOST = "Reason:"
+DATA_LOSS = "KAFKA_DATA_LOSS"
 _END_WENT_BACK = ".PARTITION_OFFSET_CHANGED"  # KafkaOffsetReaderAdmin: an end before its start
 
 # Avro's GenericDatumWriter, with the way to the value.
@@ -229,7 +230,7 @@ def _unfit(message: str) -> OncewardError:
 
 
 def _lost_input(causes: Sequence[Thrown]) -> OncewardError | None:
-    lost = has_condition(causes, "KAFKA_DATA_LOSS")
+    lost = has_condition(causes, DATA_LOSS)
     if lost is None:
         return None
     gone = has_kind(causes, "OffsetOutOfRangeException")
@@ -238,12 +239,14 @@ def _lost_input(causes: Sequence[Thrown]) -> OncewardError | None:
     where = " ".join(reason.split()).rstrip(".")
     if lost.condition.endswith(_END_WENT_BACK):
         return SourceDataLost(
-            f"the end of the source's log was lost: {where}. Nothing behind it was read by this "
-            "batch",
-            next_step="find out why (an unclean leader election, or a topic that was created "
-            "again: then begin anew with another pipeline_id and checkpoint); to go on with what "
-            "the log has behind its new end, start once with "
+            f"the end of the source's log went back, as Spark was told: {where}. A broker that no "
+            "longer leads it was asked, or its end was lost (an unclean leader election, a topic "
+            "that was created again)",
+            next_step="ask for the end (kafka-get-offsets). If the records are there, remove the "
+            "newest file of offsets/ in the query's checkpoint, of whose batch nothing is "
+            "written, and start the query again. If they are gone, start once with "
             'kafka_source(spark_options={"failOnDataLoss": False})',
+            details={"condition": lost.condition},
         )
     return SourceDataLost(
         f"records of this batch are gone from the source before they were read: {where}",
@@ -252,6 +255,7 @@ def _lost_input(causes: Sequence[Thrown]) -> OncewardError | None:
         "another pipeline_id and checkpoint, or its records below the old offsets are skipped; to "
         "go on without the lost records, start once with "
         'kafka_source(spark_options={"failOnDataLoss": False})',
+        details={"condition": lost.condition},
     )
 
 

@@ -358,7 +358,7 @@ class TableChain(Chain):
         if sequence < self._known[0]:
             raise self._cut_off(found)
         if owner < self._owner:
-            raise takeover_lost_error(self._pipeline, self._place, _RESTORED, self.last)
+            raise takeover_lost_error(self, self._pipeline, self._place, _RESTORED)
         return found
 
     def _without_its_row(self) -> LedgerBehind:

@@ -349,10 +349,10 @@ def _level(numbers: Mapping[str, int], compression: str) -> int | None:
                 f"{name} is set, but compression.type is {compression}",
                 next_step=f"set compression.type, or remove {name}",
             )
-    own = f"compression.{compression}.level"
-    level = numbers.get(own, numbers.get("compression.level"))
-    # librdkafka's default, and Kafka's of gzip; to zstd it is one of its levels
-    if level == -1 and own != "compression.zstd.level":
+    own = numbers.get(f"compression.{compression}.level")
+    level = numbers.get("compression.level") if own is None else own
+    # librdkafka's default, of any codec. To Kafka's compression.zstd.level it is a level.
+    if level == -1 and own is None:
         return None
     check_level(Codec[compression.upper()], level)
     return level

@@ -6,6 +6,7 @@ Runs in the driver. Called by ``kafka.wire.reads.key_reader`` and by sources.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
@@ -81,11 +82,14 @@ def list_offsets(
 
 def bounds_at_newest_leaders(
     client: KafkaClient, partitions: Sequence[TopicPartition]
-) -> dict[TopicPartition, tuple[int, int]]:
+) -> dict[TopicPartition, tuple[int, int] | None]:
     """Return earliest offset and high watermark of each partition, as the leader with the highest
-    leader epoch has them that any broker tells of (KIP-320). One that is cut off from the
-    controllers goes on answering for what it led. What nobody tells is left out.
+    leader epoch has them that any broker tells of (KIP-320): one that is cut off from the
+    controllers goes on answering for what it led. None: that leader does not answer. Partitions
+    that nobody knows are left out.
     """
+    with suppress(OncewardError):
+        client.topic_partitions({partition.topic for partition in partitions})  # and new brokers
     request = metadata_request(sorted({partition.topic for partition in partitions}))
     leaders: dict[TopicPartition, tuple[int, int]] = {}
     for broker in client.brokers():
@@ -103,9 +107,11 @@ def bounds_at_newest_leaders(
                 for found in topic.partitions:
                     if found.error_code == 0:
                         offsets[TopicPartition(topic.name, found.partition_index)] = found.offset
-    latest = ends[LATEST]
+    first, last = ends[EARLIEST], ends[LATEST]
     return {
-        each: (first, latest[each]) for each, first in ends[EARLIEST].items() if each in latest
+        each: (first[each], last[each]) if each in first and each in last else None
+        for each in partitions
+        if each in leaders
     }
 
 
