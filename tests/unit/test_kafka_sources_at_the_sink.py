@@ -359,7 +359,6 @@ def test_a_batch_that_goes_back_is_refused_unless_the_logs_end_was_lost(
 ) -> None:
     client: Any = Brokers(0, latest or 0)
     client.away |= {2} if latest is None else set()
-    client.topic_ids = dict.fromkeys
     identity = KafkaSourceIdentity(lambda source: client)
     running = batch(1, HERE, start=200, end=100)
     if refused:
@@ -367,6 +366,20 @@ def test_a_batch_that_goes_back_is_refused_unless_the_logs_end_was_lost(
             identity.check_new_parts(running)
     else:
         identity.check_new_parts(running)
+
+
+def test_a_topic_that_was_created_again_is_named_as_such() -> None:
+    client: Any = Brokers(0, 150)
+    identity = KafkaSourceIdentity(lambda source: client)
+    back, on = batch(1, HERE, start=200, end=100), batch(1, HERE, start=100, end=200)
+    identity.start(back, None)
+    client.topic_ids = lambda topics: dict.fromkeys(topics, "another-id")
+    for look in (lambda: identity.check_new_parts(back), lambda: identity.explain(LOST, on)):
+        with pytest.raises(SourceTopicReplaced):
+            look()
+    client.bounds[-1] = 500
+    with pytest.raises(SourceTopicReplaced):
+        identity.explain(LOST, on)
 
 
 def test_a_loss_of_another_source_stays_what_it_is() -> None:

@@ -146,6 +146,8 @@ class KafkaSourceIdentity:
         """Return ``lost`` where it is no loss of these sources, or a log begins behind the batch;
         else what its leaders say: its end was cut off, or all is there and Spark asked a broker
         that no longer leads.
+
+        :raises SourceTopicReplaced: a topic was created again.
         """
         if not str(lost.details.get("condition", "")).startswith(DATA_LOSS):
             return lost
@@ -170,9 +172,11 @@ class KafkaSourceIdentity:
                 if start < log[0]:
                     return lost
                 if log[1] < end:
+                    self.identify(running)
                     return _cut_off(each, end, log[1])
         if not read:
             return lost
+        self.identify(running)
         # 1. The leader of a partition is cut off from the controllers, and not from Spark;
         # 2. another one is elected, and takes records;
         # 3. Spark hears of its end, and asks the old one, whose log ends before.
@@ -191,6 +195,8 @@ class KafkaSourceIdentity:
         """
         ranges = _ranges(running.sources[source.index])
         back = {each: start for each, (start, end) in ranges.items() if end < start}
+        if back:
+            self.identify(running)
         for each, log in self._bounds(source, back).items() if back else ():
             if log is None or log[1] >= back[each]:
                 has = "cannot be asked" if log is None else f"has records up to {log[1]}"
