@@ -156,6 +156,7 @@ class FolderChain(Chain):
         )
 
     def take(self) -> LedgerRecord | None:
+        """Win the next slot with a takeover: whoever had the chain is fenced."""
         with self._reached():
             make(self._folder)
             _refuse_other_file_systems(self._folder)
@@ -216,11 +217,13 @@ class FolderChain(Chain):
             return path.read_text()
 
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
+        """Number an attempt."""
         self._must_end_here(self._still_ours())
         self._attempts += 1
         return AttemptId(self._owner, self._attempts)
 
     def append(self, record: LedgerRecord) -> None:
+        """Write the record into the next slot, by a link that fails where one is."""
         self._appended = encode(record)
         if not self._won(self._appended):
             raise self._overtaken()

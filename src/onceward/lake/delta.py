@@ -272,6 +272,7 @@ class Delta(LakeTable):
             )
 
     def abort(self, committable: Mapping[str, Any]) -> None:
+        """Remove the staged files."""
         self._table.remove(committable.get("staged", []))
 
     def recover(self) -> list[dict[str, Any]]:

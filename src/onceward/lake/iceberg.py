@@ -53,6 +53,7 @@ class Iceberg(LakeTable):
         self._table.must_stage()
 
     def newest(self) -> dict[str, int]:
+        """Read the newest batches from the table's properties."""
         ours, found = self._property(""), dict[str, int]()
         for name, value in self._table.properties().items():
             if name == ours or name.startswith(f"{ours}@"):
@@ -153,6 +154,7 @@ class Iceberg(LakeTable):
         return table.metadata().lack(staged)
 
     def abort(self, committable: Mapping[str, Any]) -> None:
+        """Remove the staged snapshots."""
         self._new.discard(committable["attempt"])
         staged = self._table.staged(f"{self._pipeline}@")
         self._table.drop(

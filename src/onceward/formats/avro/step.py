@@ -56,6 +56,7 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
         self._monitor = RegistryMonitor(registry, ids, refresh_s)
 
     def before_batch(self) -> None:
+        """Check that the registry is still the same."""
         self._monitor.check()
         if self._id_file is not None and not self._is_noted:
             # For the next process, by which one that is set up anew meanwhile is noticed

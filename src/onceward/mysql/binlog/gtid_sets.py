@@ -124,6 +124,7 @@ class GtidSet(Gtids):
         return result
 
     def add(self, gtid: str) -> None:
+        """Add one transaction, in the order of the binlog."""
         name, _, number = gtid.rpartition(":")
         source, _, tag = name.partition(":")
         bounds = self._bounds.get((source, tag))
@@ -134,11 +135,13 @@ class GtidSet(Gtids):
             self.update(GtidSet.from_text(gtid))
 
     def update(self, other: Gtids) -> None:
+        """Add all of another set."""
         for (source, tag), bounds in _same_kind(self, other)._bounds.items():
             for first, end in zip(bounds[::2], bounds[1::2], strict=True):
                 self.add_range(source, tag, first, end, str(other))
 
     def covers(self, other: Gtids) -> bool:
+        """Check whether it has all of another set."""
         return all(
             _contains(self._bounds.get(key, []), first, end)
             for key, bounds in _same_kind(self, other)._bounds.items()
@@ -215,9 +218,11 @@ class GtidBinlogState(Gtids):
         return result
 
     def add(self, gtid: str) -> None:
+        """Add one transaction, in the order of the binlog."""
         self._set_last(*_numbers(gtid))
 
     def update(self, other: Gtids) -> None:
+        """Add all of another set."""
         for domain, server, number in _same_kind(self, other)._triples():
             if number > self._last.get(domain, {}).get(server, -1):
                 self._set_last(domain, server, number)
@@ -229,6 +234,7 @@ class GtidBinlogState(Gtids):
             self._up_to.discard(domain)
 
     def covers(self, other: Gtids) -> bool:
+        """Check whether it has all of another set."""
         return all(
             number <= self._last.get(domain, {}).get(server, -1)
             or (domain in self._up_to and server not in self._last[domain])

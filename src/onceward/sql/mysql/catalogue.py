@@ -146,6 +146,7 @@ def _parts(name: str) -> tuple[str | None, str]:
 
 
 def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
+    """Return the foreign keys between these tables, those of a table to itself included."""
     relations = {table.oid for table in tables if isinstance(table.oid, _Relation)}
     rows = [
         (oid, _Relation(*name))
@@ -156,6 +157,7 @@ def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
 
 
 def find_schema(connection: Session, table: str) -> tuple[str, str]:
+    """Return the database of a table, and the table's identity at the server."""
     schema, name = _parts(table)
     found = connection.execute(_RELATION, (schema, name)).fetchone()
     if found is None:
@@ -164,4 +166,5 @@ def find_schema(connection: Session, table: str) -> tuple[str, str]:
 
 
 def staging_left(connection: Session, schema: str, prefix: str) -> list[str]:
+    """List the tables of a database whose names begin with ``prefix``."""
     return [str(name) for (name,) in connection.execute(_LEFT, (schema, len(prefix), prefix))]

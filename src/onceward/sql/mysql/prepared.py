@@ -173,6 +173,7 @@ def each_by_itself(session: Session) -> None:
 
 
 def must_keep(session: Any) -> None:
+    """Check that the server keeps prepared transactions."""
     import pymysql
 
     if not session.is_mariadb and session.version < _LEAST:
@@ -196,6 +197,7 @@ def must_keep(session: Any) -> None:
 
 
 def listed(session: Any, beginning: str) -> list[str]:
+    """List the names of prepared transactions that begin with ``beginning``."""
     found = session.execute("XA RECOVER" if session.is_mariadb else "XA RECOVER CONVERT XID")
     names = []
     for kind, first, _, data in found:

@@ -28,6 +28,7 @@ _TYPES = {TEXT: "longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", MOMENT: "d
 
 
 def quoted(name: str) -> str:
+    """Quote ``name`` for a statement with parameters."""
     return "`" + name.replace("`", "``").replace("%", "%%") + "`"
 
 
@@ -51,6 +52,7 @@ def staged_rows(
     tasks: Sequence[int],
     only: tuple[str, str] | None = None,
 ) -> Rows:
+    """Select what these task attempts have staged; ``only`` where a column has a value."""
     columns = ", ".join(quoted(name) for name in staged)
     numbers = ", ".join(str(int(task)) for task in tasks) or "NULL"
     sql = f"SELECT {columns} FROM {sql_name} WHERE {TASK} IN ({numbers})"
@@ -60,6 +62,7 @@ def staged_rows(
 
 
 def count(rows: Rows) -> Rows:
+    """Count the rows."""
     return Rows(f"SELECT COUNT(*) FROM ({rows.sql}) AS staged", rows.parameters)
 
 
@@ -88,6 +91,7 @@ def number_steps(
 
 
 def steps(name: str, first: int, last: int, only: tuple[str, str] | None) -> Rows:
+    """Select the rows of these steps; ``only`` where a column has a value."""
     sql = f"SELECT * FROM {name} WHERE {_STEP} BETWEEN {first:d} AND {last:d}"
     if only is not None:
         return Rows(f"{sql} AND {_bytes(quoted(only[0]))} = {_bytes('%s')}", (only[1],))
@@ -95,6 +99,7 @@ def steps(name: str, first: int, last: int, only: tuple[str, str] | None) -> Row
 
 
 def by_table(rows: Rows, column: str) -> Rows:
+    """Count the rows for each value of ``column``, which names tables."""
     name = quoted(column)
     return Rows(
         f"SELECT MIN({name}), COUNT(*) FROM ({rows.sql}) AS staged GROUP BY {_bytes(name)}",
@@ -103,6 +108,7 @@ def by_table(rows: Rows, column: str) -> Rows:
 
 
 def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
+    """Select the length of the longest value of each of these columns."""
     lengths = ", ".join(f"MAX(CHAR_LENGTH({quoted(column.name)}))" for column in limited)
     return Rows(f"SELECT {lengths} FROM ({rows.sql}) AS staged", rows.parameters)
 
@@ -143,6 +149,7 @@ def no_place(rows: Rows, column: Written) -> Rows:
 
 
 def append(rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
+    """Add them all."""
     names = ", ".join(quoted(column.name) for column in written)
     return Rows(
         f"INSERT INTO {_in_statement(table)} ({names}) SELECT {names} FROM ({rows.sql}) AS staged",
@@ -175,6 +182,7 @@ def sorted_bytes(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
 
 
 def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
+    """Delete the rows whose last change is a delete."""
     return Rows(
         f"DELETE target FROM {_in_statement(table)} AS target JOIN ({_last(rows, written, merge)} "
         f"AND {_DELETED}) AS latest ON {_same(merge)}",

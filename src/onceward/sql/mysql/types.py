@@ -103,6 +103,7 @@ _NO_KEYS = ("float", "double", "enum", "json")
 
 
 def staged(name: str, kind: DataType) -> str:
+    """Return the type by which a column of a frame is staged."""
     if isinstance(kind, DecimalType) and kind.scale <= _MOST_SCALE:
         return f"decimal({kind.precision},{kind.scale})"
     for spark_type, found in _STAGED.items():
@@ -117,6 +118,7 @@ def staged(name: str, kind: DataType) -> str:
 
 
 def fitting(name: str, staged: str, column: Column, table: Table) -> Written:
+    """See :data:`onceward.sql.sink.columns.Fitting`."""
     if column.generated:
         raise generated_error(table.name, name)
     base, mods = parsed(column.type)

@@ -150,11 +150,13 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
 
 
 def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
+    """Return the foreign keys between these tables, those of a table to itself included."""
     oids = [table.oid for table in tables]
     return [Reference(*found) for found in connection.execute(_REFERENCES, (oids, oids))]
 
 
 def find_schema(connection: Session, table: str) -> tuple[str, int]:
+    """Return the schema of a table, and the table's identity at the server."""
     found = connection.execute(
         "SELECT n.nspname::text, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = "
         "c.relnamespace WHERE c.oid = to_regclass(%s)",
@@ -166,5 +168,6 @@ def find_schema(connection: Session, table: str) -> tuple[str, int]:
 
 
 def staging_left(connection: Session, schema: str, prefix: str) -> list[str]:
+    """List the tables of a schema whose names begin with ``prefix``."""
     escaped = prefix.replace("_", r"\_")
     return [str(name) for (name,) in connection.execute(_LEFT, (schema, f"{escaped}%"))]

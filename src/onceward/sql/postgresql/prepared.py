@@ -258,6 +258,7 @@ def each_by_itself(session: Any) -> None:
 
 
 def must_keep(session: Session) -> None:
+    """Check that the server keeps prepared transactions."""
     (most,) = session.execute(
         "SELECT current_setting('max_prepared_transactions')::int"
     ).fetchone()
@@ -272,6 +273,7 @@ def must_keep(session: Session) -> None:
 
 
 def listed(session: Session, beginning: str) -> list[str]:
+    """List the names of transactions prepared in this database that begin with ``beginning``."""
     found = session.execute(
         "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND "
         "starts_with(gid, %s)",
@@ -281,6 +283,7 @@ def listed(session: Session, beginning: str) -> list[str]:
 
 
 def commit(session: Session, name: str) -> bool:
+    """Commit a prepared transaction; return False if the server has none of that name."""
     return _ended(session, "COMMIT", name)
 
 

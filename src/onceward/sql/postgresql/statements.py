@@ -13,6 +13,7 @@ from onceward.sql.sink.rows import TASK, Merge, Rows
 
 
 def quoted(name: str) -> str:
+    """Quote ``name`` for a statement with parameters."""
     return '"' + name.replace('"', '""').replace("%", "%%") + '"'
 
 
@@ -30,6 +31,7 @@ def staged_rows(
     tasks: Sequence[int],
     only: tuple[str, str] | None = None,
 ) -> Rows:
+    """Select what these task attempts have staged; ``only`` where a column has a value."""
     columns = ", ".join(quoted(name) for name in staged)
     sql, parameters = f"SELECT {columns} FROM {sql_name} WHERE {TASK} = ANY(%s)", [list(tasks)]
     if only is not None:
@@ -80,6 +82,7 @@ def _sent(kind: str, values: Sequence[Any]) -> list[tuple[str, list[Any]]]:
 
 
 def count(rows: Rows) -> Rows:
+    """Count the rows."""
     return Rows(f"SELECT count(*) FROM ({rows.sql}) AS rows", rows.parameters)
 
 
@@ -106,11 +109,13 @@ def number_steps(
 
 
 def steps(name: str, first: int, last: int, only: tuple[str, str] | None) -> Rows:
+    """Select the rows of these steps; ``only`` where a column has a value."""
     sql = f"SELECT * FROM {name} WHERE {_STEP} BETWEEN {first:d} AND {last:d}"
     return Rows(sql, ()) if only is None else Rows(f"{sql} AND {quoted(only[0])} = %s", (only[1],))
 
 
 def by_table(rows: Rows, column: str) -> Rows:
+    """Count the rows for each value of ``column``, which names tables."""
     named_in = quoted(column)
     return Rows(
         f"SELECT {named_in}, count(*) FROM ({rows.sql}) AS rows GROUP BY {named_in}",
@@ -125,6 +130,7 @@ def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
 
 
 def append(rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
+    """Add them all."""
     names = ", ".join(quoted(column.name) for column in written)
     return Rows(
         f"INSERT INTO {_in_statement(table)} ({names}) SELECT {_values(written)} FROM "
@@ -152,6 +158,7 @@ def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
 
 
 def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
+    """Delete the rows whose last change is a delete."""
     return Rows(
         f"{_last(rows, written, merge)} DELETE FROM {_in_statement(table)} AS target USING last "
         f"WHERE {_same(merge)} AND {_DELETED}",
@@ -160,6 +167,7 @@ def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
 
 
 def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> list[Rows]:
+    """Upsert the last row of each key, except deletes."""
     names = ", ".join(quoted(column.name) for column in written)
     keys = ", ".join(quoted(name) for name in merge.key)
     # Where there is nothing but a key, that: DO NOTHING would leave the row another batch's, and

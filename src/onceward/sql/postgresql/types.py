@@ -91,6 +91,7 @@ _TYPE = re.compile(
 
 
 def staged(name: str, kind: DataType) -> str:
+    """Return the type by which a column of a frame is staged."""
     if isinstance(kind, DecimalType):
         return f"numeric({kind.precision},{kind.scale})"
     if isinstance(kind, ArrayType) and not isinstance(kind.elementType, ArrayType):
@@ -107,6 +108,7 @@ def staged(name: str, kind: DataType) -> str:
 
 
 def fitting(name: str, staged: str, column: Column, table: Table) -> Written:
+    """See :data:`onceward.sql.sink.columns.Fitting`."""
     if column.generated:
         raise generated_error(table.name, name)
     base, mods, array = parsed(column.type)
