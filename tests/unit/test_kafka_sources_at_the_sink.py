@@ -352,20 +352,26 @@ def test_what_spark_takes_for_lost_is_looked_for_at_the_leader(
 
 @pytest.mark.parametrize(
     ("latest", "refused"),
-    [(100, False), (199, False), (200, True), (300, True), (None, True)],
+    [
+        (100, None),
+        (199, None),
+        (200, SourceDataLost),
+        (300, SourceDataLost),
+        (None, BrokerUnreachable),
+    ],
 )
 def test_a_batch_that_goes_back_is_refused_unless_the_logs_end_was_lost(
-    latest: int | None, refused: bool
+    latest: int | None, refused: type[OncewardError] | None
 ) -> None:
     client: Any = Brokers(0, latest or 0)
     client.away |= {2} if latest is None else set()
     identity = KafkaSourceIdentity(lambda source: client)
     running = batch(1, HERE, start=200, end=100)
-    if refused:
-        with raises(SourceDataLost, "from offset 200 to 100", "offsets/1"):
-            identity.check_new_parts(running)
+    if refused is None:
+        identity.must_not_go_back(running)
     else:
-        identity.check_new_parts(running)
+        with raises(refused, "200"):
+            identity.must_not_go_back(running)
 
 
 def test_a_topic_that_was_created_again_is_named_as_such() -> None:
@@ -374,7 +380,7 @@ def test_a_topic_that_was_created_again_is_named_as_such() -> None:
     back, on = batch(1, HERE, start=200, end=100), batch(1, HERE, start=100, end=200)
     identity.start(back, None)
     client.topic_ids = lambda topics: dict.fromkeys(topics, "another-id")
-    for look in (lambda: identity.check_new_parts(back), lambda: identity.explain(LOST, on)):
+    for look in (lambda: identity.must_not_go_back(back), lambda: identity.explain(LOST, on)):
         with pytest.raises(SourceTopicReplaced):
             look()
     client.bounds[-1] = 500
@@ -387,8 +393,11 @@ def test_a_loss_of_another_source_stays_what_it_is() -> None:
     identity = KafkaSourceIdentity(lambda source: client)
     running = batch(1, HERE, start=100, end=200)
     purged = BinlogPurged("the server has removed mysql-bin.000007", next_step="snapshot")
-    static = SourceDataLost("gone: {prices-0=3}", next_step="retention", details=LOST.details)
-    for lost in (purged, static):
+    static, longer, another = (
+        SourceDataLost(f"gone: {{{name}=3}}", next_step="retention", details=LOST.details)
+        for name in ("prices-0", "old-orders-0", "orders-01")
+    )
+    for lost in (purged, static, longer, another):
         assert identity.explain(lost, running) is lost
     nothing_read = batch(1, HERE, start=200, end=200)
     assert identity.explain(LOST, nothing_read) is LOST

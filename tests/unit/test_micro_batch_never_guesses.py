@@ -1264,3 +1264,16 @@ def test_what_spark_takes_for_lost_may_only_have_been_asked_of_the_wrong_broker(
     target = MemoryTarget(write=[lost])
     with pytest.raises(SourceDataLost):
         batches(target, identity=UnknownIdentity()).process(write(Frame()), running(0))
+
+
+def test_a_source_that_goes_back_may_do_so_where_somebody_has_decided_it() -> None:
+    class Back(UnknownIdentity):
+        def must_not_go_back(self, running: RunningBatch) -> None:
+            raise SourceDataLost("it goes back", next_step='start once with resume="adopt"')
+
+    target = MemoryTarget()
+    with pytest.raises(SourceDataLost):
+        batches(target, identity=Back()).process(write(Frame()), running(0))
+    assert target.output == []
+    batches(target, identity=Back(), resume="adopt").process(write(Frame()), running(0))
+    assert_once(target, 0)

@@ -166,20 +166,52 @@ def test_a_request_that_is_answered_too_late_goes_in_smaller_ones():
     made(rows)
     bulk = [body for _, path, body, _ in made._pool.asked if "/_bulk" in path]
     assert [body.count(b"_id") for body in bulk] == [20, *sent]
-    for number, tries in ((1, 1), (20, 2)):
+    for number, tries in ((1, 1), (20_000, 4)):
+        rows = [upsert(f"{row:05}") for row in range(number)]
         made._pool.asked.clear()
-        made._pool.answers = [late, late, late]
+        made._pool.answers = [late] * 9
         with pytest.raises(NotTaken, match="no answer within 30 s"):
-            made(rows[:number])
+            made(rows)
         assert len(made._pool.asked) == tries, "a server that stands still is not waited for long"
         made._request_bytes = made._most_bytes
+
+
+def test_a_slow_server_takes_a_chunk_however_often_a_request_is_late():
+    """Between late ones are some that are answered."""
+
+    class Slow(Answering):
+        def urlopen(self, method: str, path: str, body: bytes | None, **more: Any) -> Any:
+            if "_bulk" in path:
+                rows = len(keys(body))
+                late = urllib3.exceptions.ReadTimeoutError(urllib3.HTTPConnectionPool("x"), "", "")
+                self.answers = [(0, late) if rows > 30 else items(*[(201, None)] * rows)]
+                self.taken += 0 if rows > 30 else rows
+            return super().urlopen(method, path, body, **more)
+
+        taken = 0
+
+    made = writer()
+    made._pool = Slow()
+    made([upsert(f"{row:04}") for row in range(1_000)])
+    assert made._pool.taken == 1_000
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_row_of_an_index_that_was_not_there_is_in_it_afterwards(is_made: bool):
+    """A pipeline of its template may move it."""
+    settings = (200, {"people": {"settings": {"index.uuid": "u"}}}) if is_made else (404, {})
+    made = writer(items((201, None)), (404, {}), settings, looked_at=False)
+    made._found = opensearch_writer._Index("people", None, is_alias=False)
+    made._pool.index, made._pool.then = "people-of-today", settings
+    with raises(DeliveryRefused, "has written it to people-of-today"):
+        made([upsert("a")])
 
 
 def test_an_index_that_is_made_as_an_alias_after_the_check_is_taken():
     """By an administrator, say: nothing was there to compare with."""
     settings = (200, {"people-1": {"settings": {"index.uuid": "u"}}})
     alias = (200, {"people-1": {"aliases": {"people": {}}}})
-    made = writer(items((201, None)), settings, alias, settings, looked_at=False)
+    made = writer(items((201, None)), alias, settings, looked_at=False)
     made._found = opensearch_writer._Index("people", None, is_alias=False)
     made._pool.index, made._pool.then = "people-1", settings
     made([upsert("a")])

@@ -55,6 +55,17 @@ rows in each. Batches count from 1 there, so that no version is as small as thos
 counts by itself.
 """
 
+# The server waits for a shard that is missing for as long, and then says so (its default, 1m, is
+# more than we wait).
+ANSWER = "timeout=20s&filter_path=errors," + ",".join(
+    f"items.*.{name}" for name in ("status", "error", "result", "_index", "_id")
+)
+# What every index has, and what one has whose alias a policy moves on (OpenSearch's ISM,
+# Elasticsearch's ILM).
+ASKED_OF_AN_INDEX = (
+    "index.uuid,index.plugins.index_state_management.rollover_alias,index.lifecycle.rollover_alias"
+)
+
 
 class NotTaken(Exception):
     """Not now. It is asked again."""

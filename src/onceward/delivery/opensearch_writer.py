@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from onceward.delivery.opensearch_answers import (
+    ANSWER,
+    ASKED_OF_AN_INDEX,
     CONFLICT,
     MAPPING,
     OF_THE_INDEX,
@@ -63,16 +65,6 @@ log = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 30.0
 # A server takes 100 MB (http.max_content_length), 5 to 15 are advised; a proxy may take 1 MB
 _REQUEST_BYTES = 5_000_000
-# The server waits for a shard that is missing for as long, and then says so (its default, 1m, is
-# more than we wait).
-_ANSWER = "timeout=20s&filter_path=errors," + ",".join(
-    f"items.*.{name}" for name in ("status", "error", "result", "_index", "_id")
-)
-# What every index has, and what one has whose alias a policy moves on (OpenSearch's ISM,
-# Elasticsearch's ILM).
-_ASKED_OF_AN_INDEX = (
-    "index.uuid,index.plugins.index_state_management.rollover_alias,index.lifecycle.rollover_alias"
-)
 _AT_CONFLICT = re.compile(r"current version \[(\d+)\] is higher than the one provided \[\d+\]\Z")
 
 
@@ -111,6 +103,8 @@ class OpenSearchWriter(UpsertWriter):
     """What the server, and a proxy before it, takes in a request, as far as known."""
     _request_bytes: int = field(default=_REQUEST_BYTES, init=False, repr=False, compare=False)
     """What they answer in time: less where they were too slow, and growing."""
+    _late: int = field(default=0, init=False, repr=False, compare=False)
+    """So many requests in a row were not answered in time."""
     _found: _Index | None = field(default=None, init=False, repr=False, compare=False)
     """What :attr:`index` leads to, once it was looked at. It is looked at again behind each
     chunk.
@@ -123,12 +117,19 @@ class OpenSearchWriter(UpsertWriter):
         index = self._checked()
         wrong: list[DeliveryRefused] = []
         later: list[str] = []
+        went: dict[str, Upsert] = {}
         # An alias, so that nothing makes an index that was deleted meanwhile
-        path = f"/{self._path}/_bulk?{_ANSWER}" + "&require_alias=true" * index.is_alias
+        path = f"/{self._path}/_bulk?{ANSWER}" + "&require_alias=true" * index.is_alias
         for part in self._requests(upserts):
             for rows, answers in self._send(path, part):
-                self._judge(rows, answers, index, wrong, later)
+                self._judge(rows, answers, index, wrong, later, went)
         self._must_be_the_same(index)
+        if index.uuid is None:
+            # Nothing was there to compare with
+            now = None if self._found is None or self._found.uuid is None else self._found.name
+            for name in went.keys() - {now}:
+                text = f"an ingest pipeline of the index has written it to {name}"
+                wrong.append(refused(went[name].key, text, PIPELINE))
         if wrong:
             raise first_error(wrong)
         if later:
@@ -175,8 +176,7 @@ class OpenSearchWriter(UpsertWriter):
         )
 
     def describe(self, setting: str) -> tuple[str, str | None]:
-        """Return the one index behind the name, and what a setting of it is; None: there is no
-        index yet.
+        """Return the one index behind the name, and a setting of it; None: there is none yet.
 
         :raises ConfigurationError: the name leads to several.
         """
@@ -210,14 +210,12 @@ class OpenSearchWriter(UpsertWriter):
         if rows:
             yield _Request(rows, b"".join(lines))
 
-    def _send(
-        self, path: str, part: _Request, *, was_slow: bool = False
-    ) -> Iterator[tuple[list[Upsert], dict[str, Any]]]:
+    def _send(self, path: str, part: _Request) -> Iterator[tuple[list[Upsert], dict[str, Any]]]:
         """Send a request, in smaller ones where it is more than the server or a proxy takes, or
         answers in time, and yield the answers.
 
-        :param was_slow: a larger request was not answered in time.
-        :raises NotTaken: it is one row, or the second time that there is no answer.
+        :raises NotTaken: it is one row, or there was no answer so often in a row that the server
+            stands still.
         """
         is_one, size = len(part.upserts) == 1, len(part.body)
         try:
@@ -233,16 +231,18 @@ class OpenSearchWriter(UpsertWriter):
         except TooSlow as slow:
             # It may work on each row, or stand still: the next try begins with fewer.
             self._request_bytes = max(1, size // 10)
-            if is_one or was_slow:
+            self._late += 1
+            if is_one or self._late * _TIMEOUT_SECONDS >= self.answer_s:
+                self._late = 0
                 raise
-            was_slow = True
             log.warning("%d rows in smaller requests: %s", len(part.upserts), slow)
         else:
+            self._late = 0
             self._request_bytes = min(self._most_bytes, 2 * self._request_bytes)
             yield part.upserts, answers
             return
         for smaller in self._requests(part.upserts):
-            yield from self._send(path, smaller, was_slow=was_slow)
+            yield from self._send(path, smaller)
 
     def _lines(self, upsert: Upsert) -> bytes:
         version = version_number(upsert, self.by_column)
@@ -266,8 +266,11 @@ class OpenSearchWriter(UpsertWriter):
         index: _Index,
         wrong: list[DeliveryRefused],
         later: list[str],
+        went: dict[str, Upsert],
     ) -> None:
-        """Sort answers: ``wrong`` can never be written, ``later`` may be taken yet."""
+        """Sort answers: ``wrong`` can never be written, ``later`` may be taken yet; ``went``: a row
+        of each index that took some.
+        """
         items = answers.get("items")
         if not isinstance(items, list) or len(items) != len(upserts):
             raise NotTaken(
@@ -278,7 +281,8 @@ class OpenSearchWriter(UpsertWriter):
             status, error = answer["status"], answer.get("error")
             if error is None and (status < 300 or (status == 404 and upsert.row is None)):
                 # 404: there was nothing to delete, and the version is kept all the same
-                # Of an index that was not there, :meth:`_must_be_the_same` says where it went
+                if upsert.row is not None:
+                    went[str(answer.get("_index"))] = upsert
                 name = None if index.uuid is None else index.name
                 stray = elsewhere(answer, name, upsert)
                 if stray:
@@ -358,7 +362,7 @@ class OpenSearchWriter(UpsertWriter):
     def _settings(self) -> dict[str, Any]:
         """Return by index what is asked of each that the name leads to."""
         return self._asked(
-            "GET", f"/{self._path}/_settings/{_ASKED_OF_AN_INDEX}?flat_settings=true", missing={}
+            "GET", f"/{self._path}/_settings/{ASKED_OF_AN_INDEX}?flat_settings=true", missing={}
         )
 
     def _must_keep_versions_of_deletes(self, seconds: int) -> None:

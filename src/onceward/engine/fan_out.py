@@ -42,8 +42,6 @@ from onceward.ids import AttemptId
 from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Computation, Shuffles
 
-"""In an output's data, of a target that is done before others are."""
-
 log = logging.getLogger(__name__)
 
 

@@ -249,6 +249,12 @@ class MicroBatches:
         # Not among the attempts: what is decided is never tried again
         self._publish(running)
 
+    def _check_sources(self, identity: SourceIdentity, running: RunningBatch) -> None:
+        # Whoever adopts a ledger has decided that it may go back
+        if self._policy.resume != "adopt":
+            identity.must_not_go_back(running)
+        identity.check_new_parts(running)
+
     @contextmanager
     def _explaining_losses(self, running: RunningBatch) -> Iterator[None]:
         """Ask the source what became of records that Spark takes for lost."""
@@ -269,7 +275,7 @@ class MicroBatches:
     ) -> LedgerRecord:
         """Try once: the batch is decided when it returns, aborted or fenced when it raises."""
         assert self._identity is not None  # noqa: S101 — the batch was admitted
-        self._identity.check_new_parts(running)
+        self._check_sources(self._identity, running)
         attempt = self._target.begin(self._newest, running)
         # For whatever is logged from here on
         events.batch_ids()["epoch"] = attempt.id.number

@@ -36,6 +36,13 @@ class SourceIdentity(Protocol):
         :raises AdmissionRefused: as :meth:`identify`.
         """
 
+    def must_not_go_back(self, running: RunningBatch) -> None:
+        """Check that no source goes back behind what was read. Called before each attempt, unless
+        somebody has decided that it may.
+
+        :raises SourceDataLost: one does, and its records may still be there.
+        """
+
     def identify(self, running: RunningBatch) -> tuple[Any, ...]:
         """Return for each source what tells it from others (JSON; None: unknown). Called after the
         batch was read.
@@ -56,6 +63,9 @@ class UnknownIdentity:
         """Remember nothing."""
 
     def check_new_parts(self, running: RunningBatch) -> None:
+        """Check nothing."""
+
+    def must_not_go_back(self, running: RunningBatch) -> None:
         """Check nothing."""
 
     def identify(self, running: RunningBatch) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ there, or take the missing ones for lost.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -104,8 +105,6 @@ class KafkaSourceIdentity:
         # 3. Identified only now, the ledger would name the second topic, with the offsets of the
         #    first.
         for source in running.kafka_sources:
-            self._must_not_go_back(source, running)
-        for source in running.kafka_sources:
             if (
                 source_topics(running.sources[source.index])
                 - self._known.get(source.index, {}).keys()
@@ -154,7 +153,11 @@ class KafkaSourceIdentity:
         read: dict[TopicPartition, tuple[int, int]] = {}
         for source in running.kafka_sources:
             ranges = _ranges(running.sources[source.index])
-            if not any(each.topic in lost.message for each in ranges):
+            # Of a static frame, say, that is read beside it
+            if not any(
+                re.search(rf"(?<![\w.-]){re.escape(str(each))}(?!\d)", lost.message)
+                for each in ranges
+            ):
                 continue
             read |= ranges
             bounds = self._bounds(source, ranges)
@@ -163,12 +166,7 @@ class KafkaSourceIdentity:
                     return lost
                 log = bounds[each]
                 if log is None:
-                    return BrokerUnreachable(
-                        f"the leader of {each} cannot be asked whether records of {running.batch} "
-                        f"are lost, as Spark takes them to be: {lost.message}",
-                        next_step="nothing; the batch runs again. If it repeats, see that the "
-                        "partition has a leader",
-                    )
+                    return _no_leader(each, running, lost.message)
                 if start < log[0]:
                     return lost
                 if log[1] < end:
@@ -187,27 +185,24 @@ class KafkaSourceIdentity:
             "cut off from the controllers",
         )
 
-    def _must_not_go_back(self, source: KafkaSource, running: RunningBatch) -> None:
-        """Refuse a batch that ends before it starts, unless the log's end was lost.
+    def must_not_go_back(self, running: RunningBatch) -> None:
+        """Refuse a batch that ends before it starts, unless the log ends there as well.
 
         Spark logs such an end when a broker that no longer leads has told it, and with
         ``failOnDataLoss=false`` it goes on from there: records would be written once more.
+
+        :raises SourceDataLost: it may be so.
         """
-        ranges = _ranges(running.sources[source.index])
-        back = {each: start for each, (start, end) in ranges.items() if end < start}
-        if back:
-            self.identify(running)
-        for each, log in self._bounds(source, back).items() if back else ():
-            if log is None or log[1] >= back[each]:
-                has = "cannot be asked" if log is None else f"has records up to {log[1]}"
-                raise SourceDataLost(
-                    f"{running.batch} goes back in {each}, from offset {back[each]} to "
-                    f"{ranges[each][1]}, and its leader {has}: Spark was told an end by a broker "
-                    "that no longer leads it. Going on from there would write records again",
-                    next_step=f"remove the file offsets/{running.batch.batch_id} from the query's "
-                    "checkpoint (nothing of that batch is written), and start the query again: "
-                    "Spark asks for the end anew",
-                )
+        for source in running.kafka_sources:
+            ranges = _ranges(running.sources[source.index])
+            back = {each: start for each, (start, end) in ranges.items() if end < start}
+            if back:
+                self.identify(running)
+            for each, log in self._bounds(source, back).items() if back else ():
+                if log is None:
+                    raise _no_leader(each, running, f"it goes back from offset {back[each]}")
+                if log[1] >= back[each]:
+                    raise _goes_back(each, running, (*ranges[each], log[1]))
 
     def _bounds(
         self, source: KafkaSource, partitions: Iterable[TopicPartition]
@@ -251,6 +246,31 @@ def _ranges(source: SourceRange) -> dict[TopicPartition, tuple[int, int]]:
         for number, end in partitions.items()
         if (start := starts.get(topic, {}).get(number, 0)) != end
     }
+
+
+def _no_leader(partition: TopicPartition, running: RunningBatch, why: str) -> BrokerUnreachable:
+    return BrokerUnreachable(
+        f"the leader of {partition} cannot be asked what it has of {running.batch}: {why}",
+        next_step="nothing; the batch runs again. If it repeats, see that the partition has a "
+        "leader",
+    )
+
+
+def _goes_back(
+    partition: TopicPartition, running: RunningBatch, offsets: tuple[int, int, int]
+) -> SourceDataLost:
+    start, end, latest = offsets
+    return SourceDataLost(
+        f"{running.batch} goes back in {partition}, from offset {start} to {end}, and its leader "
+        f"has records up to {latest}. Either a broker that no longer leads it has told Spark an "
+        "end: then records would be written again. Or its end was lost, by an unclean leader "
+        "election, and the log has grown since",
+        next_step="look for an unclean election in the brokers' logs. Without one, remove the "
+        f"file offsets/{running.batch.batch_id} from the query's checkpoint (nothing of that "
+        "batch is written), and start the query again: Spark asks for the end anew. After one, "
+        'start once with resume="adopt" of the sink and '
+        'kafka_source(spark_options={"failOnDataLoss": False}): it goes on at the new end',
+    )
 
 
 def _cut_off(partition: TopicPartition, end: int, latest: int) -> SourceDataLost:

@@ -242,9 +242,9 @@ def _lost_input(causes: Sequence[Thrown]) -> OncewardError | None:
             f"the end of the source's log went back, as Spark was told: {where}. A broker that no "
             "longer leads it was asked, or its end was lost (an unclean leader election, a topic "
             "that was created again)",
-            next_step="ask for the end (kafka-get-offsets). If the records are there, remove the "
+            next_step="look for an unclean election in the brokers' logs. Without one, remove the "
             "newest file of offsets/ in the query's checkpoint, of whose batch nothing is "
-            "written, and start the query again. If they are gone, start once with "
+            "written, and start the query again. After one, start once with "
             'kafka_source(spark_options={"failOnDataLoss": False})',
             details={"condition": lost.condition},
         )
