@@ -25,6 +25,7 @@ from onceward.errors import (
     OncewardError,
     PartitionMissing,
     RecordTooLarge,
+    ServerMisconfigured,
     TopicMissing,
     TransactionTimeoutTooLarge,
     UnknownOption,
@@ -296,7 +297,7 @@ def test_a_transaction_timeout_above_the_brokers_maximum_names_both_settings(
 def test_a_ledger_topic_that_forgets_is_refused(pipeline: Pipeline):
     pipeline.ledger_topic = pipeline.topic(1, cleanup_policy="delete")
     error = refused_and_invisible(pipeline, "'v' AS value")
-    assert type(error) is ConfigurationError
+    assert type(error) is ServerMisconfigured
     assert pipeline.ledger_topic in error.message
     assert "cleanup.policy=compact" in error.next_step
 

@@ -125,7 +125,6 @@ class OpenSearchWriter(UpsertWriter):
                 self._judge(rows, answers, index, wrong, later, went)
         self._must_be_the_same(index)
         if index.uuid is None:
-            # Nothing was there to compare with
             now = None if self._found is None or self._found.uuid is None else self._found.name
             for name in went.keys() - {now}:
                 text = f"an ingest pipeline of the index has written it to {name}"
@@ -337,13 +336,14 @@ class OpenSearchWriter(UpsertWriter):
             for one in found.values()
             for value in one.get("settings", {}).values()
         )
+        own = f", index={names[-1]!r} say" if names and names[-1][0] != "." else ""
         if len(names) > 1 or is_rolled or (names and not behind and names != [self.index]):
             raise ConfigurationError(
                 f"index={self.index!r} of OpenSearch leads to {', '.join(names)}, and may lead to "
                 "another index later (a rollover): a key that is written again would be there "
                 "twice, and what is deleted would come back",
-                next_step="for a new pipeline, pass an index of its own. Where a batch is decided "
-                "already, let the name lead to one index (take a rollover policy off it, add the "
+                next_step=f"for a new pipeline, pass an index of its own{own}. Where a batch is "
+                "decided already, let the name lead to one index (take a rollover policy off it, add the "
                 "alias anew without is_write_index; of a data stream that this sink has made, by "
                 "a template that matches its name, remove both), and start the query again",
                 details={"index": self.index, "leads_to": names},
