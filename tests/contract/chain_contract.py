@@ -56,6 +56,12 @@ def append(
     return made
 
 
+def delivered(decided: LedgerRecord, chunks: int) -> LedgerRecord:
+    """The record of a batch that is delivered in chunks, with a count of them."""
+    outputs = {"out": Output("write_ahead", 1, 9, {"delivered": chunks})}
+    return replace(decided, outputs=outputs)
+
+
 class ChainContract:
     def test_nothing_is_there_before_the_first_record(self, store: Store) -> None:
         assert store.chain().peek() is None
@@ -263,19 +269,11 @@ class RestoredContract(ChainContract):
         self, store: Store, copy: Callable[[], Callable[[], None]], takeover: str
     ) -> None:
         """Without it rows would be delivered once more."""
-        chain = store.chain()
-        none = {"out": Output("write_ahead", 1, 9, {"delivered": 0})}
-        attempt = chain.begin(chain.take())
-        decided = replace(record(0, attempt, RecordState.DECIDED), outputs=none)
-        chain.append(decided)
-        restore = copy()
+        chain, decided, restore = _in_a_delivery(store, copy)
         if takeover == "is gone, too":
             chain = store.chain()
             chain.take()
-        first, second = (
-            replace(decided, outputs={"out": Output("write_ahead", 1, 9, {"delivered": chunks})})
-            for chunks in (1, 2)
-        )
+        first, second = delivered(decided, 1), delivered(decided, 2)
         chain.progress(first)
         restore()
         known = None
@@ -285,7 +283,7 @@ class RestoredContract(ChainContract):
             known = lost.known
         taken = store.chain().take()
         assert as_far_as_known(taken, known) == second
-        assert as_far_as_known(second, replace(first, state=RecordState.DECIDED)) == second
+        assert as_far_as_known(second, first) == second
         with pytest.raises(LedgerBehind):
             as_far_as_known(taken, replace(second, sequence=7))
 
@@ -293,15 +291,10 @@ class RestoredContract(ChainContract):
         self, store: Store, copy: Callable[[], Callable[[], None]]
     ) -> None:
         """A lost answer of a COMMIT is how a failover mostly shows."""
-        chain = store.chain()
-        none = {"out": Output("write_ahead", 1, 9, {"delivered": 0})}
-        attempt = chain.begin(chain.take())
-        decided = replace(record(0, attempt, RecordState.DECIDED), outputs=none)
-        chain.append(decided)
-        restore = copy()
+        _, decided, restore = _in_a_delivery(store, copy)
         chain = store.chain()
         chain.take()
-        first = replace(decided, outputs={"out": Output("write_ahead", 1, 9, {"delivered": 1})})
+        first = delivered(decided, 1)
         with store.unanswered(chain, False), pytest.raises(CommitInDoubt):
             chain.progress(first)
         restore()
@@ -313,3 +306,15 @@ class RestoredContract(ChainContract):
         else:
             chain.progress(first)
         assert as_far_as_known(store.chain().take(), known) == first
+
+
+def _in_a_delivery(
+    store: Store, copy: Callable[[], Callable[[], None]]
+) -> tuple[Chain, LedgerRecord, Callable[[], None]]:
+    """A chain whose newest batch is decided, of which no chunk is delivered; what puts a copy of
+    then in its place.
+    """
+    chain = store.chain()
+    decided = delivered(record(0, chain.begin(chain.take()), RecordState.DECIDED), 0)
+    chain.append(decided)
+    return chain, decided, copy()

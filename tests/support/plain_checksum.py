@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import crc32c
 
 from onceward.kafka.records.checksum import ContentChecksum, Stretch
+from support.varints import varint
 
 Headers = Sequence[tuple[str, "bytes | None"]]
 
@@ -33,19 +34,9 @@ def checksum_of(
 
 def headers_section(headers: Headers) -> bytes:
     """Return one record's headers in the record format (KIP-82, ``DefaultRecord.writeTo``)."""
-    section = bytearray(_varint(len(headers)))
+    section = bytearray(varint(len(headers)))
     for key, value in headers:
         name = key.encode()
-        section += _varint(len(name)) + name
-        section += _varint(-1) if value is None else _varint(len(value)) + value
+        section += varint(len(name)) + name
+        section += varint(-1) if value is None else varint(len(value)) + value
     return bytes(section)
-
-
-def _varint(value: int) -> bytes:
-    zigzag = (value << 1) ^ (value >> 31)
-    out = bytearray()
-    while zigzag > 0x7F:
-        out.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    out.append(zigzag)
-    return bytes(out)

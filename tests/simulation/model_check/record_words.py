@@ -14,6 +14,7 @@ from onceward.kafka.wire.appends.produce_frame import ProduceFrame
 from onceward.kafka.wire.reads.fetch import fetch_request
 from simulation.model_check.asking import PASSING, Asking
 from simulation.world.kafka.record_bytes import HEADER, HEADER_BYTES, records
+from support.varints import varint
 
 
 class RecordWords(Asking):
@@ -194,20 +195,11 @@ def _fragment(count: int, size: int, key: bytes | None, now_ms: int) -> Fragment
     body = bytearray()
     for delta in range(count):
         value = b"v" * size
-        record = b"\0\0" + _varint(delta)
-        record += _varint(-1) if key is None else _varint(len(key)) + key
-        record += _varint(len(value)) + value + b"\0"
-        body += _varint(len(record)) + record
+        record = b"\0\0" + varint(delta)
+        record += varint(-1) if key is None else varint(len(key)) + key
+        record += varint(len(value)) + value + b"\0"
+        body += varint(len(record)) + record
     return Fragment(bytes(body), count, Codec.NONE, now_ms, now_ms, None)  # type: ignore[arg-type]
-
-
-def _varint(value: int) -> bytes:
-    unsigned = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while unsigned > 0x7F:
-        out.append(unsigned & 0x7F | 0x80)
-        unsigned >>= 7
-    return bytes([*out, unsigned])
 
 
 def _batches(data: bytes) -> list[tuple[bytes, bytes]]:

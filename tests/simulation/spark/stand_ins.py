@@ -26,6 +26,7 @@ from onceward.spark.batch.query import RunningBatch
 from simulation.kernel import current
 from simulation.spark.frames import Frame, Rows, key_of
 from simulation.world import lines, network
+from support.varints import varint
 
 _NO_CHECKSUM = ContentChecksum.EMPTY
 _EMPTY = Stretch(0, 0)
@@ -107,18 +108,8 @@ def one_record(
     without Arrow.
     """
     key, value = columns.key, columns.value
-    body = b"\0\0\0" + _varint(len(key)) + key + _varint(len(value)) + value + b"\0"
-    return [Fragment(_varint(len(body)) + body, 1, Codec.NONE, now_ms, now_ms, _NO_CHECKSUM)]
-
-
-def _varint(number: int) -> bytes:
-    zigzag = number << 1
-    out = bytearray()
-    while zigzag > 0x7F:
-        out.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    out.append(zigzag)
-    return bytes(out)
+    body = b"\0\0\0" + varint(len(key)) + key + varint(len(value)) + value + b"\0"
+    return [Fragment(varint(len(body)) + body, 1, Codec.NONE, now_ms, now_ms, _NO_CHECKSUM)]
 
 
 class _Execution:

@@ -14,6 +14,8 @@ from typing import Any
 
 import crc32c
 
+from support.varints import varint
+
 HEADER = struct.Struct(">qiibIhiqqqhii")
 """Base offset, length, leader epoch, magic, CRC, attributes, last delta, first and last time,
 producer, epoch, sequence, count.
@@ -57,8 +59,8 @@ def marker(
     """A control batch with its one record (``MemoryRecords.withEndTransactionMarker``)."""
     key = struct.pack(">hh", 0, kind)
     value = struct.pack(">hi", 0, coordinator_epoch)
-    record = b"\0\0\0" + _varint(len(key)) + key + _varint(len(value)) + value + b"\0"
-    body = _varint(len(record)) + record
+    record = b"\0\0\0" + varint(len(key)) + key + varint(len(value)) + value + b"\0"
+    body = varint(len(record)) + record
     covered = (
         _COVERED.pack(TRANSACTIONAL | CONTROL, 0, time_ms, time_ms, producer_id, epoch, -1, 1)
         + body
@@ -125,16 +127,6 @@ def rewritten(head: bytes, kept: list[bytes]) -> tuple[bytes, bytes]:
     return _FRONT.pack(
         base, HEADER_BYTES - 12 + len(body), leader_epoch, magic, crc
     ) + covered, body
-
-
-def _varint(value: int) -> bytes:
-    unsigned = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while unsigned > 0x7F:
-        out.append(unsigned & 0x7F | 0x80)
-        unsigned >>= 7
-    out.append(unsigned)
-    return bytes(out)
 
 
 def _read_varint(data: Any, at: int) -> tuple[int, int]:
