@@ -6,7 +6,7 @@ it. Driver only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from typing import Any, ClassVar, Protocol
 from urllib.parse import quote
 
@@ -137,23 +137,12 @@ class Database(ABC):
         """See :meth:`hold`."""
 
 
-_SHOWN = frozenset(
-    {
-        "application_name", "channel_binding", "client_encoding", "connect_timeout", "gssencmode",
-        "hostaddr", "krbsrvname", "load_balance_hosts", "options", "passfile", "require_auth",
-        "service", "ssl_ca", "ssl_cert", "ssl_disabled", "ssl_key", "ssl_verify_cert",
-        "ssl_verify_identity", "sslcert", "sslkey", "sslmode", "sslrootcert",
-        "target_session_attrs",
-    }
-)  # fmt: skip
-"""Options of the drivers that are no secret. Others may be: libpq has four, and each release
-may bring more (PostgreSQL, *Parameter Key Words*).
-"""
-
-
-def url_without_password(scheme: str, parameters: Mapping[str, Any]) -> str:
+def url_without_password(
+    scheme: str, parameters: Mapping[str, Any], options: Container[str]
+) -> str:
     """Return the URL of ``parameters``, as a driver has parsed them: ``user``, ``host`` and
-    ``port`` (both may be several, with commas), ``database``, options; no secret.
+    ``port`` (both may be several, with commas), ``database``, and ``options``, which are those
+    that are known to be no secret.
     """
     hosts = [
         f"[{host}]" if ":" in host else quote(host, safe="")
@@ -163,12 +152,12 @@ def url_without_password(scheme: str, parameters: Mapping[str, Any]) -> str:
     ports = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
     places = [f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True)]
     user = quote(str(parameters.get("user") or ""), safe="")
-    options = "&".join(
+    query = "&".join(
         f"{name}={quote(str(value).lower() if isinstance(value, bool) else str(value))}"
         for name, value in parameters.items()
-        if value is not None and name in _SHOWN
+        if value is not None and name in options
     )
     return (
         f"{scheme}://{user and user + '@'}{','.join(places)}"
-        f"/{quote(str(parameters.get('database') or ''), safe='')}{options and '?' + options}"
+        f"/{quote(str(parameters.get('database') or ''), safe='')}{query and '?' + query}"
     )

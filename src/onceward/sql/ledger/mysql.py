@@ -131,7 +131,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
         )
         """What PyMySQL needs to connect. It may hold a password."""
         self.host = self.parameters["host"]
-        self.address = url_without_password("mysql", self.parameters)
+        self.address = url_without_password("mysql", self.parameters, _OPTIONS)
 
     @property
     def where(self) -> Hashable:

@@ -24,6 +24,16 @@ from onceward.libraries import library
 from onceward.sql.ledger.database import Database, Session, url_without_password
 from onceward.sql.ledger.overdue import Overdue, Patience
 
+_SHOWN = frozenset(
+    {
+        "application_name", "channel_binding", "client_encoding", "connect_timeout", "gssencmode",
+        "hostaddr", "krbsrvname", "load_balance_hosts", "options", "passfile", "require_auth",
+        "service", "sslcert", "sslkey", "sslmode", "sslrootcert", "target_session_attrs",
+    }
+)  # fmt: skip
+"""Options of libpq that are no secret. Four others are, and each release may bring more
+(PostgreSQL, *Parameter Key Words*).
+"""
 _DEFAULTS = {
     "connect_timeout": "30",
     # A server that is gone without a word is noticed in half a minute, not in the quarter of an
@@ -109,7 +119,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
         # Of what libpq has parsed, and not of the URL: it takes more than other parsers do
         names = {"dbname": "database"}
         parsed = {names.get(name, name): value for name, value in found.items()}
-        self.address = url_without_password("postgresql", parsed)
+        self.address = url_without_password("postgresql", parsed, _SHOWN)
         self._options = {**_DEFAULTS, **found, "client_encoding": "UTF8"}
         self.host = self._options.get("host") or "the database"
 

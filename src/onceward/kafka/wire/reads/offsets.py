@@ -93,7 +93,7 @@ def bounds_at_newest_leaders(
     request = metadata_request(sorted({partition.topic for partition in partitions}))
     leaders: dict[TopicPartition, tuple[int, int]] = {}
     for broker in client.brokers():
-        for topic in _answer_of(client, request, broker, "topics"):
+        for topic in _topics_in_answer(client, request, broker):
             for found in topic.partitions:
                 place = TopicPartition(topic.name, found.partition_index)
                 newest = found.leader_epoch, found.leader_id
@@ -103,7 +103,7 @@ def bounds_at_newest_leaders(
         for leader in {leaders[each][1] for each in partitions if each in leaders}:
             led = sorted(each for each in partitions if leaders.get(each, (0, -1))[1] == leader)
             asked_for = _list_offsets_request(led, time_ms, read_committed=False)
-            for topic in _answer_of(client, asked_for, leader, "topics"):
+            for topic in _topics_in_answer(client, asked_for, leader):
                 for found in topic.partitions:
                     if found.error_code == 0:
                         offsets[TopicPartition(topic.name, found.partition_index)] = found.offset
@@ -115,9 +115,9 @@ def bounds_at_newest_leaders(
     }
 
 
-def _answer_of(client: KafkaClient, request: Any, node: int, field: str) -> Sequence[Any]:
+def _topics_in_answer(client: KafkaClient, request: Any, node: int) -> Sequence[Any]:
     try:
-        return list(getattr(client.call(request, node, _ONE_BROKER_MS), field))
+        return list(client.call(request, node, _ONE_BROKER_MS).topics)
     except (ConnectionLost, OncewardError):
         return ()
 
