@@ -133,7 +133,7 @@ class FanOutTarget(Target):
         # The next start may be long after: by then a reader may have taken away what was
         # published, and it would count as lost.
         if not any(
-            _is_published(record.outputs[output])
+            record.outputs[output].is_published
             for output in self._branches
             if output in record.outputs
         ):
@@ -156,7 +156,7 @@ class FanOutTarget(Target):
         return {
             output: branch.own_record(record)
             for output, branch in self._branches.items()
-            if output in prepared and not _is_published(record.outputs[output])
+            if output in prepared and not record.outputs[output].is_published
         }
 
     def confirm(self) -> None:
@@ -329,7 +329,3 @@ class FanOutAttempt(Attempt):
             self._chain.abort()
         else:
             self._atomic.abort()
-
-
-def _is_published(output: Output) -> bool:
-    return bool(output.data.get(PUBLISHED))

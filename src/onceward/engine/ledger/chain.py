@@ -16,12 +16,12 @@ One object is one owner, or would like to be. What all stores owe:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 from onceward import surroundings
-from onceward.engine.ledger.record import DELIVERED, PUBLISHED, LedgerRecord, Output
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import Fenced, LedgerBehind, LedgerOutdated
 from onceward.ids import AttemptId, PipelineId
 
@@ -236,15 +236,14 @@ def as_far_as_known(found: LedgerRecord | None, known: LedgerRecord | None) -> L
     return replace(
         found,
         outputs={
-            name: max(output, known.outputs.get(name, output), key=_how_far)
+            name: max(
+                output,
+                known.outputs.get(name, output),
+                key=lambda one: (one.is_published, one.delivered),
+            )
             for name, output in found.outputs.items()
         },
     )
-
-
-def _how_far(output: Output) -> tuple[bool, int]:
-    data = output.data if isinstance(output.data, Mapping) else {}
-    return bool(data.get(PUBLISHED)), int(data.get(DELIVERED, 0))
 
 
 def cut_off_error(pipeline: PipelineId, where: str, what: str) -> LedgerBehind:

@@ -54,6 +54,16 @@ class Output:
     records: int
     data: Any
 
+    @property
+    def delivered(self) -> int:
+        """How many of its chunks the ledger knows to be taken; 0 where it has none."""
+        return int(self.data.get(DELIVERED, 0)) if isinstance(self.data, Mapping) else 0
+
+    @property
+    def is_published(self) -> bool:
+        """Whether its target in a fan-out has published it."""
+        return isinstance(self.data, Mapping) and bool(self.data.get(PUBLISHED))
+
 
 class FrameWritten(NamedTuple):
     """One frame of a batch: its place (None: settings or rows say), and its records."""
@@ -123,10 +133,7 @@ class LedgerRecord:
         return (
             self.sequence > 0
             or self.state is RecordState.FINISHED
-            or any(
-                isinstance(output.data, Mapping) and output.data.get(DELIVERED, 0) > 0
-                for output in self.outputs.values()
-            )
+            or any(output.delivered > 0 for output in self.outputs.values())
         )
 
     @property
