@@ -101,12 +101,6 @@ class FanOut(ForeachBatchSink):
             return super()._dead_letters(frame)
         return self._sinks[self._decides]._dead_letters(frame)
 
-    def new_target(self, policy: SinkPolicy | None = None) -> FanOutTarget:
-        """Return the target that the engine drives, as a new process of the pipeline would make
-        it; for contract tests, too."""
-        self._begin_run()
-        return self._new_target(policy or self._policy)
-
     def _new_target(self, policy: SinkPolicy) -> FanOutTarget:
         targets = {name: sink._new_target(policy) for name, sink in self._sinks.items()}
         branches = {

@@ -155,11 +155,6 @@ class TwoPhaseCommitSink(ForeachBatchSink):
 
     # the engine's side
 
-    def new_target(self, policy: SinkPolicy | None = None) -> Target:
-        """Return the target that the engine drives, as a new process of the pipeline would make
-        it; for contract tests, too."""
-        return self._target_of_run(policy or self._policy)
-
     def _new_target(self, policy: SinkPolicy) -> Target:
         return TwoPhaseTarget(
             self,

@@ -130,15 +130,10 @@ class FileSink(ForeachBatchSink):
         at = self.settings.ledger.where
         super().__init__(self.settings.policy, ledger=at, settings=self.settings)
 
-    def new_target(self, policy: SinkPolicy | None = None) -> FileTarget:
-        """Return the target that the engine drives, as a new process of the pipeline would make
-        it; for contract tests, too."""
-        settings = self.settings if policy is None else replace(self.settings, policy=policy)
+    def _new_target(self, policy: SinkPolicy) -> FileTarget:
+        settings = replace(self.settings, policy=policy)
         publisher = Publisher(settings, ledger_is_beside=self._ledger_is_beside)
         return FileTarget(settings, publisher)
-
-    def _new_target(self, policy: SinkPolicy) -> FileTarget:
-        return self.new_target(policy)
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         must_be_a_frame(frame)

@@ -33,15 +33,8 @@ class _LakeSink(ForeachBatchSink):
         self.writes_to = writes_to
         super().__init__(settings.policy, ledger=settings.ledger.where, settings=settings)
 
-    def new_target(self, policy: SinkPolicy | None = None) -> LakeTarget:
-        """Return the target that the engine drives, as a new process of the pipeline would make
-        it; for contract tests, too."""
-        return self._build_target(
-            self.settings if policy is None else replace(self.settings, policy=policy)
-        )
-
     def _new_target(self, policy: SinkPolicy) -> LakeTarget:
-        return self.new_target(policy)
+        return self._build_target(replace(self.settings, policy=policy))
 
     @abstractmethod
     def _build_target(self, settings: LakeSettings) -> LakeTarget:

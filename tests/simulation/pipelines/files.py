@@ -57,8 +57,8 @@ FAULTS = {
 class Sink(ow.FileSink):
     """Somebody removes files below the path before they are published."""
 
-    def new_target(self, policy: Any = None) -> FileTarget:
-        target = super().new_target(policy)
+    def _new_target(self, policy: Any) -> FileTarget:
+        target = super()._new_target(policy)
         finish, publisher = target.finish, target._publisher
         prepare = publisher.prepare
 

@@ -77,16 +77,24 @@ class ForeachBatchSink(ABC):
         self._policy = policy
         self._where = (ledger, policy.pipeline)
         self._built_with = settings
-        self._runs = SinkRuns(policy, settings, self._target_of_run)
+        self._runs = SinkRuns(policy, settings, self.new_target)
         self._checked_run = ""
 
     def __getstate__(self) -> Any:
         """Refuse to be sent to tasks, as ``writeStream.foreach`` would."""
         raise passed_wrongly(TO_FOREACH, type(self).__name__)
 
+    def new_target(self, policy: SinkPolicy | None = None) -> Target:
+        """Return the target of a new run, as the engine drives it; for contract tests, too."""
+        self._begin_run()
+        return self._new_target(policy or self._policy)
+
+    def _begin_run(self) -> None:  # noqa: B027 — most sinks are as they were built
+        """Note what is to hold for the run that begins."""
+
     @abstractmethod
     def _new_target(self, policy: SinkPolicy) -> Target:
-        """Return a fresh target for a new run of the query, which goes by ``policy``."""
+        """Return a fresh target, which goes by ``policy``: of a run, or of who only looks."""
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         """Return the write of a frame, if it can be written. Called as it is handed over."""
@@ -188,13 +196,6 @@ class ForeachBatchSink(ABC):
             step.before_batch()
         asides = [step for step in steps if step.sets_aside]
         return [self._dead_letters(decoding.take_dead_letters(frame, step)) for step in asides]
-
-    def _begin_run(self) -> None:  # noqa: B027 — most sinks are as they were built
-        """Note what is to hold for the run that begins."""
-
-    def _target_of_run(self, policy: SinkPolicy) -> Target:
-        self._begin_run()
-        return self._new_target(policy)
 
     def newest_record(self) -> LedgerRecord | None:
         """Return the ledger's newest record, disturbing no copy; None: there is none, or it is not
