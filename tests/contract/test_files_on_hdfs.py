@@ -14,7 +14,8 @@ from file_kits import FileKit
 from pyspark.errors import AnalysisException
 
 import onceward as ow
-from onceward.errors import TargetUnreachable
+from onceward.errors import TargetUnreachable, UnsupportedQuery
+from onceward.spark.batch.refused_modes import FILE_MANAGER
 from onceward.spark.files.file_system import HadoopFiles, files_at
 from onceward_testing.sink_contract import TwoPhaseContract, TwoPhaseKit, batch
 from support.local_hdfs import LocalHdfs
@@ -126,3 +127,28 @@ def test_what_is_kept_once_is_never_replaced(files: HadoopFiles, monkeypatch: py
     monkeypatch.setattr(HadoopFiles, "move", later)
     assert files.put_if_absent("full/two", "ours") == "the other's: größe"
     assert files.names("full") == [".part.crc", "_hidden", "deep", "one", "two"]
+
+
+def test_a_checkpoint_there_is_not_written_as_on_a_local_disk(
+    spark: Any, hdfs: LocalHdfs, tmp_path: Path
+):
+    """The session of the tests has ``local_disk``; here a rename does not replace a file."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"value": "a"}\n')
+    ledger = ow.FolderLedger(tmp_path / "ledger")
+    sink = ow.FileSink(path=f"{tmp_path}/out", pipeline_id="p", ledger=ledger, format="json")
+
+    def run() -> None:
+        rows = spark.readStream.schema("value string").json(f"{tmp_path}/in")
+        writer = rows.writeStream.option("checkpointLocation", f"{hdfs.url}/{tmp_path.name}/c")
+        ow.wait(writer.trigger(availableNow=True).foreachBatch(sink).start())
+
+    with pytest.raises(UnsupportedQuery, match="checkpointFileManagerClass"):
+        run()
+    setting = spark.conf.get(FILE_MANAGER)
+    spark.conf.unset(FILE_MANAGER)  # as it says
+    try:
+        run()
+    finally:
+        spark.conf.set(FILE_MANAGER, setting)
+    assert [row.value for row in spark.read.json(f"{tmp_path}/out").collect()] == ["a"]
