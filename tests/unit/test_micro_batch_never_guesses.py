@@ -18,8 +18,9 @@ import pytest
 
 from onceward import events
 from onceward.engine import micro_batch
+from onceward.engine.calls import journal as journal_module
 from onceward.engine.calls import replay as replay_module
-from onceward.engine.calls.journal import FailedCall, FailureKind, Journal
+from onceward.engine.calls.journal import CallMemory, FailedCall, FailureKind, Journal
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.record import FrameWritten, LedgerRecord, Output, RecordState
 from onceward.engine.micro_batch import MicroBatches
@@ -1009,6 +1010,20 @@ def test_a_copy_that_was_overtaken_stops_no_heir(kind: FailureKind):
     heir.process(write(Frame()), running(1, run="heir"))
     go(target, files, 2, "next")
     assert_once(target, 0, 1, 2)
+
+
+def test_a_copy_that_is_fenced_in_a_replay_stops_no_heir(monkeypatch: pytest.MonkeyPatch):
+    """Its heir has run the batch again and settled it, and died before the next one."""
+    monkeypatch.setattr(journal_module, "failed_call", lambda _, number: (number, False))
+    target, files = MemoryTarget(), Files()
+    go(target, files, 0, "older")
+    replaying = CallMemory(closed_at=BatchId(QUERY, 0), was_replay=True, journal=files.of("older"))
+    failure = Frame(), 0, Fenced("a newer copy", next_step="stop one"), None, PipelineId("p")
+    replaying.fail(failure[2])
+    replaying.record_failure(*failure, "older")
+    assert replaying.fenced
+    go(target, files, 1, "next")
+    assert_once(target, 0, 1)
 
 
 @pytest.mark.parametrize(

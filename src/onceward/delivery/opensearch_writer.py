@@ -267,8 +267,8 @@ class OpenSearchWriter(UpsertWriter):
         later: list[str],
         went: dict[str, Upsert],
     ) -> None:
-        """Sort answers: ``wrong`` can never be written, ``later`` may be taken yet; ``went``: a row
-        of each index that took some.
+        """Sort answers: ``wrong`` is never written, ``later`` may be taken yet; ``went``: a row of
+        each index that took some.
         """
         items = answers.get("items")
         if not isinstance(items, list) or len(items) != len(upserts):
@@ -343,9 +343,9 @@ class OpenSearchWriter(UpsertWriter):
                 "another index later (a rollover): a key that is written again would be there "
                 "twice, and what is deleted would come back",
                 next_step=f"for a new pipeline, pass an index of its own{own}. Where a batch is "
-                "decided already, let the name lead to one index (take a rollover policy off it, add the "
-                "alias anew without is_write_index; of a data stream that this sink has made, by "
-                "a template that matches its name, remove both), and start the query again",
+                "decided already, let the name lead to one index (take a rollover policy off it, "
+                "add the alias anew without is_write_index; of a data stream that this sink has "
+                "made, by a template that matches its name, remove both), and start the query again",
                 details={"index": self.index, "leads_to": names},
             )
         if any("index_routing" in alias for alias in aliases):

@@ -279,6 +279,11 @@ class CallMemory:
             if replay
             else FailureKind.FAILED
         )
+        # 1. This copy runs a committed batch again, and stands still. 2. A newer one runs it, too,
+        # and Spark notes it. 3. This one wakes up, and is fenced. A file would stop every later
+        # start: those begin behind the batch, and only who runs it again settles it.
+        if kind is FailureKind.REPLAY and isinstance(error, Fenced):
+            return
         journal.add(FailedCall(number, kind, paragraph(error), run_id))
 
     def check_frames(self, running: RunningBatch, writes: Sequence[Write]) -> None:
