@@ -287,6 +287,24 @@ class RestoredContract(ChainContract):
         with pytest.raises(LedgerBehind):
             as_far_as_known(taken, replace(second, sequence=7))
 
+    @pytest.mark.parametrize("looks", ["begin", "append"])
+    def test_an_end_of_publishing_that_is_gone_alone_is_repeated(
+        self, store: Store, copy: Callable[[], Callable[[], None]], looks: str
+    ) -> None:
+        """The newest commit of all is what a standby lacks most often. No batch is missing."""
+        chain, decided, restore = _in_a_delivery(store, copy)
+        finished = replace(delivered(decided, 2), state=RecordState.FINISHED)
+        chain.progress(finished)
+        begun = record(1, chain.begin(finished))
+        restore()
+        with pytest.raises(LedgerOutdated) as lost:
+            {"begin": lambda: chain.begin(finished), "append": lambda: chain.append(begun)}[
+                looks
+            ]()
+        known = as_far_as_known(store.chain().take(), lost.value.known)
+        assert known is not None
+        assert known.outputs == finished.outputs
+
     def test_progress_in_doubt_and_gone_is_not_forgotten(
         self, store: Store, copy: Callable[[], Callable[[], None]]
     ) -> None:

@@ -25,6 +25,7 @@ _KEPT: tuple[Any, ...] = (
     runs._open,
     runs._memories,
     runs._chains,
+    runs._known,
     client._shared,
     kafka_identity._known,
 )

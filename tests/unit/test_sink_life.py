@@ -38,6 +38,7 @@ from onceward.errors import (
     CheckpointUnreachable,
     Fenced,
     InvalidColumn,
+    LedgerBehind,
     LedgerOutdated,
     OncewardError,
     SendFailed,
@@ -189,6 +190,7 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     files.__init__()  # type: ignore[misc]
     runs._memories.clear()  # tests call their runs by the same names
     runs._chains.clear()
+    runs._known.clear()
     ended.clear()
     stopped.clear()
     sink = Sink()
@@ -653,6 +655,30 @@ def test_an_outdated_ledger_makes_it_begin_anew(
     seen.clear()
     with pytest.raises(LedgerOutdated):
         call(sink, "run-2/q", 4)
+
+
+@pytest.mark.parametrize("computes_once", [False, True], ids=["one attempt", "computes once"])
+def test_what_a_run_knew_of_its_ledger_is_kept_for_the_next_run(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, computes_once: bool
+) -> None:
+    """A supervisor starts it in this process. Once it was named, whoever restored goes on."""
+    monkeypatch.setattr(Running, "computes_once", computes_once)
+    outdated = LedgerOutdated("put back", next_step="nothing")
+    outdated.known = known_record(3)
+    known: list[Any] = []
+    ends = [outdated, LedgerBehind("put back", next_step="restore it"), None, None]
+
+    def process(self: Batches, writes: Any, running: Running) -> None:
+        known.append(self.known)
+        if (error := ends.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(Batches, "process", process)
+    patient = Sink(attempts=3 if computes_once else 1)
+    for run in range(3):
+        with contextlib.suppress(OncewardError):
+            call(patient, f"run-{run}/q", 4)
+    assert known == [None, known_record(3), None]
 
 
 @pytest.mark.parametrize("failed_before", [False, True])

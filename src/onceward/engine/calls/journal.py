@@ -208,8 +208,7 @@ class CallMemory:
     batch was a replay. ``is_logged``: the last call failed, and the log says so.
     ``failed_frames``: the batch of the call that failed last, and its frames,
     until a call succeeds; ``error``: its error, for ``error_of``. ``fenced``: a newer copy of the
-    pipeline has taken over, for good. ``known``: the newest record of an owner that has lost the
-    ledger.
+    pipeline has taken over, for good.
     """
 
     committed: int | None = None
@@ -219,13 +218,12 @@ class CallMemory:
     error: OncewardError | None = None
     is_logged: bool = False
     fenced: str = ""
-    known: LedgerRecord | None = None
     journal: Journal | None = None
 
     def succeed(self, batch: BatchId) -> None:
         """Note that ``batch`` is committed: a second call for it is none that tries again."""
         self.committed = batch.batch_id
-        self.closed_at = self.failed_frames = self.known = None
+        self.closed_at = self.failed_frames = None
 
     def fail(self, error: BaseException) -> None:
         """Note the error of a call."""

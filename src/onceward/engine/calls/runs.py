@@ -21,9 +21,19 @@ from typing import NamedTuple, TypeVar
 
 from onceward import surroundings
 from onceward.engine.calls.journal import CallMemory
+from onceward.engine.ledger.chain import as_far_as_known
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.target import Target
-from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, Recovery, UnsupportedQuery
+from onceward.errors import (
+    ROWS_REFUSED,
+    Fenced,
+    LedgerBehind,
+    LedgerOutdated,
+    OncewardError,
+    Recovery,
+    UnsupportedQuery,
+)
 from onceward.ids import BatchId
 
 log = logging.getLogger(__name__)
@@ -57,12 +67,37 @@ _lock = surroundings.RLock()
 _open: dict[RunKey, OpenRun] = {}
 _memories: OrderedDict[RunKey, CallMemory] = OrderedDict()
 _chains: OrderedDict[tuple[str, str], Hashable] = OrderedDict()
+_known: OrderedDict[Hashable, LedgerRecord] = OrderedDict()
 _closer: threading.Thread | None = None
 
 
 def memory(key: RunKey) -> CallMemory:
     """Return what is known of the calls for ``key``."""
     return _recent(_memories, key, CallMemory())
+
+
+def known(where: Hashable) -> LedgerRecord | None:
+    """Return the newest record of an owner of the chain ``where`` that has lost the ledger."""
+    with _lock:
+        return _known.get(where)
+
+
+def note(where: Hashable, error: OncewardError) -> None:
+    """Keep what is known of the chain ``where`` beyond its ledger, also for the next run, which a
+    supervisor starts; said once that batches are gone from the ledger, it is the user's turn."""
+    with _lock:
+        if isinstance(error, LedgerBehind):
+            _known.pop(where, None)
+        elif isinstance(error, LedgerOutdated) and error.known is not None:
+            newest = as_far_as_known(error.known, _known.pop(where, None))
+            if newest is not None:
+                _recent(_known, where, newest)
+
+
+def forget(where: Hashable) -> None:
+    """Forget it: the ledger has it."""
+    with _lock:
+        _known.pop(where, None)
 
 
 def error_in(run_id: str) -> OncewardError | None:

@@ -13,13 +13,11 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.calls import runs
 from onceward.engine.calls.advice import must_compute_once, second_call
-from onceward.engine.ledger.chain import as_far_as_known
 from onceward.engine.micro_batch import MicroBatches
-from onceward.engine.policy import SinkPolicy
+from onceward.engine.policy import SinkPolicy, with_the_next_start
 from onceward.engine.target import Target, Write
 from onceward.errors import (
     Fenced,
-    LedgerOutdated,
     OncewardError,
     Recovery,
     UnsupportedQuery,
@@ -63,6 +61,7 @@ class SinkRuns:
             try:
                 batches.process(writes, running)
                 self._committed_in = self._committed_in or running.run_id
+                runs.forget(where)
                 return memory.succeed(running.batch)
             except BaseException as error:
                 memory.was_replay = batches.is_replay(running)
@@ -71,13 +70,14 @@ class SinkRuns:
                 # try: tried again, it must not pass for a replay.
                 failed = None if isinstance(error, UnsupportedQuery) else running.batch
                 runs.leave(key, failed)
+                if isinstance(error, OncewardError):
+                    runs.note(where, error)
                 if not isinstance(error, OncewardError) or error.recovery is not Recovery.REOPEN:
                     raise
                 if not left:
+                    with_the_next_start(error)
                     raise
                 must_compute_once(running, error)
-                if isinstance(error, LedgerOutdated) and error.known is not None:
-                    memory.known = as_far_as_known(error.known, memory.known)
                 log.warning(
                     "%s: reopening the ledger and retrying %s: %s", pipeline, running.batch, error
                 )
@@ -132,7 +132,9 @@ class SinkRuns:
             query_id=query_id,
             settings=self._settings,
             target=target,
-            batches=MicroBatches(target, policy, memory.closed_at, journal, known=memory.known),
+            batches=MicroBatches(
+                target, policy, memory.closed_at, journal, known=runs.known(key.where)
+            ),
             is_running=lambda: run_is_active(session, query_id, key.run_id),
         )
 

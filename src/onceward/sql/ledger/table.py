@@ -36,6 +36,7 @@ from onceward.engine.ledger.chain import (
 )
 from onceward.engine.ledger.record import LedgerRecord, decode, encode
 from onceward.errors import (
+    AdmissionRefused,
     CommitInDoubt,
     LedgerBehind,
     LedgerUnreachable,
@@ -153,7 +154,7 @@ class TableChain(Chain):
         if found is None:
             raise self._without_its_row()
         if int(found[1]) < self._known[0]:
-            raise self._cut_off(found)
+            raise self._lost(found)
         self._owner, self._attempts = int(found[0]), 0
         self.last = self._decoded(found[2])
         return self.last
@@ -175,7 +176,7 @@ class TableChain(Chain):
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
         found = self._ours()
         if (int(found[1]), found[3]) != self._known:
-            raise self._cut_off(found)
+            raise self._lost(found)
         self._attempts += 1
         return AttemptId(self._owner, self._attempts)
 
@@ -209,7 +210,7 @@ class TableChain(Chain):
                 parameters = (*row, self._pipeline, self._owner, *self._known)
                 if connection.execute(self._sql(_APPEND), parameters).rowcount != 1:
                     found = connection.execute(self._sql(_READ), (self._pipeline,)).fetchone()
-                    raise self._cut_off(self._must_be_ours(found))
+                    raise self._lost(self._must_be_ours(found))
                 connection.execute(self._sql(self._database.keep), (self._pipeline, *row))
                 keys = (self._pipeline, record.sequence - BATCHES_KEPT, record.sequence)
                 connection.execute(self._sql(_KEEP_NO_OTHER), keys)
@@ -314,7 +315,7 @@ class TableChain(Chain):
             taken = connection.execute(self._sql(_TAKE_AGAIN), parameters).rowcount == 1
             found = connection.execute(self._sql(_READ), (self._pipeline,)).fetchone()
             if not taken:
-                raise self._cut_off(self._must_be_ours(found))
+                raise self._lost(self._must_be_ours(found))
             connection.commit()
         return self._now_ours(found)
 
@@ -356,7 +357,7 @@ class TableChain(Chain):
         if owner > self._owner:
             raise takeover_error(self._pipeline, self._place)
         if sequence < self._known[0]:
-            raise self._cut_off(found)
+            raise self._lost(found)
         if owner < self._owner:
             raise takeover_lost_error(self, self._pipeline, self._place, _RESTORED)
         return found
@@ -364,7 +365,10 @@ class TableChain(Chain):
     def _without_its_row(self) -> LedgerBehind:
         return cut_off_error(self._pipeline, self._place, "has lost its row")
 
-    def _cut_off(self, found: Any) -> LedgerBehind:
+    def _lost(self, found: Any) -> AdmissionRefused:
+        """Return the error for a row that is not as this owner has left it."""
+        if int(found[1]) == self._known[0]:
+            return takeover_lost_error(self, self._pipeline, self._place, _RESTORED)
         what = (
             f"ended with sequence {self._known[0]} ({self._known[1] or 'empty'}) and now ends "
             f"with {found[1]} ({found[3] or 'empty'}): {_RESTORED}"
