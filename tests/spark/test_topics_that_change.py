@@ -16,6 +16,7 @@ from topic_operations import add_partitions, create, delete, expire, produce, se
 import onceward as ow
 from onceward import events
 from onceward.errors import (
+    BrokerUnreachable,
     LimitLowered,
     OncewardError,
     SourceDataLost,
@@ -203,6 +204,34 @@ def test_a_batch_that_goes_back_behind_what_is_written_is_not_begun(pipeline: Pi
     going_on = pipeline.refused(frame=without)
     assert "from offset 20 to 5, and its leader has records up to 40" in going_on.message
     assert "remove the file offsets/1" in going_on.next_step
+    for file in offsets.glob("*1*"):
+        file.unlink()
+    pipeline.run()
+    pipeline.assert_exactly_once()
+
+
+@pytest.mark.parametrize("passes_over", [False, True], ids=["fails on loss", "passes it over"])
+def test_a_batch_that_ends_behind_a_log_that_was_cut_off_is_planned_anew(
+    pipeline: Pipeline, passes_over: bool
+):
+    """What comes before its end later would be skipped, with failOnDataLoss=false silently."""
+    pipeline.feed(40)
+    pipeline.run()
+    pipeline.feed(20)
+    offsets = pipeline.checkpoint / "offsets"
+    *head, ends = (offsets / "0").read_text().splitlines()
+    behind = {topic: dict.fromkeys(each, 50) for topic, each in json.loads(ends).items()}
+    (offsets / "1").write_text("\n".join([*head, json.dumps(behind)]))
+    options = {"failOnDataLoss": not passes_over, "kafkaConsumer.pollTimeoutMs": 5_000}
+    frame = pipeline.frame(spark_options=options)
+    at_first = pipeline.refused(frame=frame, trigger={"availableNow": True})
+    assert type(at_first) is BrokerUnreachable
+    assert "without availableNow" in at_first.next_step
+    error = pipeline.refused(frame=frame, trigger={"processingTime": "0 seconds"})
+    assert type(error) is SourceDataLost
+    assert "ends at offset 30" in error.message
+    assert "remove the file offsets/1" in error.next_step
+    pipeline.feed(60)
     for file in offsets.glob("*1*"):
         file.unlink()
     pipeline.run()

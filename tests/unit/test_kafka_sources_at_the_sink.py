@@ -4,6 +4,7 @@ they can.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -374,6 +375,33 @@ def test_a_batch_that_goes_back_is_refused_unless_the_logs_end_was_lost(
             identity.must_not_go_back(running)
 
 
+@pytest.mark.parametrize(
+    ("latest", "may_lose", "begins", "refused"),
+    [
+        (199, True, True, True),
+        (200, True, True, False),
+        (199, False, True, False),  # reading it says so
+        (199, True, False, False),  # planned in this run
+        (99, True, True, True),
+    ],
+)
+def test_a_planned_end_that_the_log_has_lost_is_not_gone_on_from(
+    latest: int, may_lose: bool, begins: bool, refused: bool
+) -> None:
+    client: Any = Brokers(0, latest)
+    identity = KafkaSourceIdentity(lambda source: client)
+    running = batch(1, HERE, start=100, end=200)
+    running = replace(running, kafka_sources=(KafkaSource(0, HERE, may_lose),))
+    identity.start(running if begins else batch(0, HERE, start=0, end=100), None)
+    if not refused:
+        identity.must_not_go_back(running)
+        return
+    with pytest.raises(SourceDataLost) as lost:
+        identity.must_not_go_back(running)
+    assert "remove the file offsets/1" in lost.value.next_step
+    assert ("failOnDataLoss" in lost.value.next_step) is (latest < 100)
+
+
 def test_a_topic_that_was_created_again_is_named_as_such() -> None:
     client: Any = Brokers(0, 150)
     identity = KafkaSourceIdentity(lambda source: client)
@@ -393,11 +421,11 @@ def test_a_loss_of_another_source_stays_what_it_is() -> None:
     identity = KafkaSourceIdentity(lambda source: client)
     running = batch(1, HERE, start=100, end=200)
     purged = BinlogPurged("the server has removed mysql-bin.000007", next_step="snapshot")
-    static, longer, another = (
+    others = (
         SourceDataLost(f"gone: {{{name}=3}}", next_step="retention", details=LOST.details)
-        for name in ("prices-0", "old-orders-0", "orders-01")
+        for name in ("prices-0", "old-orders-0", "orders-01", "orders-0-1", "orders-0x-1")
     )
-    for lost in (purged, static, longer, another):
+    for lost in (purged, *others):
         assert identity.explain(lost, running) is lost
     nothing_read = batch(1, HERE, start=200, end=200)
     assert identity.explain(LOST, nothing_read) is LOST

@@ -1281,6 +1281,43 @@ def test_what_spark_takes_for_lost_may_only_have_been_asked_of_the_wrong_broker(
         batches(target, identity=UnknownIdentity()).process(write(Frame()), running(0))
 
 
+@pytest.mark.parametrize("passes", [True, False])
+def test_a_replay_is_tried_as_often_as_a_batch(passes: bool) -> None:
+    target = MemoryTarget()
+    batches(target).process(write(Frame()), running(0, run="one"))
+    away = BrokerUnreachable("away", next_step="nothing; the batch runs again")
+    ends = iter([away, away, *[away][passes:]])
+
+    class Away(Frame):
+        def count(self) -> int:
+            if (error := next(ends, None)) is not None:
+                raise error
+            return self.rows
+
+    again = batches(target)
+    if passes:
+        again.process(write(Away()), running(0, run="two"))
+    else:
+        with pytest.raises(BrokerUnreachable) as unreachable:
+            again.process(write(Away()), running(0, run="two"))
+        assert unreachable.value.next_step.startswith("start the query again")
+    assert_once(target, 0)
+
+
+def test_a_replay_whose_state_cannot_be_computed_says_that_the_batch_is_written() -> None:
+    target = MemoryTarget()
+    batches(target).process(write(Frame()), running(0, run="one"))
+    lost = SourceDataLost("out of range", next_step="", details={"condition": "KAFKA_DATA_LOSS.X"})
+
+    class Cut(UnknownIdentity):
+        def explain(self, lost: SourceDataLost, running: RunningBatch) -> OncewardError:
+            return SourceDataLost("cut off", next_step="remove the file offsets/0")
+
+    again = batches(target, identity=Cut())
+    with raises(SourceDataLost, "is committed"):
+        again.process(write(Frame(error=lost)), running(0, run="two", stateful=True))
+
+
 def test_a_source_that_goes_back_may_do_so_where_somebody_has_decided_it() -> None:
     class Back(UnknownIdentity):
         def must_not_go_back(self, running: RunningBatch) -> None:
@@ -1290,5 +1327,9 @@ def test_a_source_that_goes_back_may_do_so_where_somebody_has_decided_it() -> No
     with pytest.raises(SourceDataLost):
         batches(target, identity=Back()).process(write(Frame()), running(0))
     assert target.output == []
-    batches(target, identity=Back(), resume="adopt").process(write(Frame()), running(0))
+    adopting = batches(target, identity=Back(), resume="adopt")
+    adopting.process(write(Frame()), running(0))
     assert_once(target, 0)
+    # It was decided for the batch that the run began with.
+    with pytest.raises(SourceDataLost):
+        adopting.process(write(Frame()), running(1))

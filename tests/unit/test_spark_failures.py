@@ -9,6 +9,7 @@ import pickle
 import pytest
 
 from onceward.errors import (
+    BrokerUnreachable,
     CheckpointCorrupted,
     Fenced,
     OncewardError,
@@ -250,6 +251,27 @@ def test_partitions_that_came_in_mid_batch_are_named_with_what_mends_it(thrown: 
     assert "without availableNow" in error.next_step
     assert "Set(in-0), Set(in-1)" in error.message
     assert error.recovery is Recovery.RESTART
+
+
+PREFETCHED = "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_PREFETCHED"
+LESS = (
+    "For Kafka data source with Trigger.AvailableNow, end offset should have lower or equal "
+    "offset per each topic partition than pre-fetched offset: Map(in-0 -> 30), Map(in-0 -> 50)"
+)
+
+
+@pytest.mark.parametrize(
+    "thrown",
+    [
+        Thrown(STATE, f"[{PREFETCHED}] {LESS}", PREFETCHED),
+        Thrown(SPARK, LESS, thrown_in="org.apache.spark.sql.kafka010.KafkaExceptions$"),
+    ],
+)
+def test_a_log_that_has_less_than_spark_was_told_is_asked_again(thrown: Thrown):
+    error = known_failure([thrown])
+    assert isinstance(error, BrokerUnreachable)
+    assert "Map(in-0 -> 30)" in error.message
+    assert "without availableNow" in error.next_step
 
 
 @pytest.mark.parametrize("message", ["batch 8 doesn't exist", "Incomplete log file"])

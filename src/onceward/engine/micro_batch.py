@@ -31,9 +31,9 @@ What if the process dies …
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from onceward import events, patience, surroundings
 from onceward.engine import batch_log
@@ -66,6 +66,8 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
+
+T = TypeVar("T")
 
 
 class MicroBatches:
@@ -213,12 +215,34 @@ class MicroBatches:
 
     def _replay(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Run a committed batch without output, and write the frames that it lacks."""
-        with events.step(events.REPLAY, **self._ids(running)), self._explaining_losses(running):
-            missing = replay(writes, running, self._newest, self._policy, self._journal)
+        with events.step(events.REPLAY, **self._ids(running)):
+            missing, _ = self._as_often_as_it_takes(
+                running,
+                lambda: replay(writes, running, self._newest, self._policy, self._journal),
+            )
         if missing:
             self._write(missing, running, self._newest)
 
-    # 2 to 8, as often as it takes
+    def _as_often_as_it_takes(self, running: RunningBatch, once: Callable[[], T]) -> tuple[T, int]:
+        """Return what ``once`` returns, and at which attempt."""
+        attempt = 1
+        while True:
+            try:
+                with self._explaining_losses(running):
+                    return once(), attempt
+            except OncewardError as error:
+                if error.recovery is not Recovery.RUN_AGAIN:
+                    raise
+                if attempt >= self._policy.batch_attempts:
+                    with_the_next_start(error)
+                    raise
+                must_compute_once(running, error)
+                text = "%s: attempt %d of %s failed, running it again: %s"
+                log.warning(text, self._policy.pipeline, attempt, running.batch, error)
+            patience.pause(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
+            attempt += 1
+
+    # 2 to 8
 
     def _write(
         self,
@@ -228,30 +252,16 @@ class MicroBatches:
     ) -> None:
         """Write the batch, as often as it takes; to a ``supplemented`` record ``writes`` are
         added."""
-        attempt = 1
-        while True:
-            try:
-                with self._explaining_losses(running):
-                    self._newest = self._attempt(writes, running, supplemented)
-                break
-            except OncewardError as error:
-                if error.recovery is not Recovery.RUN_AGAIN:
-                    raise
-                if attempt >= self._policy.batch_attempts:
-                    with_the_next_start(error)
-                    raise
-                must_compute_once(running, error)
-                text = "%s: attempt %d of %s failed and was aborted, running it again: %s"
-                log.warning(text, self._policy.pipeline, attempt, running.batch, error)
-            patience.pause(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
-            attempt += 1
-        self._values["attempts"] = attempt
+        self._newest, attempts = self._as_often_as_it_takes(
+            running, lambda: self._attempt(writes, running, supplemented)
+        )
+        self._values["attempts"] = attempts
         # Not among the attempts: what is decided is never tried again
         self._publish(running)
 
     def _check_sources(self, identity: SourceIdentity, running: RunningBatch) -> None:
-        # Whoever adopts a ledger has decided that it may go back
-        if self._policy.resume != "adopt":
+        # Whoever adopts a ledger has decided that the first batch may go back
+        if self._policy.resume != "adopt" or self._batches:
             identity.must_not_go_back(running)
         identity.check_new_parts(running)
 
@@ -263,7 +273,10 @@ class MicroBatches:
         except SourceDataLost as lost:
             assert self._identity is not None  # noqa: S101 — the batch was admitted
             explained = self._identity.explain(lost, running)
-            if explained is lost:
+            # The batch is written already, and the error says so
+            if explained is lost or (
+                self.is_replay(running) and explained.recovery is Recovery.STOP
+            ):
                 raise
             raise explained from lost
 

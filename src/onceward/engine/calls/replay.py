@@ -18,12 +18,12 @@ from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
 
-from onceward.engine.calls.advice import batch_changed, dead_letters_changed, must_compute_once
+from onceward.engine.calls.advice import batch_changed, dead_letters_changed
 from onceward.engine.calls.journal import FailureKind, Journal
 from onceward.engine.ledger.record import FrameWritten, LedgerRecord
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
-from onceward.errors import BatchChanged, ComputationsMixed, SourceDataLost
+from onceward.errors import BatchChanged, SourceDataLost
 from onceward.ids import BatchId
 from onceward.spark.batch.below import is_repeatable
 from onceward.spark.batch.job import naming_failures
@@ -55,6 +55,8 @@ def replay(
     (``resume="write_missing"``).
 
     :raises BatchChanged: there are rows that the committed batch has not.
+    :raises ComputationsMixed: the numbers may be of two computations of the batch. Compared with
+        the committed ones they would name rows as lacking that are there, in another frame.
     :raises SourceDataLost: they cannot be counted, and some may be lacking.
     """
     log.debug(
@@ -66,20 +68,11 @@ def replay(
         with naming_failures():
             # The whole plan runs, although nothing is sent: state stores and the watermark of the
             # next batch come out of this run, which Spark has not committed.
-            now = _count(writes, running, policy)
+            numbers = count_rows([write.frame for write in writes])
     except SourceDataLost as lost:
-        if running.stateful:
-            raise
-        # Without state there is nothing to repeat but the count.
         more = [write.where for write in writes] != [frame.where for frame in committed or ()]
         lacking = more or FailureKind.REFUSED in kinds or FailureKind.REPLAY in kinds
-        if policy.resume != "skip_missing" and (lacking or policy.resume == "write_missing"):
-            raise SourceDataLost(
-                f"{running.batch} is committed, and whether it lacks rows that the function hands "
-                f"over now cannot be found out: {lost.message}",
-                next_step="to leave the batch as it is committed, start once with "
-                'resume="skip_missing"',
-            ) from lost
+        _must_not_lack_rows(lost, running, policy, lacking=lacking)
         log.warning(
             "%s: %s is committed and cannot be read again: %s",
             policy.pipeline,
@@ -89,8 +82,34 @@ def replay(
         return ()
     if committed is None:
         return ()
+    now = [FrameWritten(write.where, n) for write, n in zip(writes, numbers, strict=True)]
     refused = FailureKind.REFUSED in kinds
     return _missing_writes(writes, now, committed, running, policy, refused=refused)
+
+
+def _must_not_lack_rows(
+    lost: SourceDataLost, running: RunningBatch, policy: SinkPolicy, *, lacking: bool
+) -> None:
+    """Raise for a committed batch that cannot be read again, unless it was to be counted only."""
+    if running.stateful and "condition" in lost.details:
+        raise SourceDataLost(
+            f"{running.batch} is committed, and the state behind it, which Spark has not "
+            f"committed, cannot be computed again: {lost.message}",
+            next_step="to go on with a state that lacks what is gone, start once with "
+            'kafka_source(spark_options={"failOnDataLoss": False}); else begin anew with another '
+            "pipeline_id and checkpoint",
+            details=lost.details,
+        ) from lost
+    if running.stateful:
+        raise lost
+    if policy.resume != "skip_missing" and (lacking or policy.resume == "write_missing"):
+        raise SourceDataLost(
+            f"{running.batch} is committed, and whether it lacks rows that the function hands "
+            f"over now cannot be found out: {lost.message}",
+            next_step="to leave the batch as it is committed, start once with "
+            'resume="skip_missing"',
+            details=lost.details,
+        ) from lost
 
 
 def _missing_writes(
@@ -144,32 +163,6 @@ def _may_be_chance(
         outcome is ReplayOutcome.MORE_FRAMES and same_frames
     )
     return may_be and not all(is_repeatable(write.frame) for write in writes)
-
-
-def _count(
-    writes: Sequence[Write], running: RunningBatch, policy: SinkPolicy
-) -> list[FrameWritten]:
-    """Count the rows of each frame, as often as a batch is tried.
-
-    :raises ComputationsMixed: the numbers may be of two computations of the batch. Compared with
-        the committed ones they would name rows as lacking that are there, in another frame.
-    """
-    attempt = 1
-    while True:
-        try:
-            numbers = count_rows([write.frame for write in writes])
-            return [
-                FrameWritten(write.where, number)
-                for write, number in zip(writes, numbers, strict=True)
-            ]
-        except ComputationsMixed as mixed:
-            if attempt >= policy.batch_attempts:
-                raise
-            must_compute_once(running, mixed)
-            log.warning(
-                "%s: counting the rows of %s again: %s", policy.pipeline, running.batch, mixed
-            )
-        attempt += 1
 
 
 def compare_all(

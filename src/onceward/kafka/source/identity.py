@@ -24,7 +24,7 @@ from onceward.errors import (
     SourceTopicReplaced,
     TopicMissing,
 )
-from onceward.ids import SourceRange, TopicPartition, is_kafka_offset
+from onceward.ids import BatchId, SourceRange, TopicPartition, is_kafka_offset
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.kafka.wire.reads.offsets import bounds_at_newest_leaders
@@ -87,10 +87,12 @@ class KafkaSourceIdentity:
         self._client_for = client_for
         self._could: dict[int | None, KafkaClient] = {}
         self._known: dict[int, dict[str, str]] = {}
+        self._first: BatchId | None = None
 
     def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
         """Compare, before a run's first batch, the topics with those of the ledger's newest
         record. :raises SourceTopicReplaced: as :meth:`identify`."""
+        self._first = running.batch
         identities = [source.identity for source in newest.sources] if newest else []
         self._known = {
             i: dict(each) for i, each in enumerate(identities) if isinstance(each, Mapping)
@@ -155,7 +157,7 @@ class KafkaSourceIdentity:
             ranges = _ranges(running.sources[source.index])
             # Of a static frame, say, that is read beside it
             if not any(
-                re.search(rf"(?<![\w.-]){re.escape(str(each))}(?!\d)", lost.message)
+                re.search(rf"(?<![\w.-]){re.escape(str(each))}(?!\d|[\w.-]*-\d)", lost.message)
                 for each in ranges
             ):
                 continue
@@ -171,7 +173,7 @@ class KafkaSourceIdentity:
                     return lost
                 if log[1] < end:
                     self.identify(running)
-                    return _cut_off(each, end, log[1])
+                    return _cut_off(each, running, (start, end, log[1]))
         if not read:
             return lost
         self.identify(running)
@@ -186,23 +188,34 @@ class KafkaSourceIdentity:
         )
 
     def must_not_go_back(self, running: RunningBatch) -> None:
-        """Refuse a batch that ends before it starts, unless the log ends there as well.
+        """Refuse a batch that ends before it starts, unless the log ends there as well; and, where
+        records that are gone are passed over, one that the run begins with and that ends behind
+        its log.
 
         Spark logs such an end when a broker that no longer leads has told it, and with
-        ``failOnDataLoss=false`` it goes on from there: records would be written once more.
+        ``failOnDataLoss=false`` it goes on from there: records would be written once more. An end
+        that the log has lost since the batch was planned is gone on from as well: what comes
+        before it would be skipped.
 
         :raises SourceDataLost: it may be so.
         """
         for source in running.kafka_sources:
-            ranges = _ranges(running.sources[source.index])
-            back = {each: start for each, (start, end) in ranges.items() if end < start}
-            if back:
+            planned_before = source.may_lose and running.batch == self._first
+            ranges = {
+                each: (start, end)
+                for each, (start, end) in _ranges(running.sources[source.index]).items()
+                if end < start or planned_before
+            }
+            if ranges:
                 self.identify(running)
-            for each, log in self._bounds(source, back).items() if back else ():
+            for each, log in self._bounds(source, ranges).items() if ranges else ():
+                start, end = ranges[each]
                 if log is None:
-                    raise _no_leader(each, running, f"it goes back from offset {back[each]}")
-                if log[1] >= back[each]:
-                    raise _goes_back(each, running, (*ranges[each], log[1]))
+                    raise _no_leader(each, running, f"it goes from offset {start} to {end}")
+                if end < start <= log[1]:
+                    raise _goes_back(each, running, (start, end, log[1]))
+                if start < end and log[1] < end:
+                    raise _cut_off(each, running, (start, end, log[1]))
 
     def _bounds(
         self, source: KafkaSource, partitions: Iterable[TopicPartition]
@@ -273,16 +286,25 @@ def _goes_back(
     )
 
 
-def _cut_off(partition: TopicPartition, end: int, latest: int) -> SourceDataLost:
+def _cut_off(
+    partition: TopicPartition, running: RunningBatch, offsets: tuple[int, int, int]
+) -> SourceDataLost:
+    start, end, latest = offsets
     return SourceDataLost(
-        f"the log of {partition} ends at offset {latest}, and ended at {end} or behind when this "
-        "query was told of it: its end was lost (an unclean leader election, or a topic created "
-        "again)",
+        f"the log of {partition} ends at offset {latest}, and ended at {end} or behind when "
+        f"{running.batch} was planned: its end was lost (an unclean leader election, or a topic "
+        "created again)",
         next_step="find out what the replicas that are left have lost, and prevent it "
-        "(unclean.leader.election.enable=false, replication); to go on with what the log has "
-        "behind its new end, start once with "
-        'kafka_source(spark_options={"failOnDataLoss": False}): else records below offset '
-        f"{end} that are yet to be written are skipped",
+        "(unclean.leader.election.enable=false, replication); then remove the file "
+        f"offsets/{running.batch.batch_id} from the query's checkpoint (nothing of that batch is "
+        "written), and start the query again: it goes on with what the log has now"
+        + (
+            ""
+            if latest >= start
+            else ', started once with kafka_source(spark_options={"failOnDataLoss": False}), as '
+            f"this ends before offset {start}, from which the batch was to read: do so at once, "
+            "for what comes below that offset before is skipped"
+        ),
         details={"partition": str(partition), "ended": end, "ends": latest},
     )
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from onceward.errors import (
+    BrokerUnreachable,
     ChangeUnreadable,
     CheckpointCorrupted,
     InvalidRecord,
@@ -41,10 +42,21 @@ _TRACED_IN = ".TracingNullPointException"
 _NO_SYMBOL = "Cannot convert SQL "
 
 _KAFKA_SOURCE = "org.apache.spark.sql.kafka010."
-_NOT_THE_SAME_PARTITIONS = (
-    "Kafka data source in Trigger.AvailableNow should provide the same topic partitions"
-)
-_OTHER_PARTITIONS = "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_END_OFFSET_AND_PREFETCHED"
+# KafkaExceptions, of availableNow: conditions, and what begins the message, for Spark 4.0 has no
+# condition there.
+_OTHER_PARTITIONS = {
+    "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_END_OFFSET_AND_PREFETCHED": "Kafka data source in "
+    "Trigger.AvailableNow should provide the same topic partitions",
+}
+_LESS_THAN_BEFORE = {
+    "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_PREFETCHED": "For Kafka data source "
+    "with Trigger.AvailableNow, end offset should have lower or equal",
+    "LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW": "Some of partitions in Kafka "
+    "topic(s) have been lost",
+    "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_LATEST_WITH_TRIGGER_AVAILABLENOW": (
+        "Some of partitions in Kafka topic(s) report available offset which is less"
+    ),
+}
 
 # MicroBatchExecution.populateStartOffsets and HDFSMetadataLog.verifyBatchIds; OffsetSeqLog and
 # CommitLog.
@@ -79,6 +91,7 @@ def known_failure(causes: Sequence[Thrown]) -> OncewardError | None:
         or _lost_input(causes)
         or _unfit_python(causes)
         or _added_partitions(causes)
+        or _shortened_log(causes)
         or _damaged_checkpoint(causes)
         or _dead_worker(causes)
     )
@@ -110,7 +123,7 @@ def _raised(causes: Sequence[Thrown]) -> OncewardError | None:
 
 def _added_partitions(causes: Sequence[Thrown]) -> OncewardError | None:
     """Return the error for partitions added to an unfinished batch, which availableNow refuses."""
-    other = next((one for one in causes if _names_other_partitions(one)), None)
+    other = _in_kafkas_words(causes, _OTHER_PARTITIONS)
     if other is None:
         return None
     return PartitionsAdded(
@@ -121,13 +134,32 @@ def _added_partitions(causes: Sequence[Thrown]) -> OncewardError | None:
     )
 
 
-def _names_other_partitions(one: Thrown) -> bool:
-    """Return whether it is Spark's exception about other partitions: ``KafkaExceptions``, without
-    a condition in Spark 4.0."""
-    by_name = one.condition == _OTHER_PARTITIONS
-    return by_name or (
-        one.thrown_in.startswith(_KAFKA_SOURCE)
-        and one.message.startswith(_NOT_THE_SAME_PARTITIONS)
+def _in_kafkas_words(causes: Sequence[Thrown], words: Mapping[str, str]) -> Thrown | None:
+    """Return what Spark's Kafka source threw in one of these ``words``, by their conditions."""
+    begins = tuple(words.values())
+    return next(
+        (
+            one
+            for one in causes
+            if one.condition in words
+            or (one.thrown_in.startswith(_KAFKA_SOURCE) and one.message.startswith(begins))
+        ),
+        None,
+    )
+
+
+def _shortened_log(causes: Sequence[Thrown]) -> OncewardError | None:
+    """Return the error for a log that has less than Spark was told before."""
+    less = _in_kafkas_words(causes, _LESS_THAN_BEFORE)
+    if less is None:
+        return None
+    return BrokerUnreachable(
+        "the source's brokers told Spark of less than before: one that no longer leads was asked, "
+        "or the end of a log was lost (an unclean leader election, a topic that was deleted): "
+        f"{' '.join(less.message.split())}",
+        next_step="start the query again, as ow.supervise does. If it repeats, the end is lost: "
+        "start it once without availableNow, trigger(processingTime=…) say, whose error names the "
+        "partition and the way on",
     )
 
 
@@ -252,8 +284,10 @@ def _lost_input(causes: Sequence[Thrown]) -> OncewardError | None:
         f"records of this batch are gone from the source before they were read: {where}",
         next_step="lengthen the source topic's retention (retention.ms, retention.bytes); nothing "
         "of the batch was written; if the topic was deleted and created again, begin anew with "
-        "another pipeline_id and checkpoint, or its records below the old offsets are skipped; to "
-        "go on without the lost records, start once with "
+        "another pipeline_id and checkpoint, or its records below the old offsets are skipped; if "
+        "the end of its log was lost (an unclean leader election), remove the newest file of "
+        "offsets/ in the query's checkpoint, and start the query again; to go on without records "
+        "that retention has removed, start once with "
         'kafka_source(spark_options={"failOnDataLoss": False})',
         details={"condition": lost.condition},
     )

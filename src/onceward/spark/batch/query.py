@@ -46,10 +46,13 @@ _STATEFUL, _SHOWN_FIELDS = "state info [", 1
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """One Kafka source of a query: which of ``RunningBatch.sources`` it is, and where it reads."""
+    """One Kafka source of a query: which of ``RunningBatch.sources`` it is, where it reads, and
+    whether it passes over records that are gone (``failOnDataLoss=false``).
+    """
 
     index: int
     bootstrap_servers: frozenset[str]
+    may_lose: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +345,10 @@ def _run(frame: DataFrame, execution: Any) -> _RunFacts:
         str(execution.name() or ""),
         streams,
         kafka,
-        tuple(KafkaSource(index, _servers(options)) for index, options in relations),
+        tuple(
+            KafkaSource(index, _servers(options), _may_lose(options))
+            for index, options in relations
+        ),
         _keeps_state(execution.lastExecution().executedPlan()),
     )
     with _lock:
@@ -437,6 +443,10 @@ def _servers(options: Any) -> frozenset[str]:
     """Return ``kafka.bootstrap.servers`` as a set of ``host:port``."""
     servers = options.get("kafka.bootstrap.servers") or ""
     return frozenset(server.strip() for server in servers.split(",") if server.strip())
+
+
+def _may_lose(options: Any) -> bool:
+    return str(options.get("failOnDataLoss") or "").strip().lower() == "false"
 
 
 def _input_records(sources: list[SourceRange]) -> int | None:
