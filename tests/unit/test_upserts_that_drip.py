@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from onceward import patience
+from onceward.delivery.opensearch_answers import TooSlow
 from onceward.delivery.opensearch_writer import OpenSearchWriter
 from onceward.delivery.redis_writer import RedisWriter
 from onceward.delivery.upserts import Upsert
@@ -60,7 +61,7 @@ def test_an_answer_of_opensearch_ends_in_time_and_the_next_call_connects_anew(
     index = {"people": {"settings": {"index.uuid": "u"}}}
     with HostileServer([dripped, answer(200, json.dumps(index).encode())]) as server:
         writer = OpenSearchWriter(server.url, "people", False, None)
-        with pytest.raises(TimeoutError, match=r"no whole answer within 0\.5 s"):
+        with pytest.raises(TooSlow, match=r"no whole answer within 0\.5 s"):
             writer._settings()
         monkeypatch.setattr(OpenSearchWriter, "answer_s", 60)
         assert writer._settings() == index

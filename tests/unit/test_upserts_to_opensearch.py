@@ -13,10 +13,10 @@ import pytest
 import urllib3
 
 import onceward as ow
-from onceward.delivery import opensearch_writer
 from onceward.delivery.opensearch_answers import (
     ROW_BITS,
     SEQUENCE_BITS,
+    Index,
     NotTaken,
     parse_seconds,
     version_number,
@@ -129,7 +129,7 @@ def writer(
     made = OpenSearchWriter(url, "people", by_column, more.get("tombstone_s"))
     made._pool = Answering(*answers)  # type: ignore[assignment]
     if more.get("looked_at", True):
-        made._found = opensearch_writer._Index("people", "u", is_alias=False)
+        made._found = Index("people", "u", False, False)
     return made
 
 
@@ -176,6 +176,14 @@ def test_a_request_that_is_answered_too_late_goes_in_smaller_ones():
         made._request_bytes = made._most_bytes
 
 
+@pytest.mark.parametrize("status", [408, 504])
+def test_a_proxy_that_waits_less_long_than_we_do_gets_smaller_requests(status: int):
+    made = writer((status, b"<html>"), *(items(*[(201, None)] * count) for count in (1, 2, 4, 3)))
+    made([upsert(chr(ord("a") + number)) for number in range(10)])
+    bulk = [body for _, path, body, _ in made._pool.asked if "/_bulk" in path]
+    assert [body.count(b"_id") for body in bulk] == [10, 1, 2, 4, 3]
+
+
 def test_a_slow_server_takes_a_chunk_however_often_a_request_is_late():
     """Between late ones are some that are answered."""
 
@@ -201,10 +209,68 @@ def test_a_row_of_an_index_that_was_not_there_is_in_it_afterwards(is_made: bool)
     """A pipeline of its template may move it."""
     settings = (200, {"people": {"settings": {"index.uuid": "u"}}}) if is_made else (404, {})
     made = writer(items((201, None)), (404, {}), settings, looked_at=False)
-    made._found = opensearch_writer._Index("people", None, is_alias=False)
+    made._found = Index("people", None, False, False)
     made._pool.index, made._pool.then = "people-of-today", settings
     with raises(DeliveryRefused, "has written it to people-of-today"):
         made([upsert("a")])
+
+
+def test_an_index_that_is_deleted_again_at_once_has_no_pipeline_to_blame():
+    made = writer(items((201, None)), (404, {}), looked_at=False)
+    made._found = Index("people", None, False, False)
+    made._pool.then = (404, {})
+    with pytest.raises(NotTaken, match="was deleted while rows were written"):
+        made([upsert("a")])
+
+
+PIPED = {"index.uuid": "u", "index.number_of_shards": "4", "index.default_pipeline": "by-city"}
+
+
+@pytest.mark.parametrize("is_alias", [True, False])
+@pytest.mark.parametrize(
+    ("found", "stray"),
+    [
+        ({"_version": 0}, False),
+        ({"_version": 1}, False),  # the next row, of another thread
+        ({}, True),
+        ({"_version": -1}, True),  # of before there was a pipeline
+    ],
+)
+def test_a_row_that_an_ingest_pipeline_has_routed_elsewhere_is_not_counted(
+    is_alias: bool, found: dict[str, Any], stray: bool
+):
+    """The key would be there once in each shard, and a delete would leave the others."""
+    there = "people-1" if is_alias else "people"
+    row = upsert("b")
+    found = {name: version_number(row, False) + less for name, less in found.items()}
+    answers = {"docs": [{"_id": "b", **found}]}
+    made = writer(
+        items((200, None), (200, None)), (200, {there: {"settings": PIPED}}), (200, answers)
+    )
+    made._found, made._pool.index = Index(there, "u", is_alias, False), there
+    rows = [upsert("a", deleted=True), row]
+    if stray:
+        with pytest.raises(DeliveryRefused, match=r"'b' .*given it a routing"):
+            made(rows)
+    else:
+        made(rows)
+    [(path, asked)] = [(path, body) for _, path, body, _ in made._pool.asked if "_mget" in path]
+    assert path.startswith(f"/{there}/_mget?")
+    assert json.loads(asked) == {"docs": [{"_id": "b"} | ({"routing": "b"} if is_alias else {})]}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        PIPED | {"index.number_of_shards": "1"},
+        PIPED | {"index.default_pipeline": "_none"},
+        {name: value for name, value in PIPED.items() if "pipeline" not in name},
+    ],
+)
+def test_nothing_is_looked_for_where_a_key_has_one_place(settings: dict[str, str]):
+    made = writer(items((200, None)), (200, {"people": {"settings": settings}}))
+    made([upsert("b")])
+    assert not any("_mget" in path for _, path, _, _ in made._pool.asked)
 
 
 def test_an_index_that_is_made_as_an_alias_after_the_check_is_taken():
@@ -212,7 +278,7 @@ def test_an_index_that_is_made_as_an_alias_after_the_check_is_taken():
     settings = (200, {"people-1": {"settings": {"index.uuid": "u"}}})
     alias = (200, {"people-1": {"aliases": {"people": {}}}})
     made = writer(items((201, None)), alias, settings, looked_at=False)
-    made._found = opensearch_writer._Index("people", None, is_alias=False)
+    made._found = Index("people", None, False, False)
     made._pool.index, made._pool.then = "people-1", settings
     made([upsert("a")])
     assert made._found.name == "people-1"
@@ -401,7 +467,7 @@ def test_an_index_that_was_deleted_meanwhile_is_missing_though_the_server_has_ma
 
 def test_rows_are_written_again_where_an_alias_leads_to_now():
     made = writer(items((201, None)), (200, MOVED), (200, ALIAS), (200, MOVED))
-    made._found = opensearch_writer._Index("people-1", "u", is_alias=True)
+    made._found = Index("people-1", "u", True, False)
     with pytest.raises(NotTaken):
         made([upsert("a")])
     made._pool = Answering((200, ALIAS), (200, MOVED), items((201, None)), (200, MOVED))
@@ -414,7 +480,7 @@ def test_an_alias_of_two_indices_may_be_on_its_way():
     two = {name: {"aliases": {"people": {}}} for name in ("people-1", "people-2")}
     both = {"people-1": SAME["people"], **MOVED}
     made = writer(items((201, None)), (200, both), (200, two), (200, both))
-    made._found = opensearch_writer._Index("people-1", "u", is_alias=True)
+    made._found = Index("people-1", "u", True, False)
     with pytest.raises(NotTaken):
         made([upsert("a")])
 

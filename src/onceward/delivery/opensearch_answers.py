@@ -6,12 +6,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceward.delivery.upserts import Upsert, refused
-from onceward.errors import AccessDenied, AuthenticationFailed, DeliveryRefused, TableMissing
+from onceward.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    ConfigurationError,
+    DeliveryRefused,
+    TableMissing,
+)
 
 _PAYLOAD_TOO_LARGE = 413
+# A proxy has waited as long as it does.
+_NOT_IN_TIME = frozenset({408, 504})
 # What the server has against a document or a request itself. Any other kind may pass, whatever its
 # status: 400 is also the answer of a closed index and of a cluster that has no shard left.
 _NEVER = frozenset(
@@ -44,9 +52,10 @@ MAPPING = (
     "chunk, and has skipped nothing"
 )
 PIPELINE = (
-    "let the pipeline keep each document with its _index and its _id, or take it off the index "
-    "(index.default_pipeline, index.final_pipeline); remove what it has written elsewhere, and "
-    "start the query again: it begins with this chunk, and has skipped nothing"
+    "let the pipeline keep each document with its _index and its _id, and set no _routing, or "
+    "take it off the index (index.default_pipeline, index.final_pipeline); remove what it has "
+    "written elsewhere, and start the query again: it begins with this chunk, and has skipped "
+    "nothing"
 )
 
 SEQUENCE_BITS, ROW_BITS = 32, 31
@@ -60,10 +69,16 @@ counts by itself.
 ANSWER = "timeout=20s&filter_path=errors," + ",".join(
     f"items.*.{name}" for name in ("status", "error", "result", "_index", "_id")
 )
-# What every index has, and what one has whose alias a policy moves on (OpenSearch's ISM,
-# Elasticsearch's ILM).
-ASKED_OF_AN_INDEX = (
-    "index.uuid,index.plugins.index_state_management.rollover_alias,index.lifecycle.rollover_alias"
+IN_A_SHARD = "docs._id,docs._version"
+# What every index has; what one has whose alias a policy moves on (OpenSearch's ISM,
+# Elasticsearch's ILM); and what says whether a key may be in several of its shards.
+_ROLLED = (
+    "index.plugins.index_state_management.rollover_alias",
+    "index.lifecycle.rollover_alias",
+)
+_PIPELINES = "default_pipeline", "final_pipeline"
+ASKED_OF_AN_INDEX = ",".join(
+    (*_ROLLED, *(f"index.{name}" for name in ("uuid", "number_of_shards", *_PIPELINES)))
 )
 
 
@@ -77,6 +92,64 @@ class TooLarge(NotTaken):
 
 class TooSlow(NotTaken):
     """There is no answer in the time that one may take."""
+
+
+class Index(NamedTuple):
+    """The one that is written to. ``uuid`` None: it is not there yet. ``may_route``: an ingest
+    pipeline may give a key to another of its shards, where it would be a second time."""
+
+    name: str
+    uuid: str | None
+    is_alias: bool
+    may_route: bool
+
+
+def setting(found: Mapping[str, Any], name: str) -> dict[str, str | None]:
+    """Return ``index.<name>`` of each index that is found."""
+    return {index: one.get("settings", {}).get(f"index.{name}") for index, one in found.items()}
+
+
+def may_route(found: Mapping[str, Any], index: str) -> bool:
+    """Return whether an ingest pipeline of the index, which has shards, may set ``_routing``."""
+    shards = setting(found, "number_of_shards").get(index)
+    pipelines = {setting(found, name).get(index) for name in _PIPELINES}
+    return shards not in (None, "1") and not pipelines <= {None, "_none"}
+
+
+def one_index(name: str, behind: Mapping[str, Any], found: Mapping[str, Any]) -> Index:
+    """Return the one index that ``name`` leads to.
+
+    :param behind: aliases of that name, by index.
+    :param found: settings, by index.
+    :raises ConfigurationError: there are several, or another one from time to time.
+    """
+    names = sorted({*behind, *found})
+    aliases = [one.get("aliases", {}).get(name, {}) for one in behind.values()]
+    policies = {value for each in _ROLLED for value in setting(found, each[6:]).values()}
+    is_rolled = any("is_write_index" in alias for alias in aliases) or name in policies
+    own = f", index={names[-1]!r} say" if names and names[-1][0] != "." else ""
+    if len(names) > 1 or is_rolled or (names and not behind and names != [name]):
+        raise ConfigurationError(
+            f"index={name!r} of OpenSearch leads to {', '.join(names)}, and may lead to "
+            "another index later (a rollover): a key that is written again would be there "
+            "twice, and what is deleted would come back",
+            next_step=f"for a new pipeline, pass an index of its own{own}. Where a batch is "
+            "decided already, let the name lead to one index (take a rollover policy off it, "
+            "add the alias anew without is_write_index; of a data stream that this sink has "
+            "made, by a template that matches its name, remove both), and start the query again",
+            details={"index": name, "leads_to": names},
+        )
+    if any("index_routing" in alias for alias in aliases):
+        raise ConfigurationError(
+            f"index={name!r} of OpenSearch is an alias with a routing: a key has a "
+            "version in each shard, so with another routing it would be there twice",
+            next_step="add the alias anew without routing, and start the query again; or, "
+            "for a new pipeline, pass an index of its own",
+            details={"index": name, "leads_to": names},
+        )
+    there = names[0] if names else name
+    uuid = setting(found, "uuid").get(there)
+    return Index(there, uuid, is_alias=there != name, may_route=may_route(found, there))
 
 
 def refusal(
@@ -110,7 +183,11 @@ def refusal(
         )
     if its_own and never_passes(status, kind):
         return DeliveryRefused(what, next_step=_ASK, details=details)
-    later = TooLarge if status == _PAYLOAD_TOO_LARGE else NotTaken
+    later = (
+        TooLarge if status == _PAYLOAD_TOO_LARGE
+        else TooSlow if status in _NOT_IN_TIME
+        else NotTaken
+    )  # fmt: skip
     return later(f"{where} is not answered now: {status} {kind}: {reason}")
 
 

@@ -24,7 +24,7 @@ import json
 import logging
 import re
 import ssl
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
@@ -33,19 +33,24 @@ from onceward.delivery.opensearch_answers import (
     ANSWER,
     ASKED_OF_AN_INDEX,
     CONFLICT,
+    IN_A_SHARD,
     MAPPING,
     OF_THE_INDEX,
     PIPELINE,
     ROW_BITS,
+    Index,
     NotTaken,
     TooLarge,
     TooSlow,
     elsewhere,
     error_in,
     first_error,
+    may_route,
     never_passes,
+    one_index,
     parse_seconds,
     refusal,
+    setting,
     version_number,
 )
 from onceward.delivery.upsert_writer import UpsertWriter, as_json
@@ -105,7 +110,7 @@ class OpenSearchWriter(UpsertWriter):
     """What they answer in time: less where they were too slow, and growing."""
     _late: int = field(default=0, init=False, repr=False, compare=False)
     """So many requests in a row were not answered in time."""
-    _found: _Index | None = field(default=None, init=False, repr=False, compare=False)
+    _found: Index | None = field(default=None, init=False, repr=False, compare=False)
     """What :attr:`index` leads to, once it was looked at. It is looked at again behind each
     chunk.
     """
@@ -117,18 +122,22 @@ class OpenSearchWriter(UpsertWriter):
         index = self._checked()
         wrong: list[DeliveryRefused] = []
         later: list[str] = []
-        went: dict[str, Upsert] = {}
+        went: dict[str, tuple[str, Upsert]] = {}
         # An alias, so that nothing makes an index that was deleted meanwhile
         path = f"/{self._path}/_bulk?{ANSWER}" + "&require_alias=true" * index.is_alias
         for part in self._requests(upserts):
             for rows, answers in self._send(path, part):
                 self._judge(rows, answers, index, wrong, later, went)
         self._must_be_the_same(index)
-        if index.uuid is None:
-            now = None if self._found is None or self._found.uuid is None else self._found.name
-            for name in went.keys() - {now}:
+        now = self._checked()
+        for key, (name, _) in went.items():
+            if index.uuid is None and name not in (now.name, self.index):
                 text = f"an ingest pipeline of the index has written it to {name}"
-                wrong.append(refused(went[name].key, text, PIPELINE))
+                wrong.append(refused(key, text, PIPELINE))
+            elif now.uuid is None:
+                raise NotTaken(f"the index {name} was deleted while rows were written to it")
+        if now.may_route and went:
+            wrong += self._routed(now, [upsert for _, upsert in went.values()])
         if wrong:
             raise first_error(wrong)
         if later:
@@ -138,7 +147,7 @@ class OpenSearchWriter(UpsertWriter):
         """Find the one index behind the name, and check that it keeps versions of deletes."""
         self._checked()
 
-    def _checked(self) -> _Index:
+    def _checked(self) -> Index:
         if self._found is None:
             index = self._one_index()
             if self.tombstone_s is not None:
@@ -147,10 +156,12 @@ class OpenSearchWriter(UpsertWriter):
             self._found = index
         return self._found
 
-    def _must_be_the_same(self, index: _Index) -> None:
+    def _must_be_the_same(self, index: Index) -> None:
         """Check that ``index`` was written to: a missing one is made, and an alias may be moved.
         :raises NotTaken: the alias leads elsewhere now. :raises TableMissing: it was deleted."""
-        if index.uuid is not None and _uuids(self._settings()) == {index.name: index.uuid}:
+        found = {} if index.uuid is None else self._settings()
+        if found and setting(found, "uuid") == {index.name: index.uuid}:
+            self._found = index._replace(may_route=may_route(found, index.name))
             return
         self._found = None
         try:
@@ -262,13 +273,13 @@ class OpenSearchWriter(UpsertWriter):
         self,
         upserts: Sequence[Upsert],
         answers: dict[str, Any],
-        index: _Index,
+        index: Index,
         wrong: list[DeliveryRefused],
         later: list[str],
-        went: dict[str, Upsert],
+        went: dict[str, tuple[str, Upsert]],
     ) -> None:
-        """Sort answers: ``wrong`` is never written, ``later`` may be taken yet; ``went``: a row of
-        each index that took some.
+        """Sort answers: ``wrong`` is never written, ``later`` may be taken yet; ``went``: by key
+        the index that took a row.
         """
         items = answers.get("items")
         if not isinstance(items, list) or len(items) != len(upserts):
@@ -280,8 +291,9 @@ class OpenSearchWriter(UpsertWriter):
             status, error = answer["status"], answer.get("error")
             if error is None and (status < 300 or (status == 404 and upsert.row is None)):
                 # 404: there was nothing to delete, and the version is kept all the same
+                went.pop(upsert.key, None)
                 if upsert.row is not None:
-                    went[str(answer.get("_index"))] = upsert
+                    went[upsert.key] = str(answer.get("_index")), upsert
                 name = None if index.uuid is None else index.name
                 stray = elsewhere(answer, name, upsert)
                 if stray:
@@ -305,6 +317,21 @@ class OpenSearchWriter(UpsertWriter):
             else:
                 later.append(f"{status} {kind}: {reason}")
 
+    def _routed(self, index: Index, upserts: list[Upsert]) -> list[DeliveryRefused]:
+        """Return the errors for rows that are in another shard than their key leads to."""
+        documents = [
+            {"_id": upsert.key} | ({"routing": upsert.key} if index.is_alias else {})
+            for upsert in upserts
+        ]
+        question = f"/{quote(index.name, safe='')}/_mget?_source=false&filter_path={IN_A_SHARD}"
+        found = self._asked("POST", question, as_json({"docs": documents}).encode())
+        text = "an ingest pipeline of the index has given it a routing, and so to another shard"
+        return [
+            refused(upsert.key, text, PIPELINE)
+            for upsert, one in zip(upserts, found.get("docs", []), strict=True)
+            if one.get("_version", -1) < version_number(upsert, self.by_column)
+        ]
+
     def _is_news(self, upsert: Upsert, reason: str) -> bool:
         """Return whether a newer row stands in the way.
 
@@ -320,7 +347,7 @@ class OpenSearchWriter(UpsertWriter):
 
     # requests
 
-    def _one_index(self) -> _Index:
+    def _one_index(self) -> Index:
         """Return the one index that rows are compared in: a key has a version in each.
 
         :raises ConfigurationError: :attr:`index` leads to several, or to another one from time to
@@ -328,36 +355,7 @@ class OpenSearchWriter(UpsertWriter):
         """
         # Not /_alias/…, which asks the indices of others, too
         behind = self._asked("GET", f"/{self._path}/_alias/{self._path}", missing={})
-        found = self._settings()
-        names = sorted({*behind, *found})
-        aliases = [one.get("aliases", {}).get(self.index, {}) for one in behind.values()]
-        is_rolled = any("is_write_index" in alias for alias in aliases) or any(
-            self.index == value
-            for one in found.values()
-            for value in one.get("settings", {}).values()
-        )
-        own = f", index={names[-1]!r} say" if names and names[-1][0] != "." else ""
-        if len(names) > 1 or is_rolled or (names and not behind and names != [self.index]):
-            raise ConfigurationError(
-                f"index={self.index!r} of OpenSearch leads to {', '.join(names)}, and may lead to "
-                "another index later (a rollover): a key that is written again would be there "
-                "twice, and what is deleted would come back",
-                next_step=f"for a new pipeline, pass an index of its own{own}. Where a batch is "
-                "decided already, let the name lead to one index (take a rollover policy off it, "
-                "add the alias anew without is_write_index; of a data stream that this sink has "
-                "made, by a template that matches its name, remove both), and start the query again",
-                details={"index": self.index, "leads_to": names},
-            )
-        if any("index_routing" in alias for alias in aliases):
-            raise ConfigurationError(
-                f"index={self.index!r} of OpenSearch is an alias with a routing: a key has a "
-                "version in each shard, so with another routing it would be there twice",
-                next_step="add the alias anew without routing, and start the query again; or, "
-                "for a new pipeline, pass an index of its own",
-                details={"index": self.index, "leads_to": names},
-            )
-        name = names[0] if names else self.index
-        return _Index(name, _uuids(found).get(name), is_alias=name != self.index)
+        return one_index(self.index, behind, self._settings())
 
     def _settings(self) -> dict[str, Any]:
         """Return by index what is asked of each that the name leads to."""
@@ -403,11 +401,10 @@ class OpenSearchWriter(UpsertWriter):
         :raises DeliveryRefused: it refuses the request as a whole, and would again.
         :raises Exception: it does not answer, or not now.
         """
-        headers = self._headers() | (
-            {} if body is None else {"Content-Type": "application/x-ndjson"}
-        )
-        if body is not None and method == "PUT":
-            headers["Content-Type"] = "application/json"
+        headers = self._headers()
+        if body is not None:
+            kind = "x-ndjson" if "/_bulk?" in path else "json"
+            headers["Content-Type"] = f"application/{kind}"
         pool, library = self._connected(), client_library()
 
         def ask() -> Any:
@@ -419,7 +416,10 @@ class OpenSearchWriter(UpsertWriter):
             except library.exceptions.ReadTimeoutError as late:
                 raise TooSlow(f"no answer within {_TIMEOUT_SECONDS:g} s: {late}") from late
 
-        answer = self._in_time(ask, len(body or b""))
+        try:
+            answer = self._in_time(ask, len(body or b""))
+        except TimeoutError as late:
+            raise TooSlow(str(late)) from late
         where = f"{method} {path.partition('?')[0]}"
         try:
             document = json.loads(answer.data)
@@ -475,24 +475,12 @@ class OpenSearchWriter(UpsertWriter):
         return self._pool
 
 
-class _Index(NamedTuple):
-    """``uuid`` None: it is not there yet."""
-
-    name: str
-    uuid: str | None
-    is_alias: bool
-
-
 class _Request(NamedTuple):
     upserts: list[Upsert]
     body: bytes
 
 
 _NEWER = "it has a newer version than the ledger can have given out ({})"
-
-
-def _uuids(found: Mapping[str, Any]) -> dict[str, str | None]:
-    return {name: one.get("settings", {}).get("index.uuid") for name, one in found.items()}
 
 
 def client_library() -> Any:
