@@ -121,6 +121,7 @@ FAULTS = {
     "prepared-driver-killed": "database, xa: driver killed between the decision and the commits",
     "prepared-late": "database, xa: a task prepares when its attempt is over",
     "prepared-ended": "database, xa: somebody else commits or rolls back what is prepared",
+    "prepared-failover": "database, xa: a standby is promoted that had not heard of the COMMIT",
     "prepared-none-kept": "database, xa: a server that keeps no, or not enough, prepared "
     "transactions",
     "prepared-waiting": "database, xa: tasks of a batch wait for each other",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +149,7 @@ def test_what_somebody_has_ended_is_told_by_its_marker(
     transactions.close()
 
 
-def test_markers_are_kept_until_the_batch_is_finished_and_no_longer(
-    in_any_place: Prepared,
-) -> None:
+def test_markers_are_kept_until_the_next_batch_is_finished(in_any_place: Prepared) -> None:
     in_any_place.place.sql(TABLE)
     process = Process(in_any_place).open()
     first = names_of(process.decide(["a", "b"]))
@@ -164,9 +163,87 @@ def test_markers_are_kept_until_the_batch_is_finished_and_no_longer(
     process.finish()
     assert markers() == set(first)
     second = names_of(process.decide(["c", "d"]))
-    assert markers() == set()
+    assert markers() == set(first)
+    process.finish()
+    assert markers() == {*first, *second}
+    process.decide([])
     process.finish()
     assert markers() == set(second)
+    third = names_of(process.decide(["e"]))
+    heir = Process(in_any_place).open()
+    assert markers() == {*second, *third}
+    fourth = names_of(heir.decide(["f"]))
+    assert markers() == set(third)
+    heir.finish()
+    assert markers() == {*third, *fourth}
+
+
+@contextmanager
+def not_replicated() -> Iterator[None]:
+    """Transactions stay prepared that the server says to have committed: as on a standby that is
+    promoted before it hears of that.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PreparedTransactions, "commit", lambda *_: ow.CommitResult.DONE)
+        yield
+
+
+@pytest.mark.fault("prepared-failover")
+@pytest.mark.parametrize(
+    "goes_on", ["by a start", "by the run", "by a start, an empty batch later"]
+)
+def test_what_a_promoted_standby_has_only_prepared_is_committed_again(
+    in_any_place: Prepared,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    goes_on: str,
+) -> None:
+    """The ledger, which is elsewhere, says that the batch is published: it was rolled back."""
+    in_any_place.place.sql(TABLE)
+    ledger = ow.FolderLedger(tmp_path / "ledger")
+    target = in_any_place.new_target(ledger=ledger)
+    run = MicroBatches(target, SinkPolicy(in_any_place.pipeline))
+    run.process([Write(in_any_place.frame(["z"]), None)], batch(0))
+    with not_replicated():
+        for number, values in enumerate([["a", "b"], []][: 1 + ("empty" in goes_on)], start=1):
+            run.process([Write(in_any_place.frame(values), None)], batch(number))
+    assert in_any_place.values() == ["z"]
+    next_one = number + 1
+    if goes_on == "by the run":
+        target.transactions.close()
+        run.process([Write(in_any_place.frame(["c"]), None)], batch(next_one))
+    else:
+        in_any_place.write(["c"], number=next_one, ledger=ledger)
+    assert in_any_place.values() == ["a", "b", "c", "z"]
+    assert in_any_place.prepared() == []
+    assert "they are committed once more" in caplog.text
+
+
+@pytest.mark.fault("prepared-failover")
+@pytest.mark.parametrize("by", ["a start", "the run"])
+def test_a_batch_that_a_promoted_standby_lacks_is_named(
+    in_any_place: Prepared, tmp_path: Path, by: str
+) -> None:
+    in_any_place.place.sql(TABLE)
+    ledger = ow.FolderLedger(tmp_path / "ledger")
+    target = in_any_place.new_target(ledger=ledger)
+    run = MicroBatches(target, SinkPolicy(in_any_place.pipeline))
+    with not_replicated():
+        run.process([Write(in_any_place.frame(["a", "b"]), None)], batch(0))
+    for name in in_any_place.prepared():
+        target.transactions.abort(name)
+    target.transactions.close()
+    if by == "a start":
+        run = MicroBatches(
+            in_any_place.new_target(ledger=ledger), SinkPolicy(in_any_place.pipeline)
+        )
+    with pytest.raises(PreparedDataLost, match="is gone from the target") as lost:
+        run.process([Write(in_any_place.frame(["c"]), None)], batch(1))
+    assert 'resume="skip_missing"' in lost.value.next_step
+    assert in_any_place.values() == []
+    in_any_place.write(["c"], number=1, ledger=ledger, resume="skip_missing")
+    in_any_place.write(["d"], number=2, ledger=ledger)
+    assert in_any_place.values() == ["c", "d"]
 
 
 @pytest.mark.fault("prepared-late")

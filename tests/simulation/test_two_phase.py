@@ -45,7 +45,7 @@ def test_a_store_has_every_batch_once_whatever_befalls_it() -> None:
         (
             None,
             TwoPhaseTarget,
-            "finish",
+            "_publish",
             "in (CommitResult.RETRY_LATER, CommitResult.PROGRESS)",
             "is None",
         ),

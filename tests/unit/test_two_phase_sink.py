@@ -16,6 +16,7 @@ from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.two_phase import KIND, TwoPhaseTarget
 from onceward.errors import ConfigurationError, LedgerUnreadable, UnsupportedQuery
 from onceward.ids import AttemptId, BatchId, PipelineId
+from onceward_testing.sink_contract import batch
 from support.errors import raises
 
 
@@ -76,6 +77,24 @@ def test_what_is_of_an_older_version_is_upgraded(tmp_path: Path):
     sink = Newer(**settings(tmp_path))
     finished_by(sink, 1)
     assert sink.committed == [{"name": "a", "was": 1}, {"name": "b", "was": 1}]
+
+
+@pytest.mark.parametrize(("today", "name"), [(Sink, "a"), (Newer, {"name": "a", "was": 1})])
+def test_what_is_published_and_prepared_again_is_committed_again(
+    tmp_path: Path, today: type[Sink], name: Any
+):
+    """By a place that was failed over."""
+    finished_by(Sink(**settings(tmp_path)), 1)
+    sink = today(**settings(tmp_path))
+    aborted: list[Any] = []
+    sink.recover = lambda: [name, "never decided"]  # type: ignore[method-assign]
+    sink.abort = aborted.append  # type: ignore[method-assign]
+    target = sink.new_target()
+    assert isinstance(target, TwoPhaseTarget)
+    newest = target.open(batch(1))
+    assert (sink.committed, aborted) == ([], [])
+    target.begin(newest, batch(1))
+    assert (sink.committed, aborted) == ([name], ["never decided"])
 
 
 def test_what_is_of_a_newer_version_waits_for_newer_code(tmp_path: Path):

@@ -137,9 +137,9 @@ class TwoPhaseCommitSink(ForeachBatchSink):
 
         Runs in the driver at every start, before anything else, and once more after older copies
         of the pipeline are fenced. What was there both times and is not decided is aborted; what
-        is decided is committed.
-
-        forgets by itself what was never committed.
+        is decided is committed, and committed again where the newest batch is published already:
+        by a place that was failed over, or restored, and has not heard of that. Empty where the
+        place forgets by itself what was never committed.
         """
 
     def upgrade(self, committable: Any, version: int) -> Any:

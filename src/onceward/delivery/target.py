@@ -206,6 +206,10 @@ class WriteAheadTarget(TwoPhaseTarget):
             log.warning(text, self._policy.pipeline, summary(error))
         return super().list_prepared()
 
+    def published_in(self, newest: LedgerRecord) -> list[Any]:
+        """Return nothing: a file that a crash has left in the store is delivered all the same."""
+        return []
+
     def must_be_of_this_chain(self) -> None:
         """Mark the store as this chain's."""
         must_belong(self._folder, self._policy.pipeline, self.chain.identity(), self._ledger)

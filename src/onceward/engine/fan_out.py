@@ -20,7 +20,7 @@ them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -89,15 +89,20 @@ class FanOutTarget(Target):
             if newest is not None and newest.state is RecordState.DECIDED
             else {}
         )
+        records = {
+            output: undone.get(output) or replace(own, state=RecordState.FINISHED)
+            for output, branch in self._branches.items()
+            if newest is not None and (own := branch.own_record(newest)).outputs
+        }
         # Each of what is decided stays, whoever lists it: two of the targets may prepare at one
         # place.
         decided = [
             one
-            for output, own in undone.items()
-            for one in self._branches[output].target.as_recovered(own)
+            for output, own in records.items()
+            for one in self._branches[output].target.decided_in(own)
         ]
         for output, branch in self._branches.items():
-            branch.target.find_undecided(prepared[output], undone.get(output), running, decided)
+            branch.target.find_undecided(prepared[output], records.get(output), running, decided)
         return newest
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> FanOutAttempt:
@@ -261,7 +266,10 @@ class BranchChain(Chain):
             f"branch {self._branch.name} of a fan-out does what the fan-out does for all"
         )
 
-    take = begin = append = history = _refuse
+    def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
+        return map(self._branch.own_record, self._chain.history(limit))
+
+    take = begin = append = _refuse
 
 
 class FanOutAttempt(Attempt):

@@ -127,7 +127,9 @@ class TwoPhaseTarget(Target):
         """
         # What earlier runs have prepared, for the first attempt to drop
         self._undecided: list[Any] = []
-        # The sequence of what an earlier run has decided and not finished
+        # What the ledger says is published, and is prepared here
+        self._again: list[Any] = []
+        # The newest sequence of an earlier run
         self._inherited: int | None = None
 
     def peek(self) -> LedgerRecord | None:
@@ -174,11 +176,12 @@ class TwoPhaseTarget(Target):
         :param others: what is decided and another target's, which may be listed here, too.
         """
         self.must_be_of_this_chain()
-        undone = newest is not None and newest.state is RecordState.DECIDED
-        earlier = newest is not None and undone and newest.run_id != running.run_id
+        earlier = newest is not None and newest.run_id != running.run_id
         self._inherited = newest.sequence if newest is not None and earlier else None
-        decided = [*others, *(self.as_recovered(newest) if newest is not None and undone else [])]
+        decided = [*others, *self.decided_in(newest)]
         after = self._recovered() if before else []
+        if newest is not None and newest.state is RecordState.FINISHED:
+            self._again = [one for one in after if one in self.published_in(newest)]
         undecided = [one for one in after if one in before and one not in decided]
         self._undecided = [one for one in undecided if self.is_of_this_chain(one)]
         if of_another := [one for one in undecided if not self.is_of_this_chain(one)]:
@@ -204,6 +207,22 @@ class TwoPhaseTarget(Target):
         pipelines = {found[1] for found in _TASK_NAME.finditer(json.dumps(recovered))}
         return not pipelines or self._policy.pipeline in pipelines
 
+    def decided_in(self, newest: LedgerRecord | None) -> list[Any]:
+        """Return what the committer may list of what is decided, and must not be dropped."""
+        if newest is None:
+            return []
+        is_open = newest.state is RecordState.DECIDED
+        return self.as_recovered(newest) if is_open else self.published_in(newest)
+
+    def published_in(self, newest: LedgerRecord) -> list[Any]:
+        """Return what is published by the newest record. A target that was failed over, or
+        restored, may list it again: it has not heard of that.
+        """
+        try:
+            return self._committables(newest)
+        except LedgerUnreadable:  # of another sink, or of another version of this one
+            return []
+
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
         """Return what the committer lists of ``record`` while that is decided, not finished."""
         return self._committables(record)
@@ -213,6 +232,8 @@ class TwoPhaseTarget(Target):
 
     def attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> Attempt:
         """Return a fresh attempt with the name that the chain has given out for it."""
+        if newest is not None and newest.state is RecordState.FINISHED:
+            self._publish_again(newest)
         self._drop_undecided()
         return self._attempt(attempt_id, newest)
 
@@ -229,8 +250,24 @@ class TwoPhaseTarget(Target):
         for committable in undecided:
             drop(self.committer, committable, self._policy.pipeline)
 
+    def _publish_again(self, newest: LedgerRecord) -> None:
+        """Commit what the finished record names, and is prepared all the same."""
+        again, self._again = self._again, []
+        if again:
+            log.warning(
+                "%s: %d parts of %s, which was published, are prepared again, as by a failover; "
+                "they are committed once more",
+                self._policy.pipeline,
+                len(again),
+                newest.batch,
+            )
+            self._publish(again, newest)
+
     def finish(self, record: LedgerRecord) -> LedgerRecord:
-        waiting = self._committables(record)
+        record = self._publish(self._committables(record), record)
+        return self.chain.progress(replace(record, state=RecordState.FINISHED))
+
+    def _publish(self, waiting: Sequence[Any], record: LedgerRecord) -> LedgerRecord:
         backoff = GrowingPauses(self.commit_timeout_s)
         while waiting:
             results = [(committable, self._commit(committable, record)) for committable in waiting]
@@ -252,7 +289,7 @@ class TwoPhaseTarget(Target):
                     "errors); start the query again: it goes on with them before anything else",
                     details={"pipeline": record.pipeline, "waiting": len(waiting)},
                 )
-        return self.chain.progress(replace(record, state=RecordState.FINISHED))
+        return record
 
     def _commit(self, committable: Any, record: LedgerRecord) -> CommitResult:
         try:
@@ -275,8 +312,9 @@ class TwoPhaseTarget(Target):
         """Return ``record``, as it is to be finished if the user goes on without what is lost."""
         if not lost:
             return record
-        newest, here = self.chain.newest(), (record.sequence, RecordState.DECIDED)
-        if newest is not None and (newest.sequence, newest.state) != here:
+        newest, sequence = self.chain.newest(), record.sequence
+        finished = newest is not None and newest.state is not record.state is RecordState.DECIDED
+        if newest is not None and (finished or newest.sequence != sequence):
             # It has published it, and readers have taken it away since
             raise takeover_error(record.pipeline, f"the ledger, which has {newest.batch}")
         # Only what was decided before this start: of what is lost later, nobody has said that it

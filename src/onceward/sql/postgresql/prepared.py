@@ -255,6 +255,8 @@ tgtype bits 1, 2 and 4) left out.
 def each_by_itself(session: Any) -> None:
     """Switch the session to autocommit: COMMIT PREPARED must run outside a transaction."""
     session.each_by_itself = True
+    # A COMMIT PREPARED that no standby has is undone by a failover. No transaction pins it here.
+    session.execute("SET synchronous_commit = on")
 
 
 def must_keep(session: Session) -> None:

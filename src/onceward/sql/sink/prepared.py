@@ -8,8 +8,8 @@ own name to a table beside the ledger's, its *marker*, which is seen once it is 
 prepared nor marked is lost. It is first looked whether it is prepared, and then for the marker:
 what is committed in between is marked.
 
-Markers are removed when the ledger says that their batch is finished, and nobody who may commit
-asks for it again.
+Markers of the newest finished batch stay, until the next one is finished: without them a server
+that was failed over could not be asked whether it has that batch.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class PreparedTransactions:
         self._words = self._dialect.prepared
         self._markers = self._database.quoted(settings.markers)
         self._session: Session | None = None
+        self.sessions = 0
+        """How many there were: another one may lead to another server."""
 
     # what the engine asks for
 
@@ -165,6 +167,17 @@ class PreparedTransactions:
                 (self._pipeline, *finished),
             )
 
+    def unmarked(self, committed: Sequence[str]) -> list[str]:
+        """Return those of transactions that were committed of which the server knows nothing."""
+        these = f"name IN ({', '.join(['%s'] * len(committed))})"
+        with self.talking("looking for markers of committed transactions") as session:
+            found = session.execute(
+                # Quoted.
+                f"SELECT name FROM {self._markers} WHERE pipeline = %s AND {these}",  # noqa: S608
+                (self._pipeline, *committed),
+            ).fetchall()
+        return [name for name in committed if (name,) not in {tuple(row) for row in found}]
+
     def _is_marked(self, session: Session, name: str) -> bool:
         found = session.execute(
             # Quoted.
@@ -205,6 +218,7 @@ class PreparedTransactions:
                 session.close()
                 raise
             self._session = session
+            self.sessions += 1
         return self._session
 
     def close(self) -> None:

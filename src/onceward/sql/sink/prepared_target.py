@@ -10,7 +10,7 @@ batch:
 2. Each task writes straight into the table, in a transaction of its own, with the row that marks
    it, and prepares it.
 3. The ledger record names the transactions: the decision. Then each is committed.
-4. Markers of a finished batch are removed before the next attempt.
+4. Markers of the batch before are removed before the next attempt.
 
 What if a task that was given up prepares its transaction late, when its attempt is aborted, or
 decided without it? Nothing names it. It holds locks until it is rolled back: by the attempt's
@@ -44,6 +44,7 @@ KIND = "prepared"
 of prepared transactions.
 """
 
+_LOOK_BACK = 100
 _REMEMBERED = 16
 """Attempts of a run whose tasks are looked for when late; all others at the next start."""
 
@@ -66,8 +67,12 @@ class PreparedTarget(TwoPhaseTarget):
         # of the chain, once it is ours
         self._mark = ""
         self._begun: deque[AttemptId] = deque(maxlen=_REMEMBERED)
-        # The sequence whose markers were removed last
-        self._unmarked: int | None = None
+        # Transactions of the newest finished batch that has any; None: not looked for yet
+        self._published: list[str] | None = None
+        # Those before, whose markers may go
+        self._older: list[str] = []
+        # The session in which the server was asked for the newest batch
+        self._asked_in = 0
 
     def list_prepared(self) -> list[Any]:
         try:
@@ -89,10 +94,41 @@ class PreparedTarget(TwoPhaseTarget):
         """
         return str(recovered).startswith(chain_prefix(self._policy.pipeline, self._mark))
 
+    def published_in(self, newest: LedgerRecord) -> list[str]:
+        """Return the transactions of the newest finished batch that has any, and of those before
+        whose markers may be there.
+        """
+        if self._published is None:
+            last = super().published_in
+            kept = self.chain.history(_LOOK_BACK)
+            found = [last(record) for record in kept if record.sequence <= newest.sequence]
+            self._published = last(newest) or next(filter(None, found), [])
+            self._older = sorted({name for each in found for name in each} - {*self._published})
+        return [*self._published, *self._older]
+
+    def _publish_again(self, newest: LedgerRecord) -> None:
+        """Also in mid-run: a new session may lead to a server that was promoted.
+
+        :raises PreparedDataLost: it does not have the newest finished batch.
+        """
+        decided = self.published_in(newest)
+        try:
+            listed = self.committer.recover()
+        except TargetUnreachable:
+            # The session may have broken since the last batch
+            listed = self.committer.recover()
+        self._again = [name for name in listed if name in decided]
+        super()._publish_again(newest)
+        if self._asked_in != self.transactions.sessions:
+            newest_batch = self._published or []
+            lost = self.transactions.unmarked(newest_batch) if newest_batch else []
+            self._must_not_be_lost(lost, newest)
+            self._asked_in = self.transactions.sessions
+
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> PreparedAttempt:
         if newest is None or newest.state is RecordState.FINISHED:
             self._drop_what_came_late(attempt_id.owner if self.chain.owners_grow else None)
-            self._remove_markers(newest)
+            self._remove_markers()
         self._begun.append(attempt_id)
         attempt = PreparedAttempt(
             self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles)
@@ -127,32 +163,25 @@ class PreparedTarget(TwoPhaseTarget):
             )
             return
         for name in found:
-            drop(self.committer, name, self._policy.pipeline)
+            # A server that was failed over has it prepared again
+            if name not in (self._published or ()):
+                drop(self.committer, name, self._policy.pipeline)
 
     def _is_older(self, name: str, owner: int | None) -> bool:
         theirs = names.owner_in(name, self._policy.pipeline, self._mark)
         return owner is not None and theirs is not None and theirs < owner
 
-    def _remove_markers(self, newest: LedgerRecord | None) -> None:
-        """Remove markers once the ledger says *finished*, and only those that it names: a newer
-        owner needs the markers of what it commits and has not finished.
+    def _remove_markers(self) -> None:
+        """Remove markers of batches before the newest finished one, and only those that the ledger
+        names: a newer owner needs the markers of what it commits and has not finished.
         """
-        if newest is None or newest.sequence == self._unmarked:
-            return
-        outputs = (output for output in newest.outputs.values() if output.kind == self.kind)
-        finished = [name for output in outputs for name in output.data["committables"]]
+        older, self._older = self._older, []
         try:
-            if finished:
-                self.transactions.remove_markers(finished)
+            if older:
+                self.transactions.remove_markers(older)
         except OncewardError as error:
-            log.warning(
-                "%s: markers of %s are left for now: %s",
-                self._policy.pipeline,
-                newest.batch,
-                error,
-            )
-            return
-        self._unmarked = newest.sequence
+            log.warning("%s: some markers are left for now: %s", self._policy.pipeline, error)
+            self._older = older
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
         try:
@@ -162,6 +191,12 @@ class PreparedTarget(TwoPhaseTarget):
             # Fenced to say so.
             self.chain.progress(record)
             raise
+        written = super().published_in(finished)
+        if self._published is None:
+            self.published_in(finished)
+        elif written:
+            self._older += self._published
+            self._published = written
         # Of a fan-out, others may have prepared in the same attempt, and publish later
         if not self.branch:
             self._drop_what_came_late()
