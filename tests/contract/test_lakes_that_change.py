@@ -27,6 +27,7 @@ from onceward.errors import (
     InvalidColumn,
     LedgerBehind,
     PreparedDataLost,
+    Recovery,
     ReportMismatch,
     RowRefused,
     TableMissing,
@@ -125,14 +126,33 @@ def test_prepared_files_that_are_gone_stop_the_pipeline_by_name(kit: LakeKit):
 
 
 @pytest.mark.fault("lake-lost")
-def test_files_that_are_gone_while_a_process_waits_to_publish_stop_it_by_name(delta: DeltaKit):
+def test_files_that_are_gone_while_a_process_waits_to_publish_stop_it_by_name(kit: LakeKit):
     """Even one that has written them a moment ago: VACUUM may be told to keep nothing."""
-    process = decided(delta, FIRST)
-    for file in data_files(delta):
+    process = decided(kit, FIRST)
+    for file in data_files(kit):
         file.unlink()
     with pytest.raises(PreparedDataLost):
         process.finish()
-    assert delta.visible() == Counter()
+    assert kit.visible() == Counter()
+
+
+@pytest.mark.fault("lake-lost")
+def test_a_batch_whose_files_are_gone_is_not_decided(kit: LakeKit):
+    """Somebody's VACUUM, or remove_orphan_files, took them for left over while others were being
+    written.
+    """
+    process = Process(kit).open()
+    process.commit(FIRST)
+    before = set(data_files(kit))
+    process.write(kit.frame(SECOND))
+    for file in sorted(set(data_files(kit)) - before)[:1]:
+        file.unlink()
+    with pytest.raises(ReportMismatch, match="are gone before it was decided") as gone:
+        process.stage_what_is_written()
+    assert gone.value.recovery is Recovery.RUN_AGAIN
+    process.attempt.abort()
+    process.commit(SECOND)
+    assert_holds(kit, FIRST + SECOND, 1)
 
 
 def test_a_table_that_is_moved_while_a_batch_waits_gets_it_there(lake: Any, tmp_path: Path):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -205,6 +205,9 @@ class Delta(LakeTable):
             "rules": sorted(rules(shape)),
         }
         return Staged(rows_in(actions), actions, table)
+
+    def missing(self, staged: Sequence[Any]) -> list[str]:
+        return self._table.missing(staged)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
         """Commit the staged actions with the batch's number, unless the table has it already."""

@@ -85,6 +85,9 @@ class Iceberg(LakeTable):
         table = {"table": self._name, "id": self._table.id, "fields": fields}
         return Staged(rows, [snapshot] if rows else [], table)
 
+    def missing(self, staged: Sequence[Any]) -> list[str]:
+        return self._table.missing(staged)
+
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
         """Publish the staged snapshots with the batch's number, unless the table has it
         already.
@@ -131,6 +134,8 @@ class Iceberg(LakeTable):
             )
         if lost := table.gone(waiting):
             return f"snapshots are gone: {lost}"
+        if missing := table.missing(waiting):
+            return f"files are gone: {', '.join(missing[:10])}"
         if (
             waiting
             and "fields" in then

@@ -168,6 +168,16 @@ class LakeTable(ABC):
                 f"{self} was changed while a batch was written",
                 next_step="nothing, the batch runs again",
             )
+        # 1. A task closes its file; 2. somebody's VACUUM or deleteOrphanFiles takes it for left
+        # over, while other tasks still write; 3. the batch is decided, and readers miss the file.
+        if missing := self.missing(concatenated(staged)):
+            raise ReportMismatch(
+                f"{len(missing)} files of a batch into {self} are gone before it was decided: "
+                f"{', '.join(missing[:10])}",
+                next_step="nothing, the batch runs again; if it repeats, let whoever cleans up "
+                "the table (VACUUM, remove_orphan_files) leave alone what is not older than a "
+                "batch takes",
+            )
         batch = {
             "attempt": name,
             "chain": chain,
@@ -176,6 +186,10 @@ class LakeTable(ABC):
             "staged": concatenated(staged),
         }
         return {**staged[0].table, **batch}
+
+    @abstractmethod
+    def missing(self, staged: Sequence[Any]) -> list[str]:
+        """List the files of what was staged that are gone."""
 
     @abstractmethod
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:

@@ -343,6 +343,17 @@ class IcebergTable:
         self._refresh()
         return [one for one in snapshots if self._table.snapshot(one) is None]
 
+    def missing(self, snapshots: Sequence[int]) -> list[str]:
+        """List the data files of those of ``snapshots`` that exist which are gone."""
+        self._refresh()
+        io, found = self._table.io(), map(self._table.snapshot, snapshots)
+        files = (file for one in found if one is not None for file in one.addedDataFiles(io))
+        return [
+            location
+            for file in files
+            if not io.newInputFile(location := str(file.location())).exists()
+        ]
+
     def publish(self, snapshots: Sequence[int], properties: Mapping[str, str]) -> None:
         """Publish all ``snapshots`` and set ``properties`` in one commit.
 
