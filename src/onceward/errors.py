@@ -51,6 +51,7 @@ It is longer than 500 lines so that all of them are found in one place.
     │   ├── NewSchemaId               a record names a schema that is new to the query
     │   ├── ServerUnreachable         the database server of the changes does not answer
     │   ├── BinlogCorrupted           bytes of a binlog are not what was written
+    │   ├── SourceFileMissing         a file that Spark has logged for a batch is not there
     │   ├── SourceDataLost            records are gone from the source before they were read
     │   │   └── BinlogPurged
     │   └── SourceFailed              the code of a custom source raised
@@ -445,6 +446,14 @@ class ServerUnreachable(ResourceError):
 class BinlogCorrupted(ResourceError):
     """Bytes of a binlog are not what was written: a checksum, a length or a position does not fit.
     The next reading may give others: a network can do that, too.
+    """
+
+    recovery = Recovery.RESTART
+
+
+class SourceFileMissing(ResourceError):
+    """A file that Spark has logged for a batch of a file source is not there any more: it was
+    removed, or its disk is not mounted. ``details["files"]`` names up to a hundred.
     """
 
     recovery = Recovery.RESTART

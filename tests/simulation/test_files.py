@@ -79,7 +79,9 @@ def written(seed: int, odds: dict[str, float]) -> tuple[dict[str, str], bool, li
         found: dict[str, str] = {}
 
         def calls() -> None:
-            beside = CheckpointFiles(files.session_for(CHECKPOINT), CHECKPOINT, PIPELINE)
+            beside = CheckpointFiles(
+                files.session_for(CHECKPOINT), f"{CHECKPOINT}/onceward/{PIPELINE}"
+            )
             with suppress(CheckpointUnreachable):
                 assert set(beside.read()) <= set()
                 beside.write("1.failed", "lost")
@@ -95,7 +97,9 @@ def written(seed: int, odds: dict[str, float]) -> tuple[dict[str, str], bool, li
             sim.sleep(1_000.0)
             sim.lots.calm = True
             found.update(
-                CheckpointFiles(files.session_for(CHECKPOINT), CHECKPOINT, PIPELINE).read()
+                CheckpointFiles(
+                    files.session_for(CHECKPOINT), f"{CHECKPOINT}/onceward/{PIPELINE}"
+                ).read()
             )
 
         run_to_the_end(sim, reader)
@@ -127,7 +131,7 @@ def test_files_that_cannot_be_read_are_not_taken_for_none(monkeypatch: pytest.Mo
         read = Tree.read
 
         def story() -> None:
-            beside = CheckpointFiles(files.session_for(), CHECKPOINT, PIPELINE)
+            beside = CheckpointFiles(files.session_for(), f"{CHECKPOINT}/onceward/{PIPELINE}")
             assert beside.read() == {}
             beside.write("0.failed", "the first try")
             monkeypatch.setattr(Tree, "read", _fails)

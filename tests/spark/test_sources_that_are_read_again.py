@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pyarrow.dataset as dataset
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 import onceward as ow
 from onceward.errors import (
@@ -25,6 +27,7 @@ from onceward.errors import (
     OncewardError,
     SourceContractViolated,
     SourceFailed,
+    SourceFileMissing,
     SourceRangeChanged,
     SourceReplaced,
 )
@@ -298,3 +301,70 @@ def test_what_cannot_be_is_refused_before_a_query_starts(
 ):
     with pytest.raises(error):
         kind(tmp_path).stream(spark, **options)
+
+
+@pytest.mark.parametrize("stateful", [False, True], ids=["stateless", "stateful, replayed"])
+@pytest.mark.parametrize("interval", [10, 2], ids=["one each", "compacted"])
+def test_a_logged_file_that_is_gone_is_named_and_not_left_out(
+    spark: SparkSession, tmp_path: Path, stateful: bool, interval: int
+):
+    """Removed, or its disk is not mounted. Spark plans the batch anew without it, silently."""
+    source = tmp_path / "a source"
+    source.mkdir()
+
+    def run() -> OncewardError | None:
+        rows = spark.readStream.schema("n int").option("maxFilesPerTrigger", 2).json(str(source))
+        rows = rows.groupBy("n").count().select("n") if stateful else rows
+        sink = ow.FileSink(
+            path=tmp_path / "out", pipeline_id="p", ledger=ow.FolderLedger(tmp_path / "ledger")
+        )
+        query = (
+            rows.writeStream.foreachBatch(sink)
+            .outputMode("update" if stateful else "append")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        with suppress(StreamingQueryException):
+            query.awaitTermination()
+        return ow.error_of(query)
+
+    def written() -> list[int]:
+        return sorted(row.n for row in ow.read_files(spark, tmp_path / "out").collect())
+
+    spark.conf.set("spark.sql.streaming.fileSource.log.compactInterval", interval)
+    try:
+        for n in range(1, 5):
+            (source / f"{n} %.json").write_text(json.dumps({"n": n}) + "\n")
+            os.utime(source / f"{n} %.json", (n, n))
+        assert run() is None
+        (source / "5 %.json").write_text(json.dumps({"n": 5}) + "\n")
+        if stateful:
+            newest = max(
+                int(each.name) for each in (tmp_path / "checkpoint/commits").glob("[0-9]*")
+            )
+            for name in (f"{newest}", f".{newest}.crc"):
+                (tmp_path / "checkpoint" / "commits" / name).unlink()
+            lost, kept = source / "4 %.json", source / "3 %.json"
+        else:
+            (source / "6 %.json").write_text(json.dumps({"n": 6}) + "\n")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(ow.FileSink, "__call__", lambda *_: 1 / 0)
+                run()
+            lost, kept = source / "6 %.json", source / "5 %.json"
+        there = lost.read_text()
+        lost.unlink()
+        error = run()
+        assert type(error) is SourceFileMissing
+        assert error.details["files"] == [lost.as_uri()]
+        assert kept.exists()
+        lost.write_text(there)
+        assert run() is None
+        assert set(written()) == {1, 2, 3, 4, 5} | ({6} if not stateful else set())
+        # going on without
+        spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+        lost.unlink()
+        assert run() is None
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+        spark.conf.unset("spark.sql.streaming.fileSource.log.compactInterval")

@@ -60,6 +60,7 @@ from onceward.engine.source_identity import SourceIdentity, source_identity
 from onceward.engine.target import Attempt, Target, Write, event_ids
 from onceward.errors import AdmissionRefused, Fenced, OncewardError, Recovery, SourceDataLost
 from onceward.ids import BatchId, SourceRange
+from onceward.spark.batch.file_sources import must_have_files
 from onceward.spark.batch.query import RunningBatch
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,11 @@ class MicroBatches:
             raise second_call(running.batch)
         began, self._values = surroundings.monotonic(), {}
         with events.batch(**self._ids(running)) as under_way:
-            if self._admit(writes, running) is Admission.REPLAY:  # 1
+            is_replay = self._admit(writes, running) is Admission.REPLAY  # 1
+            # Files of later batches were listed a moment ago
+            if not self._batches and (running.stateful or not is_replay):
+                must_have_files(running)
+            if is_replay:
                 self._replay(writes, running)
             else:
                 self._write(writes, running)  # 2 to 8

@@ -75,7 +75,7 @@ class IdFile:
                 f"checkpoint={checkpoint!r} names no folder",
                 next_step="pass the query's checkpointLocation as checkpoint= of decode(…)",
             )
-        self._files = CheckpointFiles(session, path.rstrip("/"), _FOLDER)
+        self._files = CheckpointFiles(session, f"{path.rstrip('/')}/onceward/{_FOLDER}")
         where, context = registry_place(registry)
         # Two objects of the user's without an address are not told apart, and have one file: ids
         # that the other has are but asked for once more, and of a schema it would be a mistake.

@@ -18,25 +18,21 @@ from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward.errors import CheckpointUnreachable
-from onceward.ids import PipelineId
 
 _MISSING = "java.io.FileNotFoundException"
 _DAMAGED = "org.apache.hadoop.fs.ChecksumException"
 
 
 class CheckpointFiles:
-    """The files of one pipeline beside one checkpoint. Each method is a call or two to the file
-    system.
+    """The files in one folder of a checkpoint. Each method is a call or two to the file system.
 
     :param session: a Spark session, for its Hadoop configuration.
-    :param checkpoint: the root of the query's checkpoint, as
-        ``StreamExecution.resolvedCheckpointRoot`` has it.
     """
 
-    def __init__(self, session: Any, checkpoint: str, pipeline: PipelineId) -> None:
+    def __init__(self, session: Any, folder: str) -> None:
         self._jvm = session.sparkContext._jvm
         self._session = session
-        self._folder = f"{checkpoint}/onceward/{pipeline}"
+        self._folder = folder
 
     def read(self) -> dict[str, str]:
         """Return what each file says; of one that is damaged or cut short, as much as is left.
@@ -53,6 +49,12 @@ class CheckpointFiles:
                 raise
             found = {name: self._text(files, name) for name in names}
         return {name: text for name, text in found.items() if text is not None}
+
+    def read_one(self, name: str) -> str | None:
+        """Return what a file says; None: it is not there. :raises CheckpointUnreachable: it cannot
+        be opened."""
+        with self._reached() as files:
+            return self._text(files, name)
 
     def write(self, name: str, text: str) -> None:
         """Write the file, replacing any. :raises CheckpointUnreachable: it may not be there."""
@@ -95,7 +97,7 @@ class CheckpointFiles:
             yield self._path(self._folder).getFileSystem(configuration)
         except Py4JJavaError as error:
             raise CheckpointUnreachable(
-                f"the files in {self._folder}, beside the query's checkpoint, cannot be used: "
+                f"the files in {self._folder}, in the query's checkpoint, cannot be used: "
                 f"{error.java_exception.toString()}",
                 next_step="make the checkpoint readable and writable for the driver, see that its "
                 "file system has room, and start the query again",

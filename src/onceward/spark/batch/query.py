@@ -117,6 +117,11 @@ class History:
         self._execution = execution
 
     @property
+    def execution(self) -> Any:
+        """The query's ``StreamExecution``."""
+        return self._execution
+
+    @property
     def checkpoint(self) -> str:
         """Where the query keeps its logs."""
         return str(self._execution.resolvedCheckpointRoot())
@@ -173,9 +178,8 @@ def failed_call(frame: DataFrame, batch_id: int) -> tuple[int, bool] | None:
 
 def checkpoint_files(frame: DataFrame, pipeline: PipelineId) -> CheckpointFiles:
     """Return our files beside the checkpoint of the query that ``frame`` belongs to."""
-    return CheckpointFiles(
-        frame.sparkSession, str(query_by_id(frame).resolvedCheckpointRoot()), pipeline
-    )
+    root = str(query_by_id(frame).resolvedCheckpointRoot())
+    return CheckpointFiles(frame.sparkSession, f"{root}/onceward/{pipeline}")
 
 
 def current_run_id(frame: DataFrame) -> str:
