@@ -5,10 +5,13 @@ after the other.
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pyarrow as pa
+import pymysql
 
 import onceward as ow
 from onceward.engine.ledger.record import LedgerRecord
@@ -91,6 +94,13 @@ class Place:
         assert found is not None
         return found
 
+    def end_idle_sessions(self) -> None:
+        """As the server does once they have idled for too long."""
+        self.sql(
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
+            "WHERE state = 'idle' AND application_name LIKE 'onceward%'"
+        )
+
     def staging(self) -> list[str]:
         names = self.sql(
             "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace", self.schema
@@ -111,6 +121,17 @@ class MySQLPlace(Place):
 
     def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         return sql_at(self.server.url, statement.replace("{s}", self.schema), *parameters)
+
+    def end_idle_sessions(self) -> None:
+        idle = (
+            "SELECT id FROM information_schema.processlist WHERE command = 'Sleep' AND user = %s"
+        )
+        user = urlsplit(self.url).username
+        for (number,) in self.sql(idle, user):
+            with suppress(pymysql.MySQLError):  # it has gone by itself
+                self.sql(f"KILL CONNECTION {number}")
+        while self.sql(idle, user):
+            pass
 
     def staging(self) -> list[str]:
         names = self.sql(

@@ -37,7 +37,7 @@ from onceward.sql.ledger import table as ledger_table
 from onceward.sql.mysql import staging as mysql_staging
 from onceward.sql.postgresql import staging
 from onceward.sql.postgresql.dialect import PostgreSQLDialect
-from onceward.sql.sink import attempt
+from onceward.sql.sink import attempt, pieces
 from onceward.sql.sink.sink import DatabaseTarget
 from onceward_testing.sink_contract import batch
 from support.mysql_client import transaction_at
@@ -306,6 +306,31 @@ def test_a_tasks_session_whose_server_process_stands_still_is_replaced(
     finally:
         os.kill(pid, signal.SIGCONT)
     assert stored(place) == [1, 2]
+
+
+class _Slow(ArrowFrame):
+    """Two pieces a task; after each the server ends all sessions of ours that are idle."""
+
+    place: Place
+
+    def part(self, number: int) -> Iterator[pa.RecordBatch]:
+        for _ in range(2):
+            yield from super().part(number)
+            self.place.end_idle_sessions()
+
+
+def test_sessions_that_end_while_tasks_work_are_replaced(
+    anywhere: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """idle_session_timeout, wait_timeout, or a proxy's: shorter than a batch takes to be staged,
+    or a task from one piece of rows to the next.
+    """
+    monkeypatch.setattr(pieces, "_PIECE_BYTES", 1)
+    anywhere.sql("CREATE TABLE {s}.t (value bigint)")
+    frame = _Slow(values(1, 2))
+    frame.place = anywhere
+    anywhere.write("t", frame, frame)
+    assert stored(anywhere) == [1, 1, 1, 1, 2, 2, 2, 2]
 
 
 def test_a_commit_that_waits_for_a_backups_lock_is_in_doubt(

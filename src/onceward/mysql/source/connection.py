@@ -198,7 +198,7 @@ class Server:
 
     @property
     def is_open(self) -> bool:
-        return not self._session.closed and not self._session.is_ended
+        return self._session.is_usable
 
     def close(self) -> None:
         """Close the session, whatever its state."""

@@ -5,6 +5,7 @@ it. Driver only.
 
 from __future__ import annotations
 
+import select
 from abc import ABC, abstractmethod
 from collections.abc import Container, Hashable, Mapping
 from typing import Any, ClassVar, Protocol
@@ -22,8 +23,8 @@ class Session(Protocol):
     """How long it waits for an answer."""
 
     @property
-    def closed(self) -> bool:
-        """Has it been given up?"""
+    def is_usable(self) -> bool:
+        """Can it be used, as far as that shows without asking the server?"""
 
     def execute(self, statement: Any, parameters: Any = None, /) -> Any:
         """Run a statement and return its cursor: ``rowcount``, ``fetchone()``, and its rows."""
@@ -33,6 +34,15 @@ class Session(Protocol):
     def rollback(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+def has_spoken(socket: int) -> bool:
+    """Return whether the server has said something unasked: its farewell, or the end of the
+    connection.
+    """
+    poll = select.poll()
+    poll.register(socket, select.POLLIN | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(0))
 
 
 class Database(ABC):
@@ -77,12 +87,6 @@ class Database(ABC):
             back.
         :param statement_ms: how long a statement may wait.
         """
-
-    def is_usable(self, session: Session) -> bool:
-        """Return whether the session can be used, as far as that shows without asking the
-        server.
-        """
-        return not session.closed
 
     @abstractmethod
     def quoted(self, table: str) -> str:

@@ -12,7 +12,7 @@ What is not obvious:
 * A client that is gone without a word holds the row's lock until the server ends its session:
   MariaDB has ``idle_transaction_timeout`` for that, MySQL only ``wait_timeout``, which also ends
   sessions between two batches. That is seen on the connection before anything is sent
-  (:attr:`MySQLSession.is_ended`), also before a COMMIT: what was not sent cannot be in doubt.
+  (:attr:`MySQLSession.is_usable`), also before a COMMIT: what was not sent cannot be in doubt.
 * READ COMMITTED, for then only rows that are there get locked: the default, REPEATABLE READ, locks
   the gaps between them, too, against everybody else who writes to the same tables. Nothing here
   reads a row twice and trusts it.
@@ -34,7 +34,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from onceward import surroundings
 from onceward.errors import ConfigurationError, LedgerUnreachable
 from onceward.libraries import library
-from onceward.sql.ledger.database import Database, Session, url_without_password
+from onceward.sql.ledger.database import Database, Session, has_spoken, url_without_password
 from onceward.sql.ledger.overdue import LOOKS_EVERY_SECONDS, STATEMENT_SECONDS, Overdue, Patience
 
 # of MySQL, of MariaDB
@@ -151,9 +151,6 @@ CREATE TABLE IF NOT EXISTS {batches} (
         )
         return session
 
-    def is_usable(self, session: Session) -> bool:
-        return not session.closed and not getattr(session, "is_ended", False)
-
     def quoted(self, table: str) -> str:
         return ".".join(f"`{name}`" for name in table.split("."))
 
@@ -252,20 +249,9 @@ class MySQLSession:
             )
 
     @property
-    def closed(self) -> bool:
-        return not self.connection.open
-
-    @property
-    def is_ended(self) -> bool:
-        """Has the server said something unasked? That is its farewell, or the end of the
-        connection.
-        """
+    def is_usable(self) -> bool:
         sock = self.connection._sock
-        if sock is None:
-            return True
-        poll = select.poll()
-        poll.register(sock.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
-        return bool(poll.poll(0))
+        return sock is not None and not has_spoken(sock.fileno())
 
     def execute(self, statement: str, parameters: Any = None, /) -> Any:
         self.patience.begin()
@@ -288,7 +274,7 @@ class MySQLSession:
         :raises Ended: the server had ended the session before: nothing was sent, and nothing is
             committed.
         """
-        if self.is_ended:
+        if not self.is_usable:
             raise Ended(
                 2013, "the server has ended the session, which stood still in its transaction"
             )

@@ -21,7 +21,7 @@ from typing import Any
 
 from onceward.errors import ConfigurationError
 from onceward.libraries import library
-from onceward.sql.ledger.database import Database, Session, url_without_password
+from onceward.sql.ledger.database import Database, Session, has_spoken, url_without_password
 from onceward.sql.ledger.overdue import Overdue, Patience
 
 _SHOWN = frozenset(
@@ -211,8 +211,8 @@ class PostgreSQLSession:
         self.connection.patience = patience
 
     @property
-    def closed(self) -> bool:
-        return bool(self.connection.closed)
+    def is_usable(self) -> bool:
+        return not self.connection.closed and not has_spoken(self.connection.fileno())
 
     def execute(self, statement: Any, parameters: Any = None, /) -> Any:
         self.patience.begin()

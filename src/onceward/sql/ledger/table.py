@@ -435,7 +435,7 @@ class TableChain(Chain):
             raise
 
     def _connected(self) -> Session:
-        if self._connection is None or not self._database.is_usable(self._connection):
+        if self._connection is None or not self._connection.is_usable:
             self._forget_connection()
             began = surroundings.monotonic()
             connection = self._database.connect(

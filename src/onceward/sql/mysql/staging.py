@@ -211,5 +211,5 @@ class StagingWriter(PieceWriter):
 
 
 sessions: SessionCache[MySQLSession] = SessionCache(
-    lambda session: not session.closed and not session.is_ended, MySQLSession.give_up
+    lambda session: session.is_usable, MySQLSession.give_up
 )

@@ -133,28 +133,27 @@ class StagingWriter(PieceWriter):
     def __init__(self, spec: OpenStagingWriter, task_attempt_id: int) -> None:
         super().__init__(task_attempt_id)
         self._spec = spec
-        self._connection: Any = None
 
     def _send(self, rows: list[pa.RecordBatch]) -> None:
         table = pa.Table.from_batches([storable(part) for part in rows])
         table = table.append_column(
             TASK, pa.repeat(pa.scalar(self._task, pa.int64()), table.num_rows)
         )
-        if self._connection is None:
-            with translate_errors("connecting to the database from a task", *errors()):
-                self._connection = sessions.get(
-                    self._spec.connection, lambda: connect(self._spec.connection)
-                )
+        # For each piece: the plan may take longer from one to the next than sessions may idle
+        with translate_errors("connecting to the database from a task", *errors()):
+            connection = sessions.get(
+                self._spec.connection, lambda: connect(self._spec.connection)
+            )
         try:
             with translate_errors("copying rows to the staging table", *errors()):
                 # Whether a piece outlives a crash is found out when it is moved.
                 begin(
-                    self._connection,
+                    connection,
                     "SET LOCAL statement_timeout = 0",
                     "SET LOCAL synchronous_commit = off",
                 )
-                copy(self._connection, self._spec.schema, self._spec.table, table)
-                run(self._connection, "COMMIT")
+                copy(connection, self._spec.schema, self._spec.table, table)
+                run(connection, "COMMIT")
         except BaseException:
             # It may be in the middle of a COPY, with a lock on the table
             sessions.forget(self._spec.connection)

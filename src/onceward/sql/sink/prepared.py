@@ -207,7 +207,7 @@ class PreparedTransactions:
             ) from error
 
     def _connected(self) -> Session:
-        if self._session is None or not self._database.is_usable(self._session):
+        if self._session is None or not self._session.is_usable:
             self.close()
             session = self._database.connect(f"onceward-{self._pipeline}", _IDLE_MS, _STATEMENT_MS)
             try:

@@ -107,11 +107,11 @@ class SimulatedSession(MySQLSession):
     """
 
     @property
-    def is_ended(self) -> bool:
-        """Has the server said its farewell? That is seen on the socket."""
+    def is_usable(self) -> bool:
+        """Has the server not said its farewell? That is seen on the socket."""
         session = self.connection.session
         session.look()
-        return bool(session.ended)
+        return self.connection.open and not session.ended
 
 
 def connected(said: Mapping[str, Any], name: str) -> SimulatedSession:

@@ -88,6 +88,9 @@ class Connection:
                 raise self._error(trouble) from None
             self._in_transaction = False
 
+    def fileno(self) -> Any:
+        return self._session
+
     def close(self) -> None:
         self.closed = True
         self._session.close()
@@ -97,6 +100,12 @@ class Connection:
             self.closed = True
             self._session.close()
         return _ERRORS[trouble.kind](trouble.text)
+
+
+def has_spoken(session: Any) -> bool:
+    """In the place of :func:`onceward.sql.ledger.database.has_spoken`."""
+    session.look()
+    return bool(session.ended)
 
 
 DRIVER = SimpleNamespace(

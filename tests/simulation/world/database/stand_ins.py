@@ -87,6 +87,7 @@ _DATABASE = "onceward.sql.sink"
 
 STAND_INS: list[tuple[str, str, Any]] = [
     ("onceward.sql.ledger.postgresql", "_driver", lambda: postgresql.DRIVER),
+    ("onceward.sql.ledger.postgresql", "has_spoken", postgresql.has_spoken),
     ("onceward.sql.ledger.mysql", "connected", mysql.connected),
     ("onceward.sql.mysql.staging", "connected", mysql.connected),
     ("onceward.sql.mysql.prepared", "connected", mysql.connected),
@@ -109,9 +110,7 @@ STAND_INS: list[tuple[str, str, Any]] = [
         "sessions",
         _Workers(
             "mysql",
-            lambda: SessionCache(
-                lambda session: not session.closed and not session.is_ended, MySQLSession.give_up
-            ),
+            lambda: SessionCache(lambda session: session.is_usable, MySQLSession.give_up),
         ),
     ),
     # rows, without Arrow
