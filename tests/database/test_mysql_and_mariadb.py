@@ -876,3 +876,15 @@ def test_checks_hold_whatever_the_server_says(mariadb_place: Place) -> None:
             mariadb_place.write("t", pa.table({"n": pa.array([-5], pa.int32())}))
     finally:
         mariadb_place.sql("SET GLOBAL check_constraint_checks = 1")
+
+
+def test_a_full_history_partition_is_not_the_rows_fault(mariadb_place: Place) -> None:
+    mariadb_place.sql(
+        "CREATE TABLE {s}.t (id bigint PRIMARY KEY, v bigint) WITH SYSTEM VERSIONING "
+        "PARTITION BY SYSTEM_TIME LIMIT 1 (PARTITION p0 HISTORY, PARTITION pc CURRENT)"
+    )
+    for value in range(3):
+        mariadb_place.write(
+            "t", pa.table({"id": [1, 2], "v": [value, value]}), mode="upsert", key="id"
+        )
+    assert mariadb_place.sql("SELECT * FROM {s}.t ORDER BY id") == [(1, 2), (2, 2)]

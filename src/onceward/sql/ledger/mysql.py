@@ -45,8 +45,10 @@ _HOLD_SECONDS = 60
 _SILENT = ("SET", "CREATE", "DROP", "SHOW")
 """Statements that change no row; their notes ("exists already") are none of ours."""
 
-_OF_WORDS = (1287, 1681, 3719, 3778)
-"""Warnings of MySQL's that a word of a statement will be gone, or mean something else."""
+_NOT_OF_ROWS = (1287, 1681, 3170, 3719, 3778, 4114, 4186, 4189)
+"""Warnings that a word of a statement will be gone, or mean something else; that there was no
+memory to plan a better way, or no histogram; that history partitions are full, or were not added.
+"""
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _OPTIONS = {
@@ -263,7 +265,7 @@ class MySQLSession:
             warnings = [(int(code), str(text)) for _, code, text in warned] or [
                 (0, "a warning that is gone")
             ]
-            warnings = [one for one in warnings if one[0] not in _OF_WORDS]
+            warnings = [one for one in warnings if one[0] not in _NOT_OF_ROWS]
             if warnings:
                 raise Warned(*warnings[0])
         return cursor
