@@ -160,3 +160,67 @@ def test_every_odd_value_is_judged_alike_by_tasks_that_prepare_in_mariadb(
     mariadb_place: Place,
 ) -> None:
     assert judged_otherwise(mariadb_place, MY_ODD, WRITERS[2], "CAST(x AS char)") == {}
+
+
+BEFORE, DEFERRED = "BEFORE INSERT", "AFTER INSERT DEFERRABLE INITIALLY DEFERRED"
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize(
+    ("when", "body"),
+    [
+        (BEFORE, "RAISE EXCEPTION 'order % is closed', NEW.x USING ERRCODE = 'MY001'"),
+        (DEFERRED, "RAISE EXCEPTION 'order % is closed', NEW.x USING ERRCODE = '45000'"),
+        (BEFORE, "CASE NEW.x WHEN 0 THEN RETURN NEW; END CASE"),
+    ],
+    ids=["its own code", "its own code, deferred", "no case"],
+)
+def test_what_a_trigger_raises_is_for_good(
+    place: Place, writer: str, when: str, body: str
+) -> None:
+    place.sql("CREATE TABLE {s}.t (x bigint)")
+    place.sql(
+        f"CREATE FUNCTION {{s}}.f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {body}; END$$"
+    )
+    action, _, how = when.partition(" INSERT")
+    kind = "CONSTRAINT TRIGGER" if how else "TRIGGER"
+    place.sql(
+        f"CREATE {kind} g {action} INSERT ON {{s}}.t{how} FOR EACH ROW EXECUTE FUNCTION {{s}}.f()"
+    )
+    with pytest.raises(RowRefused, match=r"order 7 is closed|case not found"):
+        store(place, pa.table({"x": [7]}), writer)
+
+
+CHECKED = {
+    "a function of a generated column": (
+        "CREATE TABLE {s}.t (x varchar(9), g geometry AS (ST_GeomFromText(x)) STORED)",
+    ),
+    "a trigger's own number": (
+        "CREATE TABLE {s}.t (x varchar(9))",
+        "CREATE TRIGGER {s}.g BEFORE INSERT ON {s}.t FOR EACH ROW SIGNAL SQLSTATE '45000' "
+        "SET MYSQL_ERRNO = 50001, MESSAGE_TEXT = 'no'",
+    ),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS[:2])
+@pytest.mark.parametrize("how", CHECKED)
+def test_what_the_server_computes_of_a_row_in_vain_is_for_good(
+    mysql_place: Place, writer: str, how: str
+) -> None:
+    for statement in CHECKED[how]:
+        mysql_place.sql(statement)
+    with pytest.raises(RowRefused):
+        store(mysql_place, pa.table({"x": ["POINT(1"]}), writer)
+
+
+def test_a_foreign_key_whose_update_meets_another_row_is_for_good(my_place: Place) -> None:
+    my_place.sql("CREATE TABLE {s}.t (id bigint PRIMARY KEY, x bigint, KEY (x))")
+    my_place.sql(
+        "CREATE TABLE {s}.u (id bigint PRIMARY KEY, x bigint UNIQUE, "
+        "FOREIGN KEY (x) REFERENCES {s}.t (x) ON UPDATE CASCADE)"
+    )
+    my_place.sql("INSERT INTO {s}.t VALUES (1, 10), (2, 20)")
+    my_place.sql("INSERT INTO {s}.u VALUES (1, 10), (2, 20)")
+    with pytest.raises(RowRefused, match=r"[Ff]oreign key"):
+        my_place.write("t", pa.table({"id": [1], "x": [20]}), mode="upsert", key="id")

@@ -5,7 +5,8 @@ Source: *Server Error Message Reference* of MySQL 8.0, *MariaDB Error Codes*. Wh
 table are known to be to blame for stops the query. Anything else may pass by itself (a lost
 connection, a deadlock, a server that restarts, has no connection left, or takes no writes), and
 lets the batch run again: of a number that is not known here nobody knows that it will never pass.
-Nothing of the batch is visible: the server has refused a statement, or the COMMIT. A lock that was
+A trigger may name a number of its own (SIGNAL … SET MYSQL_ERRNO), which is meant for good. Nothing
+of the batch is visible: the server has refused a statement, or the COMMIT. A lock that was
 waited for in vain (1205) undoes only its statement; who waited rolls the transaction back.
 """
 
@@ -32,18 +33,27 @@ _OURS = re.compile(r"\bonceward_(?:staging|held|prepared)")
 _LOCKED = (1205, 3572)
 _NO_LOADING = (1148, 3948, 4166)
 _BY_STATEMENT = 1665
-_ROWS = (
-    1048, 1062, 1118, 1169, 1216, 1217, 1263, 1264, 1265, 1292, 1364, 1365, 1366, 1367, 1406, 1411,
-    1441, 1451, 1452,
-    1526, 1557, 1586, 1644, 1690, 1748, 3140, 3141, 3144, 3156, 3157, 3158, 3819, 3903, 4025, 4038,
-)  # fmt: skip
 _CONFLICTS = (1062, 1169, 1216, 1217, 1451, 1452, 1557, 1586, 1761, 1762)
 """Unique indexes and foreign keys: another row is in the way, or missing."""
+_OF_EXPRESSIONS = (
+    # regular expressions, spatial and JSON functions
+    1139, 1416, 3033, 3034, 3037, 3038, 3039, 3040, 3041, 3048, 3055, 3069, 3070, 3071, 3072,
+    *range(3140, 3159), 3516, 3548, 3616, 3617, 3643, *range(3685, 3701), 3731, 3732, 4038,
+    # functional and multi-valued indexes
+    3751, 3752, *range(3903, 3909),
+)  # fmt: skip
+"""A value of a generated column, a CHECK or an index that the row has none for."""
+_ROWS = (
+    *_CONFLICTS, *_OF_EXPRESSIONS, 1048, 1118, 1263, 1264, 1265, 1292, 1364, 1365, 1366, 1367,
+    1406, 1411, 1441, 1526, 1644, 1690, 1748, 3819, 4025,
+)  # fmt: skip
 _TABLES = (
     167, 1064, 1136, 1305, 1336, 1362, 1363, 1415, 1418, 1419, 1422, 1424, 1442, 1443, 1449, 1785,
-    3098, 3750,
+    3008, 3098, 3750,
 )  # fmt: skip
 """A trigger or the table's definition makes a statement that the server will never carry out."""
+_NO_SERVERS = 10_000
+"""From here on servers write numbers to their logs only; PyMySQL reads large ones as negative."""
 _ROW_SIZE = 1118
 _STAGING = ("creating the staging table", "bringing rows from the driver", "loading rows into")
 """How errors begin that a staging table is to blame for, and not the target."""
@@ -102,7 +112,7 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
         )
     if number in _ROWS:
         return RowRefused(message, next_step=_MEND_ROWS)
-    if number in _TABLES:
+    if number in _TABLES or number >= _NO_SERVERS or number < 0:
         return RowRefused(
             message,
             next_step="change the table or its trigger, and start the query again; nothing of the "

@@ -4,7 +4,8 @@ Source: *PostgreSQL Error Codes*, appendix A of its documentation. What the rows
 known to be to blame for stops the query. Anything else may pass by itself (a lost connection, a
 deadlock, a lock that somebody held, a server that restarts, has no connection left, or takes no
 writes), and lets the batch run again: of a code that is not known here nobody knows that it will
-never pass. Nothing of the batch is visible: the server has refused a statement, or the COMMIT.
+never pass. A class that is none of the server's is a trigger's own (RAISE … USING ERRCODE), and
+meant for good. Nothing of the batch is visible: the server has refused a statement, or the COMMIT.
 """
 
 from __future__ import annotations
@@ -26,8 +27,15 @@ _ROWS = ("21", "22", "23", "44")
 """Cardinality, data, integrity constraints, WITH CHECK OPTION."""
 CONFLICTS = ("23001", "23503", "23505", "23P01")
 """Foreign keys, unique indexes, exclusion constraints: another row is in the way, or missing."""
-_TABLES = ("0A", "42", "54", "P0")
-"""Not supported, syntax and access, limits, PL/pgSQL: a trigger or the table's definition."""
+_TABLES = ("09", "0A", "20", "27", "2D", "2F", "38", "39", "42", "54", "P0")
+"""Triggers and their functions, not supported, syntax and access, limits, PL/pgSQL: a trigger or
+the table's definition.
+"""
+_OTHERS = (
+    "00", "01", "02", "03", "08", "0B", "0F", "0L", "0P", "0Z", "10", "24", "25", "26", "28", "2B",
+    "34", "3B", "3D", "3F", "40", "53", "55", "57", "58", "72", "F0", "HV", "XX",
+)  # fmt: skip
+"""All other classes that a server has."""
 _NEXT = {
     "25006": "see that the url leads to a server that takes writes (SELECT pg_is_in_recovery())",
     "28": "see that the login and the password of the sink's url are still right, and pg_hba.conf",
@@ -70,7 +78,7 @@ def refusal(state: str | None, text: str, what: str) -> OncewardError:
             next_step="mend or filter such rows in the query, or change the table, and start the "
             "query again; nothing of the batch was written",
         )
-    if code.startswith(_TABLES):
+    if code.startswith(_TABLES) or (code and not code.startswith(_OTHERS)):
         return RowRefused(
             message,
             next_step="change the table or its trigger, and start the query again; nothing of the "
