@@ -6,9 +6,12 @@ import datetime as dt
 import ipaddress
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -335,6 +338,32 @@ def test_a_worker_keeps_its_connection_and_replaces_one_that_broke(place: Place)
     place.write("t", pa.table({"x": [5, 6]}))
     assert list(staging.sessions.cached.values()) != [kept]
     assert sorted(place.sql("SELECT * FROM {s}.t")) == [(n,) for n in range(1, 7)]
+
+
+@dataclass
+class _ElsewhereFrame(ArrowFrame):
+    """Its tasks run where the driver's password file is not."""
+
+    file: Path = Path()
+
+    def part(self, number: int) -> Iterator[pa.RecordBatch]:
+        self.file.unlink(missing_ok=True)
+        staging.sessions.forget_all()
+        yield from super().part(number)
+
+
+def test_a_password_of_the_drivers_file_goes_to_the_tasks(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.sql("CREATE TABLE {s}.t (x bigint)")
+    url = urlsplit(place.url)
+    file = tmp_path / "pgpass"
+    file.write_text(f"*:*:*:*:{url.password}\n")
+    file.chmod(0o600)
+    monkeypatch.setenv("PGPASSFILE", str(file))
+    place.url = place.url.replace(f":{url.password}@", "@")
+    place.write("t", _ElsewhereFrame(pa.table({"x": [1, 2]}), file=file))
+    assert sorted(place.sql("SELECT * FROM {s}.t")) == [(1,), (2,)]
 
 
 # upsert and changes

@@ -477,6 +477,7 @@ def test_a_key_of_the_types_that_are_offered(kind: str):
         ),
         (postgresql_refusals.refusal("53300", "too many", "w"), True, "raise max_connections"),
         (postgresql_refusals.refusal(None, "lost", "w"), True, "see that the database answers"),
+        (postgresql_refusals.refusal(None, "lost", "w"), True, "and the password of the sink's"),
     ],
     ids=str,
 )

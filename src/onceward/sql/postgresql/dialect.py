@@ -109,9 +109,9 @@ def connection_words(connection: Any) -> str:
     """
     from psycopg.conninfo import make_conninfo
 
-    options = {
-        word.keyword.decode(): word.val.decode()
-        for word in connection.connection.pgconn.info
-        if word.val
-    }
+    pgconn = connection.connection.pgconn
+    options = {word.keyword.decode(): word.val.decode() for word in pgconn.info if word.val}
+    if pgconn.password:
+        # The one that was found in the file is no option
+        options["password"] = pgconn.password.decode()
     return make_conninfo(**{**options, "application_name": "onceward"})

@@ -37,6 +37,9 @@ _OTHERS = (
 )  # fmt: skip
 """All other classes that a server has."""
 _NEXT = {
+    # Of a connection that fails a task hears words only: its login may have been refused
+    "": "see that the database answers, that the login and the password of the sink's url are "
+    "still right, and pg_hba.conf",
     "25006": "see that the url leads to a server that takes writes (SELECT pg_is_in_recovery())",
     "28": "see that the login and the password of the sink's url are still right, and pg_hba.conf",
     "53100": "make room on the server's disk",
