@@ -5,6 +5,7 @@ prepare (``xa``).
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -115,6 +116,22 @@ def judged_otherwise(
 @pytest.mark.parametrize("writer", WRITERS)
 def test_every_odd_value_is_judged_alike_in_postgresql(place: Place, writer: str) -> None:
     assert judged_otherwise(place, ODD, writer, "x::text") == {}
+
+
+SCALES: dict[str, tuple[pa.Array, str, str | None]] = {
+    "a plain numeric": (pa.array([Decimal("100.00")], pa.decimal128(10, 2)), "numeric", "100.00"),
+    "one with a scale": (
+        pa.array([Decimal("1.00")], pa.decimal128(10, 2)), "numeric(12,4)", "1.0000",
+    ),
+    "an array": (
+        pa.array([[Decimal("0.10")]], pa.list_(pa.decimal128(10, 2))), "numeric[]", "{0.10}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_every_number_keeps_its_scale(place: Place, writer: str) -> None:
+    assert judged_otherwise(place, SCALES, writer, "x::text") == {}
 
 
 MY_ODD: dict[str, tuple[pa.Array, str, str | None]] = {

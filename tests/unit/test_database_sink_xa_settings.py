@@ -98,6 +98,8 @@ def test_the_longest_name_fits(url: str, longest: int) -> None:
         ("smallint", "bigint", "int64"),
         ("integer", "double precision", "float64"),
         ("numeric(10,2)", "numeric(12,2)", ""),
+        ("numeric(10,2)", "numeric", None),
+        ("numeric(10,2)[]", "numeric[]", None),
         ("text", "character varying(3)", ""),
         ("bigint[]", "bigint[]", ""),
         ("bigint", "double precision", None),

@@ -344,8 +344,9 @@ def sent_as(ours: str, theirs: str) -> str | None:
     converts nothing: "" for its own type, None where only the server can convert it.
     """
     base, _, array = parsed(ours)
-    their_base, _, their_array = parsed(theirs)
-    if array != their_array:
+    their_base, limits, their_array = parsed(theirs)
+    # Without limits a numeric keeps the scale that it comes with, and ADBC sends none
+    if array != their_array or (their_base == "numeric" and not limits):
         return None
     if base == their_base or (base, their_base) == ("text", "character varying"):
         return ""
