@@ -155,6 +155,37 @@ def test_replaced_and_deleted_rows_are_no_loss_and_others_are_not_excused(place:
     assert anomalies(verified(place)) == {"unaccounted-write"}
 
 
+KEYED = {"mode": "changes", "key": "id", "order_by": "n"}
+
+
+def keyed(place: Place, *told: tuple[str, str, int, int | None]) -> pa.Table:
+    ops, tables, ids, values = zip(*told, strict=True)
+    return pa.table(
+        {
+            "op": list(ops),
+            "table": [f"{place.schema}.{name}" for name in tables],
+            "id": pa.array(ids, pa.int64()),
+            "v": pa.array(values, pa.int64()),
+            "n": pa.array(range(len(told)), pa.int64()),
+        }
+    )
+
+
+def test_rows_that_take_more_than_one_try_are_the_batchs(place: Place):
+    """A child gets another parent, and its old one is deleted; two rows exchange a value."""
+    place.sql("CREATE TABLE {s}.p (id bigint PRIMARY KEY, v bigint UNIQUE)")
+    place.sql("CREATE TABLE {s}.c (id bigint PRIMARY KEY, v bigint REFERENCES {s}.p)")
+    for told in (
+        [("c", "p", 1, 10), ("c", "p", 2, 20), ("c", "c", 5, 1)],
+        [("u", "c", 5, 2), ("d", "p", 1, None)],
+        [("c", "p", 3, 30), ("d", "c", 5, None)],
+        [("u", "p", 2, 0), ("u", "p", 3, 20), ("u", "p", 2, 30)],
+    ):
+        place.write(None, keyed(place, *told), **KEYED)
+    assert sorted(place.sql("SELECT * FROM {s}.p")) == [(2, 30), (3, 20)]
+    assert verified(place, "--ignore-expired")["verdict"] == "exactly_once"
+
+
 @pytest.mark.parametrize("how", ["TRUNCATE {s}.t", "DELETE FROM {s}.t"])
 def test_what_nobody_can_have_replaced_is_lost(place: Place, how: str):
     place.sql("CREATE TABLE {s}.t (value bigint PRIMARY KEY)")

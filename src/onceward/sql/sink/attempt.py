@@ -37,7 +37,7 @@ from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.overdue import seconds_for
 from onceward.sql.sink.columns import Table, Written, fit, must_show_all, must_take, staged_columns
 from onceward.sql.sink.dialect import Dialect
-from onceward.sql.sink.merging import Merging, Part, Steps, not_all
+from onceward.sql.sink.merging import Merging, Order, Part, Steps, not_all
 from onceward.sql.sink.order import Reference, circle, parents_first
 from onceward.sql.sink.rows import Merge, Rows, python_values
 from onceward.sql.sink.run import DatabaseRun
@@ -167,7 +167,9 @@ class DatabaseAttempt(Attempt):
         self._staging: list[str] = []
         # of each frame, by table
         self._counts: list[Mapping[str, int]] = []
-        self._in_order = False
+        self._order = Order.DELETES_FIRST
+        # Foreign keys between the batch's tables may want its deletes last
+        self._may_turn = False
 
     # each frame is computed by one Spark job
 
@@ -267,6 +269,8 @@ class DatabaseAttempt(Attempt):
         try:
             self._put(record, running)
         except RowRefused as refused:
+            if self._may_turn and self._put_in(Order.WRITES_FIRST, record, running):
+                return
             settings = self._settings
             if settings.mode == "append" or not self._dialect.is_conflict(refused.__cause__):
                 raise
@@ -280,8 +284,16 @@ class DatabaseAttempt(Attempt):
                 settings.policy.pipeline,
                 refused.message,
             )
-            self._in_order = True
+            self._order = Order.OF_CHANGES
             self._put(record, running)
+
+    def _put_in(self, order: Order, record: LedgerRecord, running: RunningBatch) -> bool:
+        self._order = order
+        try:
+            self._put(record, running)
+        except RowRefused:
+            return False
+        return True
 
     def _put(self, record: LedgerRecord, running: RunningBatch) -> None:
         self._run.chain.put(
@@ -297,7 +309,7 @@ class DatabaseAttempt(Attempt):
             for frame in self._frames:
                 with self._dialect.translate_errors("bringing rows from the driver"):
                     frame.bring(connection)
-            if self._in_order and self._dialect.makes_tables_ahead:
+            if self._order is Order.OF_CHANGES and self._dialect.makes_tables_ahead:
                 self._number_steps(connection)
 
     def _number_steps(self, connection: Session) -> None:
@@ -309,7 +321,7 @@ class DatabaseAttempt(Attempt):
         """Move the staged rows, inside the decision: the ledger's row is owned and locked."""
         self._dialect.take_time(connection, _LOCK_SECONDS)
         with connection.patience.of(self._seconds(), "the move of the batch's rows"):
-            if self._in_order and not self._dialect.makes_tables_ahead:
+            if self._order is Order.OF_CHANGES and not self._dialect.makes_tables_ahead:
                 self._number_steps(connection)
             parts = [
                 self._part(name, frame, expected, connection)
@@ -348,8 +360,8 @@ class DatabaseAttempt(Attempt):
                     self._append(part, connection)
             return
         merging = Merging(self._statements, self._dialect, parts, references, connection)
-        merge = merging.merge_in_order if self._in_order else merging.merge
-        merge(lambda part: self._writing(part, running))
+        self._may_turn = bool(references) and self._settings.mode == "changes"
+        merging.merge(lambda part: self._writing(part, running), self._order)
 
     @contextmanager
     def _writing(self, part: Part, running: RunningBatch) -> Iterator[None]:

@@ -4,13 +4,14 @@ really? Driver only.
 Inside the transaction of the decision. Deletes come first, children before their parents, and then
 the other rows, parents before their children: a value of another unique index that a deleted row
 had may be taken by a new one. Where foreign keys do not let it be so (a child gets another parent,
-and its old one is deleted), all is done once more the other way round, from the savepoint before
-it.
+and its old one is deleted), all is done once more the other way round, in another transaction.
 
 A row that is in the way of another one (a value of a unique index moves from row to row, a tree of
 rows that refer to each other grows or is cut) is so at their source, too, and there the changes
-went one after the other: :meth:`Merging.merge_in_order` makes them so, in stretches as long as the
-server takes.
+went one after the other: :attr:`Order.OF_CHANGES` makes them so, in stretches as long as the
+server takes. Which it takes is tried behind a savepoint and undone: PostgreSQL notes rows that are
+written behind one as of another transaction than the batch's, and who asks whose they are finds
+nobody's.
 
 What was asked for is compared with what was done: triggers, rules and policies of a table may
 leave rows out.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from enum import Enum
 from typing import NamedTuple
 
 from onceward.engine.policy import DELETES, WRITES
@@ -30,7 +32,15 @@ from onceward.sql.sink.dialect import Dialect, Statements
 from onceward.sql.sink.order import Reference
 from onceward.sql.sink.rows import Merge, Rows
 
-_SAVEPOINT = "onceward_merge"
+_TRIAL, _STRETCH = "onceward_trial", "onceward_stretch"
+
+
+class Order(Enum):
+    """In what order a batch's rows are written."""
+
+    DELETES_FIRST = "deletes first"
+    WRITES_FIRST = "deletes last"
+    OF_CHANGES = "in the order of changes"
 
 
 class Steps(NamedTuple):
@@ -103,71 +113,67 @@ class Merging:
         self._references = references
         self._connection = connection
 
-    def merge(self, writing: Writing) -> None:
+    def merge(self, writing: Writing, order: Order) -> None:
         """Merge the parts by their keys.
 
         :param writing: context around the writing of one part.
-        :raises RowRefused: the rows, or their tables, cannot be merged.
+        :raises RowRefused: the rows, or their tables, cannot be merged in this order.
         """
         found = self._check()
-        if not any(of_part.deletes for of_part in found):
-            self._upsert_all(self._parts, found, writing)
-        elif not self._references:
-            self._delete_all(self._parts, found, writing)
-            self._upsert_all(self._parts, found, writing)
-        else:
-            self._in_either_order(found, writing)
+        if order is Order.OF_CHANGES:
+            self._make_all_steps(found, writing)
+            return
+        ways = [self._delete_all, self._upsert_all]
+        for write in ways if order is Order.DELETES_FIRST else reversed(ways):
+            write(self._parts, found, writing)
 
-    def _in_either_order(self, found: Sequence[_Found], writing: Writing) -> None:
-        self._connection.execute(f"SAVEPOINT {_SAVEPOINT}")
-        try:
-            self._delete_all(self._parts, found, writing)
-            self._upsert_all(self._parts, found, writing)
-        except RowRefused as refused:
-            self._connection.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
-            try:
-                self._upsert_all(self._parts, found, writing)
-                self._delete_all(self._parts, found, writing)
-            except RowRefused:
-                raise refused from refused.__cause__
-
-    def merge_in_order(self, writing: Writing) -> None:
-        """Make the changes of each frame in their order, those of all its tables together.
-
-        :raises RowRefused: as :meth:`merge`; or a change cannot be made after those before it.
-        """
-        found = self._check()
+    def _make_all_steps(self, found: Sequence[_Found], writing: Writing) -> None:
+        """Make the changes of each frame in their order, those of all its tables together."""
         for frame in dict.fromkeys(part.steps.frame for part in self._parts):
             parts = [part for part in self._parts if part.steps.frame == frame]
-            self._make_steps(parts, 1, parts[0].steps.last, writing)
+            self._connection.execute(f"SAVEPOINT {_TRIAL}")
+            stretches = self._try_steps(parts, 1, parts[0].steps.last, writing)
+            self._undo(_TRIAL)
+            for first, last in stretches:
+                self._make_steps(parts, first, last, writing)
         for part, each in zip(self._parts, found, strict=True):
             still, others = self._present(part)
             _must_be_deleted_alone(part.table, still, each.stay - others)
 
-    def _make_steps(self, parts: Sequence[Part], first: int, last: int, writing: Writing) -> None:
+    def _try_steps(
+        self, parts: Sequence[Part], first: int, last: int, writing: Writing
+    ) -> list[tuple[int, int]]:
         """Make these steps' changes at once; where the server refuses, the first half, then the
-        rest.
+        rest. Return the stretches that it has taken.
         """
-        self._connection.execute(f"SAVEPOINT {_SAVEPOINT}")
+        self._connection.execute(f"SAVEPOINT {_STRETCH}")
         try:
-            some = [part._replace(rows=part.steps.select(first, last)) for part in parts]
-            counts = [self._count(part) for part in some]
-            some = [
-                part._replace(expected=each.total) for part, each in zip(some, counts, strict=True)
-            ]
-            found = [_Found(each.last, each.deletes) for each in counts]
-            self._delete_all(some, found, writing)
-            self._upsert_all(some, found, writing)
+            self._make_steps(parts, first, last, writing)
         except RowRefused:
             if first == last:
                 raise
-            self._connection.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
-            self._connection.execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+            self._undo(_STRETCH)
             half = (first + last) // 2
-            self._make_steps(parts, first, half, writing)
-            self._make_steps(parts, half + 1, last, writing)
-        else:
-            self._connection.execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+            return [
+                *self._try_steps(parts, first, half, writing),
+                *self._try_steps(parts, half + 1, last, writing),
+            ]
+        self._connection.execute(f"RELEASE SAVEPOINT {_STRETCH}")
+        return [(first, last)]
+
+    def _undo(self, savepoint: str) -> None:
+        self._connection.execute(f"ROLLBACK TO SAVEPOINT {savepoint}")
+        self._connection.execute(f"RELEASE SAVEPOINT {savepoint}")
+
+    def _make_steps(self, parts: Sequence[Part], first: int, last: int, writing: Writing) -> None:
+        some = [part._replace(rows=part.steps.select(first, last)) for part in parts]
+        counts = [self._count(part) for part in some]
+        some = [
+            part._replace(expected=each.total) for part, each in zip(some, counts, strict=True)
+        ]
+        found = [_Found(each.last, each.deletes) for each in counts]
+        self._delete_all(some, found, writing)
+        self._upsert_all(some, found, writing)
 
     def _check(self) -> list[_Found]:
         """Check all parts before anything is written."""
@@ -255,6 +261,8 @@ class Merging:
     ) -> None:
         """Delete, and check that nothing else of the batch went: a foreign key may cascade."""
         deleting = [part for part, each in zip(parts, found, strict=True) if each.deletes]
+        if not deleting:
+            return
         looked_at = parts if self._references else deleting
         others_before = [self._present(part)[1] for part in looked_at]
         for part in reversed(deleting):
