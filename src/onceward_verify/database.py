@@ -26,11 +26,15 @@ class TableRef(NamedTuple):
 
     A partition, or a table that inherits, is a part of its parents: whoever reads those reads its
     rows, too.
+
+    ``follows``: a foreign key (ON DELETE CASCADE and the like) changes its rows with those of
+    another table, so far as the server's counts of rows would show it.
     """
 
     key: Hashable
     name: str
     parents: tuple[Hashable, ...] = ()
+    follows: bool = False
 
 
 class DatabaseSnapshot(AbstractContextManager["DatabaseSnapshot"], ABC):

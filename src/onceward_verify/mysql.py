@@ -90,8 +90,18 @@ class MySQLSnapshot(DatabaseSnapshot):
                     f"({engine})",
                     next_step="look at the table that the pipeline has written to",
                 )
-            return TableRef((str(its_schema), str(its_name)), f"{its_schema}.{its_name}")
+            key = (str(its_schema), str(its_name))
+            return TableRef(key, ".".join(key), follows=self._follows(*key))
         return None
+
+    def _follows(self, schema: str, name: str) -> bool:
+        rules = self._query(
+            "SELECT 1 FROM information_schema.referential_constraints WHERE constraint_schema = "
+            "%s AND table_name = %s AND delete_rule = 'CASCADE'",
+            schema,
+            name,
+        )
+        return bool(rules)
 
     def ledger_end(self, ledger: TableRef, pipeline_id: str) -> int | None:
         query = _compose("SELECT sequence FROM {} WHERE pipeline = %s", ledger)

@@ -61,15 +61,18 @@ class PostgreSQLSnapshot(DatabaseSnapshot):
             "SELECT inhparent FROM pg_inherits WHERE inhrelid = to_regclass(%s) "
             "UNION SELECT inhparent FROM pg_inherits JOIN above ON inhrelid = above.oid) "
             "SELECT c.oid, format('%%I.%%I', n.nspname, c.relname), "
-            "(SELECT array_agg(oid) FROM above) FROM pg_class c "
+            "(SELECT array_agg(oid) FROM above), EXISTS (SELECT 1 FROM pg_constraint f "
+            "WHERE f.conrelid = c.oid AND f.contype = 'f' "
+            "AND (f.confdeltype IN ('c', 'n', 'd') OR f.confupdtype IN ('c', 'n', 'd'))) "
+            "FROM pg_class c "
             "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
             name,
             name,
         )
         if not rows:
             return None
-        ((oid, quoted, parents),) = rows
-        return TableRef(int(oid), str(quoted), tuple(map(int, parents or ())))
+        ((oid, quoted, parents, follows),) = rows
+        return TableRef(int(oid), str(quoted), tuple(map(int, parents or ())), bool(follows))
 
     def ledger_end(self, ledger: TableRef, pipeline_id: str) -> int | None:
         query = _compose("SELECT sequence FROM {} WHERE pipeline = %s", ledger)

@@ -71,6 +71,11 @@ def _compare_total(
             f"{what}, and batches are told to have written {bounds.most}: which are whose this "
             f"server tells nobody"
         )
+    elif rows < bounds.least and table.follows:
+        findings.cannot_judge(
+            f"{what}, and of those that batches are told to have written {bounds.least} must be, "
+            "if none was deleted with a row that it refers to (ON DELETE CASCADE)"
+        )
     elif rows < bounds.least:
         detail = (
             f"{rows} rows are there, and of those that batches are told to have written at least "
@@ -176,6 +181,8 @@ class TransactionCheck:
             if mode != _APPEND:
                 replaceable += expected - by_itself if mode == _UPSERT else expected
             replacements += by_itself + by_later
+            if self._table.follows:
+                replaceable += max(0, visible - expected)
             if batch.sequence not in rewritten:
                 self._check_batch(batch, expected, visible, allowance=by_itself + by_later)
         for transaction in earlier:
@@ -239,7 +246,12 @@ class TransactionCheck:
             f"of the {expected} rows that sequence {batch.sequence} is told to have written "
             f"{visible} are there"
         )
-        if visible > expected:
+        if visible != expected and self._table.follows and visible + allowance != expected:
+            self._findings.cannot_judge(
+                f"{where}: {detail}, and a foreign key of the table changes or deletes its rows "
+                "with those that they refer to"
+            )
+        elif visible > expected:
             self._anomaly("duplicate-write", "I2", batch.sequence, detail)
         elif visible < expected and batch.sequence in self._unpublished:
             self._findings.cannot_judge(

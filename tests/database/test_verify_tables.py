@@ -186,6 +186,29 @@ def test_rows_that_take_more_than_one_try_are_the_batchs(place: Place):
     assert verified(place, "--ignore-expired")["verdict"] == "exactly_once"
 
 
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ("ON DELETE SET NULL", ("d", "p", 1, None)),
+        ("ON DELETE CASCADE", ("d", "p", 1, None)),
+        ("ON UPDATE CASCADE", ("u", "p", 1, 11)),
+    ],
+)
+def test_rows_that_a_foreign_key_changes_accuse_nobody(
+    place: Place, rule: str, told: tuple[str, str, int, int | None]
+):
+    place.sql("CREATE TABLE {s}.p (id bigint PRIMARY KEY, v bigint UNIQUE)")
+    references = f"REFERENCES {{s}}.p (v) {rule}"
+    place.sql(f"CREATE TABLE {{s}}.c (id bigint PRIMARY KEY, v bigint {references})")
+    place.write(None, keyed(place, ("c", "p", 1, 10), ("c", "p", 2, 20)), **KEYED)
+    place.write("c", pa.table({"id": [5, 6, 7], "v": [10, 10, 20]}))
+    place.write(None, keyed(place, told), **KEYED)
+    answer = verified(place, "--ignore-expired")
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
+    place.sql("INSERT INTO {s}.c VALUES (9, 20)")
+    assert anomalies(verified(place, "--ignore-expired")) == {"unaccounted-write"}
+
+
 @pytest.mark.parametrize("how", ["TRUNCATE {s}.t", "DELETE FROM {s}.t"])
 def test_what_nobody_can_have_replaced_is_lost(place: Place, how: str):
     place.sql("CREATE TABLE {s}.t (value bigint PRIMARY KEY)")

@@ -173,6 +173,21 @@ def test_of_changes_there_are_bounds(my_place: Place):
     assert anomalies(verified(my_place)) == ["unaccounted-write"]
 
 
+def test_rows_that_a_foreign_key_deletes_accuse_nobody(my_place: Place):
+    my_place.sql("CREATE TABLE {s}.p (value bigint PRIMARY KEY)")
+    my_place.sql(
+        "CREATE TABLE {s}.c (value bigint, FOREIGN KEY (value) REFERENCES {s}.p (value) "
+        "ON DELETE CASCADE)"
+    )
+    for op in ("c", "d"):
+        changes = rows(1).append_column("op", pa.array([op]))
+        my_place.write("p", changes, mode="changes", key="value", order_by="value")
+        if op == "c":
+            my_place.write("c", rows(1, 1))
+    answer = verified(my_place)
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
+
+
 def test_where_it_begins_later_earlier_rows_cannot_be_told_from_those_that_are_asked_for(
     three: Place,
 ):
