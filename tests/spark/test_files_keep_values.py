@@ -334,3 +334,52 @@ def test_csv_columns_keep_their_order(spark: SparkSession, tmp_path: Path):
 def test_csv_takes_no_bytes(spark: SparkSession, tmp_path: Path):
     with pytest.raises(InvalidColumn, match="base64"):
         write(sink(tmp_path, format="csv"), spark.sql("SELECT 1 AS a, X'00' AS bytes"))
+
+
+KEYS_OF_JSON = {
+    "string": "'a\"b'",
+    "tinyint": "-128Y",
+    "bigint": "-9223372036854775808L",
+    "decimal(38,18)": "CAST('-1e-18' AS DECIMAL(38, 18))",
+    "decimal(5,2)": "CAST(1.50 AS DECIMAL(5, 2))",
+    "float": "float('1.1')",
+    "double": "double('-Infinity')",
+    "boolean": "true",
+}
+
+
+def test_keys_of_maps_in_json_come_back_from_their_text(spark: SparkSession, tmp_path: Path):
+    for number, (kind, key) in enumerate(KEYS_OF_JSON.items()):
+        write(sink(at := tmp_path / str(number), format="json"), frame_with_key(spark, key))
+        rows = spark.read.schema("s array<struct<m: map<string, int>>>").json(str(at / "out"))
+        exact = f"CAST(map_keys(s[0].m)[0] AS {kind}) = {key} AS exact"
+        assert rows.selectExpr(exact, "map_values(s[0].m)[0] AS n").collect() == [(True, 1)]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "X'0102'",
+        "array(1)",
+        "named_struct('a', 1)",
+        "date'2026-01-02'",
+        "timestamp'2026-01-02 03:04:05'",
+        "timestamp_ntz'2026-01-02 03:04:05'",
+        "interval '1-2' year to month",
+        "interval '1' day",
+    ],
+)
+def test_keys_of_maps_that_json_would_destroy_are_refused(
+    spark: SparkSession, tmp_path: Path, key: str
+):
+    """Spark's writer makes a number of a date, and a Java object's address of bytes."""
+    frame = frame_with_key(spark, key)
+    with pytest.raises(InvalidColumn, match=r"column s has a map with keys of type.*transform_ke"):
+        write(sink(tmp_path, format="json"), frame)
+    if "interval" not in key:
+        write(sink(tmp_path / "kept"), frame)
+        assert told(read_files(spark, tmp_path / "kept" / "out").select("s")) == told(frame)
+
+
+def frame_with_key(spark: SparkSession, key: str) -> DataFrame:
+    return spark.sql(f"SELECT array(named_struct('m', map({key}, 1))) AS s")

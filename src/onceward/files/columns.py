@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
     ByteType,
     DataType,
+    NumericType,
     ShortType,
     StringType,
     StructType,
@@ -19,7 +21,10 @@ from pyspark.sql.types import (
 from onceward.errors import InvalidColumn
 from onceward.files.manifest import ATTEMPT
 from onceward.files.settings import FileSinkSettings
-from onceward.spark.types import contains_type
+from onceward.spark.types import contains_type, map_key_types
+
+_TEXT_GIVES_BACK = (StringType, NumericType, BooleanType)
+"""Types of map keys that a cast makes of their text in JSON again."""
 
 
 def check(schema: StructType, settings: FileSinkSettings) -> None:
@@ -90,6 +95,14 @@ def _check_written(name: str, kind: DataType, file_format: str) -> None:
             f"column {name} is of type {kind.simpleString()}, and Avro has "
             "no tinyint and no smallint: readers refuse the file with this schema",
             next_step="cast it to int in the query",
+        )
+    keys = [one for one in map_key_types(kind) if not isinstance(one, _TEXT_GIVES_BACK)]
+    if file_format == "json" and keys:
+        raise InvalidColumn(
+            f"column {name} has a map with keys of type {keys[0].simpleString()}, of which a JSON "
+            "file would have texts that do not give them back",
+            next_step="make texts of the keys in the query, transform_keys(…, (k, v) -> CAST(k AS "
+            "STRING)), hex(k) of bytes, say; or use another format",
         )
 
 

@@ -52,8 +52,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from onceward.errors import InvalidColumn
-from onceward.sql.sink.columns import Column, Table, Written, generated_error, misfit_error
+from onceward.sql.sink.columns import (
+    Column,
+    Table,
+    Written,
+    generated_error,
+    misfit_error,
+    type_error,
+)
 
 TEXT = "longtext"
 MOMENT = "timestamp(6)"
@@ -109,12 +115,7 @@ def staged(name: str, kind: DataType) -> str:
     for spark_type, found in _STAGED.items():
         if isinstance(kind, spark_type):
             return found
-    raise InvalidColumn(
-        f"column {name!r} has the type {kind.simpleString()}, which no column of a table can hold "
-        "without loss",
-        next_step="make a string of it with to_json(…), for a column of type json, or CAST(… AS "
-        "STRING); or leave it out with drop(…)",
-    )
+    raise type_error(name, kind, "json")
 
 
 def fitting(name: str, staged: str, column: Column, table: Table) -> Written:
