@@ -781,6 +781,34 @@ def test_nulls_where_the_table_has_none_are_refused_before_the_decision(lake: An
     assert kit.visible() == Counter()
 
 
+def test_a_null_that_iceberg_has_no_room_for_is_refused_before_the_decision(iceberg: IcebergKit):
+    iceberg.lake.sql(f"ALTER TABLE {iceberg.table} ADD COLUMNS (s struct<a: int not null>)")
+    process = Process(iceberg).open()
+    frame = iceberg.frame(["a", "b"])
+    with pytest.raises(RowRefused, match=r"refuses a row: .*non-nullable field: s a\. Next"):
+        process.write(
+            frame.selectExpr("value", "named_struct('a', nullif(length(value), 1)) AS s")
+        )
+
+
+@pytest.mark.parametrize(
+    "columns", [["1 AS n", "value"], ["value", "'x' AS n"], ["value", "1 AS n", "2 AS more"]]
+)
+def test_a_frame_for_a_table_that_takes_any_schema_has_its_columns(
+    iceberg: IcebergKit, columns: list[str]
+):
+    """There Spark leaves to Iceberg what fits, which goes by the columns' order."""
+    iceberg.lake.sql(f"ALTER TABLE {iceberg.table} ADD COLUMNS (n int)")
+    iceberg.lake.sql(
+        f"ALTER TABLE {iceberg.table} SET TBLPROPERTIES ('write.spark.accept-any-schema'='true')"
+    )
+    process = Process(iceberg).open()
+    with pytest.raises(InvalidColumn, match="n "):
+        process.write(iceberg.frame(["a"]).selectExpr(*columns))
+    process.begin()
+    assert process.write(iceberg.frame(["a"]).selectExpr("value", "1 AS n")) == (1,)
+
+
 def test_partitions_with_odd_names_are_published_by_another_process(lake: Any, tmp_path: Path):
     lake.sql(
         f"CREATE TABLE delta.`{tmp_path}/t` (value STRING, part STRING) USING delta PARTITIONED "
@@ -898,8 +926,16 @@ def test_a_session_that_cuts_timestamps_or_has_another_calendar_is_refused(
         delta.lake.conf.set(calendar := "spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
         with pytest.raises(ConfigurationError, match=r"Julian calendar.*to CORRECTED"):
             process.write(frame)
+        delta.lake.conf.set(calendar, "EXCEPTION")
+        delta.lake.conf.set(setting, "TIMESTAMP_MICROS")
+        ancient = "timestamp'1500-01-01 00:00:00'"
+        nested = f"array(named_struct('at', map({ancient}, 1)))"
+        long_ago = ancient if kind == "timestamp" else nested
+        with pytest.raises(ConfigurationError, match=f"{calendar} to CORRECTED"):
+            process.write(delta.frame(["a"]).selectExpr("value", f"{long_ago} AS {name}"))
     finally:
         delta.lake.conf.unset(calendar)
+        delta.lake.conf.set(setting, before)
     process.begin()
     assert process.write(frame) == (1,)
 
@@ -911,6 +947,15 @@ def test_a_table_that_publishes_at_once_is_refused(iceberg: IcebergKit):
         match=r"ALTER TABLE .* SET TBLPROPERTIES \('write\.wap\.enabled'='true'\)",
     ):
         Process(iceberg).open()
+
+
+def test_a_session_that_writes_to_a_branch_is_refused(iceberg: IcebergKit):
+    iceberg.lake.conf.set("spark.wap.branch", "audit")
+    try:
+        with pytest.raises(ConfigurationError, match=r"unset spark\.wap\.branch"):
+            Process(iceberg).open()
+    finally:
+        iceberg.lake.conf.unset("spark.wap.branch")
 
 
 def test_a_branch_or_a_snapshot_is_no_table_to_write_to(iceberg: IcebergKit):

@@ -191,6 +191,13 @@ def test_a_session_that_writes_dates_by_another_calendar_is_refused_by_name(
             with pytest.raises(ConfigurationError, match=f"{name} to CORRECTED"):
                 write(sink(tmp_path, format=format_name), frame)
         write(sink(tmp_path, format=format_name), spark.sql("SELECT 1 AS a"))
+        spark.conf.set(name, "EXCEPTION")
+        if "int96" not in setting:
+            with pytest.raises(ConfigurationError, match=f"{name} to CORRECTED"):
+                write(
+                    sink(tmp_path / "not", format=format_name),
+                    spark.sql("SELECT date'1500-01-01' AS a"),
+                )
     finally:
         spark.conf.unset(name)
     assert spark.read.format(format_name).load(str(tmp_path / "out")).collect()[0].a == 1
@@ -329,6 +336,12 @@ def test_csv_columns_keep_their_order(spark: SparkSession, tmp_path: Path):
         write(sink(tmp_path, format="csv", pipeline_id="two", partition_by="p",
             options={"header": True}),
               spark.sql("SELECT 1 AS a, 2 AS b, 3 AS p, 4 AS c"))  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["array(map(1, 2))", "'x' COLLATE UTF8_LCASE"])
+def test_avro_takes_no_type_that_it_has_not(spark: SparkSession, tmp_path: Path, value: str):
+    with pytest.raises(InvalidColumn, match=r"cannot be written as avro: Unexpected type"):
+        write(sink(tmp_path, format="avro"), spark.sql(f"SELECT {value} AS a"))
 
 
 def test_csv_takes_no_bytes(spark: SparkSession, tmp_path: Path):

@@ -16,6 +16,7 @@ from onceward.errors import (
     BrokerUnreachable,
     ChangeUnreadable,
     CheckpointCorrupted,
+    ConfigurationError,
     InvalidRecord,
     NewSchemaId,
     OncewardError,
@@ -33,6 +34,10 @@ _RAISED_CONDITION = "USER_RAISED_EXCEPTION"
 _WHAT_IS_LOST = "Reason:"
 DATA_LOSS = "KAFKA_DATA_LOSS"
 _END_WENT_BACK = ".PARTITION_OFFSET_CHANGED"  # KafkaOffsetReaderAdmin: an end before its start
+
+# Spark's SparkUpgradeException, of days that two calendars count differently: both names
+_ANCIENT = "INCONSISTENT_BEHAVIOR_CROSS_VERSION"
+_CALENDAR = re.compile(r"spark\.sql\.[\w.]*RebaseModeIn\w+")
 
 # Avro's GenericDatumWriter, with the way to the value.
 _NULL = re.compile(r"null value for \(non-nullable\) (\S+) at ([^\s:]+)")
@@ -88,6 +93,7 @@ def known_failure(causes: Sequence[Thrown]) -> OncewardError | None:
         carried
         or _raised(causes)
         or _unfit_value(causes)
+        or _ancient_day(causes)
         or _lost_input(causes)
         or _unfit_python(causes)
         or _added_partitions(causes)
@@ -258,6 +264,19 @@ def _unfit(message: str) -> OncewardError:
         next_step="correct it in the query, before encode(…), or pass a schema= there that takes "
         "it (a union with null, say); nothing of the batch was written, and the query may be "
         "started again on the same checkpoint",
+    )
+
+
+def _ancient_day(causes: Sequence[Thrown]) -> OncewardError | None:
+    """Return the error for a date that the session neither reads nor writes by itself."""
+    ancient = has_condition(causes, _ANCIENT)
+    if ancient is None or (setting := _CALENDAR.search(ancient.message)) is None:
+        return None
+    return ConfigurationError(
+        f"{setting[0]}=EXCEPTION refuses a date before 1582, or a timestamp before 1900, that "
+        "this batch has",
+        next_step=f"set {setting[0]} to CORRECTED, its default; or let the query leave such rows "
+        "out. Files of Spark 2 and Hive that are read have other days: for them, LEGACY",
     )
 
 

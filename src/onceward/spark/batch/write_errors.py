@@ -21,6 +21,11 @@ _WORKER_DIED = "java.io.EOFException"
 # Delta's: of its older packages, and the one that it throws.
 _NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
 _BROKEN_RULE = ("InvariantViolationException", "DeltaInvariantViolationException")
+# Spark's own, of a column that is NOT NULL, with the column's path, and then advice on Scala
+_NULL_VALUE, _ADVICE = "NOT_NULL_ASSERT_VIOLATION", "\nIf the schema is inferred"
+# What compares a frame with a table's schema, or makes one of it, before any task runs
+_OTHER_SCHEMA = "IncompatibleSchemaException"
+_COMPARES_SCHEMAS = ("org.apache.iceberg.types.", "org.apache.iceberg.spark.TypeToSparkType")
 # Bytes of a name, on the file systems of Linux
 _LONGEST_NAME = 255
 # ChecksumFileSystem.create, which says no more of why
@@ -50,12 +55,13 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
                 next_step="the batch runs again; if it repeats, see that the catalog answers, and "
                 "that nobody has renamed or dropped the table",
             ) from error
-        raise InvalidColumn(
-            f"the frame cannot be written {how}: {str(error).strip().splitlines()[0]}",
-            next_step="select and cast columns in the query so that they fit",
-        ) from error
+        raise _unfit_frame(how, str(error).strip().splitlines()[0]) from error
     except Exception as error:
         causes = thrown_by(error)
+        if causes and (
+            causes[0].is_a(_OTHER_SCHEMA) or causes[0].thrown_in.startswith(_COMPARES_SCHEMAS)
+        ):
+            raise _unfit_frame(how, " ".join(causes[0].message.split())) from error
         if (refused := _row_refused(causes, place, partition_by)) is not None:
             # the rest is a stack trace
             raise refused from None
@@ -67,6 +73,21 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
                 "is there, has room, and lets executors write",
             ) from error
         raise
+
+
+def _unfit_frame(how: str, why: str) -> InvalidColumn:
+    return InvalidColumn(
+        f"the frame cannot be written {how}: {why}",
+        next_step="select and cast columns in the query so that they fit",
+    )
+
+
+def _broken_rule(causes: Sequence[Thrown]) -> str:
+    """Return which rule of a table a row breaks, without its values; else nothing."""
+    if (broken := has_kind(causes, *_BROKEN_RULE)) is not None:
+        return broken.message.strip().partition("\n")[0].rstrip(":")
+    null = has_condition(causes, _NULL_VALUE)
+    return "" if null is None else " ".join(null.message.partition(_ADVICE)[0].split())
 
 
 def _unwritable(causes: Sequence[Thrown]) -> Thrown | None:
@@ -85,10 +106,9 @@ def _row_refused(
     refused = next(filter(None, (carried_in(one.message) for one in causes)), None)
     if refused is not None:
         return refused
-    if (broken := has_kind(causes, *_BROKEN_RULE)) is not None:
+    if broken := _broken_rule(causes):
         return RowRefused(
-            # not its values
-            f"{place} refuses a row: {broken.message.strip().partition(chr(10))[0].rstrip(':')}",
+            f"{place} refuses a row: {broken}",
             next_step="let the query leave such rows out or mend them, or change the table's rule",
         )
     if (column := _names_no_folder(causes, partition_by)) is not None:

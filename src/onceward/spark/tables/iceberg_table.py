@@ -98,6 +98,7 @@ def _is_required(kind: str) -> bool:
 
 _WAP_ENABLED = "write.wap.enabled"
 _WAP_ID = "spark.wap.id"
+_WAP_BRANCH = "spark.wap.branch"
 _CASTS = "spark.sql.storeAssignmentPolicy"
 """By default Spark cuts the time off a timestamp for a column of dates, and rounds decimals;
 STRICT refuses that, and what else it lets through :func:`misfit` does not.
@@ -255,8 +256,15 @@ class IcebergTable:
     def must_stage(self) -> None:
         """Check that writes to the table are staged.
 
-        :raises ConfigurationError: what is written to the table is visible at once.
+        :raises ConfigurationError: what is written to the table is visible at once; or the session
+            writes to a branch.
         """
+        if branch := self._session.conf.get(_WAP_BRANCH, None):
+            raise ConfigurationError(
+                f"this session has {_WAP_BRANCH}={branch}, and batches are published to the table "
+                f"{self.name}: Iceberg stages nothing for a branch",
+                next_step=f"unset {_WAP_BRANCH} in the session that the query starts in",
+            )
         if self.properties().get(_WAP_ENABLED) != "true":
             raise ConfigurationError(
                 f"the Iceberg table {self.name} does not have {_WAP_ENABLED}=true, without which "
