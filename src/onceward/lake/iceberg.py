@@ -74,8 +74,7 @@ class Iceberg(LakeTable):
 
     def fitting(self, frame: DataFrame) -> DataFrame:
         # Which columns there are, Iceberg's own writer finds out
-        self._table.must_fit(frame)
-        return frame
+        return self._table.fitting(frame)
 
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
         """Append to a snapshot that is staged only, and return its id."""

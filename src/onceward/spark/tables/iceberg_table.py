@@ -31,6 +31,7 @@ from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told
 from onceward.spark.session.connector import must_have
 from onceward.spark.tables.iceberg_metadata import Metadata
+from onceward.spark.tables.iceberg_values import guarded
 
 _REQUIRED = "required "
 _PROMOTIONS = {("int", "long"), ("float", "double")}
@@ -145,6 +146,7 @@ unless there is a table of that name.
 """
 
 _CLASS = "org.apache.iceberg.spark.Spark3Util"
+_INTO_TABLE = "into an Iceberg table"
 
 
 class IcebergTable:
@@ -278,20 +280,26 @@ class IcebergTable:
         self._refresh()
         return parse_fields(str(self._iceberg.SchemaParser.toJson(self._table.schema())))
 
-    def must_fit(self, frame: DataFrame) -> None:
-        """Check that ``frame`` fits the table.
+    def fitting(self, frame: DataFrame) -> DataFrame:
+        """Return ``frame``, whose job fails with ``RowRefused`` at a value that the table does not
+        keep.
 
         :raises InvalidColumn: a column cannot take the values of ``frame`` as they are.
         """
         self._refresh()
-        columns = StructType.fromJson(
-            json.loads(self._iceberg.spark.SparkSchemaUtil.convert(self._table.schema()).json())
-        )
+        schema = self._table.schema()
+        with failures_told(_INTO_TABLE, self.name):
+            columns = StructType.fromJson(
+                json.loads(self._iceberg.spark.SparkSchemaUtil.convert(schema).json())
+            )
         if found := misfit(frame.schema, columns):
             raise InvalidColumn(
                 f"{found} in the Iceberg table {self.name}, where its values might be others",
                 next_step="cast it in the query: a value that does not fit is yours to decide on",
             )
+        return guarded(
+            frame, json.loads(str(self._iceberg.SchemaParser.toJson(schema))), self.name
+        )
 
     def write(self, frame: DataFrame, name: str) -> tuple[int, int]:
         """Write ``frame`` by one job into a staged snapshot, by that name; its id, and how many
@@ -304,7 +312,7 @@ class IcebergTable:
         with (
             _set(planned.sparkSession.conf, {_WAP_ID: name, _CASTS: "STRICT"}),
             failures_told(
-                "into an Iceberg table",
+                _INTO_TABLE,
                 self.name,
                 partition_by=[str(field.name()) for field in self._table.spec().fields()],
             ),
