@@ -69,9 +69,10 @@ def read_files(
     if schema is not None:
         reader = reader.schema(schema)
     if published:
+        paths = [_literal(path) for path in published]
         if shape["layout"] == "manifest":
-            reader = reader.option("basePath", files.uri(DATA))
-        return reader.load([_literal(path) for path in published]).drop(ATTEMPT)
+            return reader.option("basePath", files.uri(DATA)).load(paths).drop(ATTEMPT)
+        return reader.load(paths)
     if schema is None:
         raise ConfigurationError(
             f"nothing is published below {files.root} yet, so that nothing is known of its "
