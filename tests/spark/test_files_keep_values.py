@@ -113,7 +113,7 @@ def told(frame: DataFrame) -> list[Any]:
     as_they_are = ("map<string,int>", "array<string>", "binary")
     columns = [
         f.col(name) if kind in as_they_are else f.col(name).cast("string")
-        for name, kind in frame.dtypes
+        for name, kind in ((f"`{name.replace('`', '``')}`", kind) for name, kind in frame.dtypes)
     ]
     return sorted(map(str, frame.select(*columns).collect()))
 
@@ -338,10 +338,60 @@ def test_csv_columns_keep_their_order(spark: SparkSession, tmp_path: Path):
               spark.sql("SELECT 1 AS a, 2 AS b, 3 AS p, 4 AS c"))  # fmt: skip
 
 
-@pytest.mark.parametrize("value", ["array(map(1, 2))", "'x' COLLATE UTF8_LCASE"])
-def test_avro_takes_no_type_that_it_has_not(spark: SparkSession, tmp_path: Path, value: str):
-    with pytest.raises(InvalidColumn, match=r"cannot be written as avro: Unexpected type"):
+@pytest.mark.parametrize(
+    "value", ["array(map(1, 2))", "'x' COLLATE UTF8_LCASE", "array(named_struct('a-b', 1))"]
+)
+def test_avro_takes_no_type_or_name_that_it_has_not(
+    spark: SparkSession, tmp_path: Path, value: str
+):
+    with pytest.raises(
+        InvalidColumn, match=r"cannot be written as avro: (Unexpected type|Illegal char)"
+    ):
         write(sink(tmp_path, format="avro"), spark.sql(f"SELECT {value} AS a"))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "1 AS `a``b`",
+        "1 AS ``",
+        "array(named_struct('a`b', 1)) AS s",
+        "map(1, struct(1 AS ``)) AS m",
+    ],
+)
+def test_orc_takes_no_name_that_its_readers_lose(spark: SparkSession, tmp_path: Path, column: str):
+    frame = spark.sql(f"SELECT 1 AS k, {column}")
+    with pytest.raises(InvalidColumn, match="backtick"):
+        write(sink(tmp_path, format="orc"), frame)
+    write(sink(tmp_path / "kept"), frame)
+    assert told(read_files(spark, tmp_path / "kept" / "out").drop("batch")) == told(frame)
+
+
+@pytest.mark.parametrize("layout", ["batches", "flat"])
+def test_a_column_that_another_layout_has_a_folder_for_is_read(
+    spark: SparkSession, tmp_path: Path, layout: str
+):
+    frame = spark.sql("SELECT 1 AS n, 7 AS _attempt")
+    write(sink(tmp_path, layout=layout), frame)
+    assert told(read_files(spark, tmp_path / "out").drop("batch")) == told(frame)
+
+
+def test_a_session_that_tells_cases_apart_gets_the_same_guards(
+    spark: SparkSession, tmp_path: Path
+):
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        for columns in ("X'00' AS Day, 1 AS n", "1 AS Day, 1 AS n"):
+            made = sink(tmp_path, format="csv", partition_by="day")
+            with pytest.raises(InvalidColumn, match="has the columns Day, day, and"):
+                write(made, spark.sql(f"SELECT {columns}, 'a' AS day"))
+        with pytest.raises(RowRefused, match="would be blank"):
+            write(
+                sink(tmp_path / "two", format="csv", options={"sep": "\t"}),
+                spark.sql("SELECT CAST(NULL AS INT) AS a, CAST(NULL AS INT) AS A"),
+            )
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
 
 
 def test_csv_takes_no_bytes(spark: SparkSession, tmp_path: Path):

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 from onceward.errors import InvalidColumn
 from onceward.files.manifest import ATTEMPT
 from onceward.files.settings import FileSinkSettings
-from onceward.spark.types import contains_type, map_key_types
+from onceward.spark.types import contains_type, field_names, map_key_types
 
 _TEXT_GIVES_BACK = (StringType, NumericType, BooleanType)
 """Types of map keys that a cast makes of their text in JSON again."""
@@ -66,6 +66,12 @@ def check(schema: StructType, settings: FileSinkSettings) -> None:
         raise InvalidColumn(
             f"text files take one column of type string, and the frame has {', '.join(names)}",
             next_step="make one string of each row, or use another format",
+        )
+    if settings.format == "orc" and any(not name or "`" in name for name in field_names(schema)):
+        raise InvalidColumn(
+            "a column, or a field inside of one, has no name, or a name with a backtick, for "
+            "which ORC files have no place",
+            next_step="rename it in the query, or use another format",
         )
     for name in names:
         _check_written(name, schema[name].dataType, settings.format)

@@ -29,3 +29,9 @@ def contains_type(kind: DataType, *kinds: type[DataType]) -> bool:
 def map_key_types(kind: DataType) -> list[DataType]:
     """Return the types of the keys of all maps inside of ``kind``."""
     return [one.keyType for one in types_inside(kind) if isinstance(one, MapType)]
+
+
+def field_names(kind: DataType) -> list[str]:
+    """Return the names of the fields of all structs inside of ``kind``."""
+    structs = [one for one in types_inside(kind) if isinstance(one, StructType)]
+    return [name for one in structs for name in one.names]

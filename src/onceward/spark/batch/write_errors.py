@@ -24,7 +24,7 @@ _BROKEN_RULE = ("InvariantViolationException", "DeltaInvariantViolationException
 # Spark's own, of a column that is NOT NULL, with the column's path, and then advice on Scala
 _NULL_VALUE, _ADVICE = "NOT_NULL_ASSERT_VIOLATION", "\nIf the schema is inferred"
 # What compares a frame with a table's schema, or makes one of it, before any task runs
-_OTHER_SCHEMA = "IncompatibleSchemaException"
+_OTHER_SCHEMA = ("IncompatibleSchemaException", "SchemaParseException")
 _COMPARES_SCHEMAS = ("org.apache.iceberg.types.", "org.apache.iceberg.spark.TypeToSparkType")
 # Bytes of a name, on the file systems of Linux
 _LONGEST_NAME = 255
@@ -59,7 +59,7 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
     except Exception as error:
         causes = thrown_by(error)
         if causes and (
-            causes[0].is_a(_OTHER_SCHEMA) or causes[0].thrown_in.startswith(_COMPARES_SCHEMAS)
+            causes[0].is_a(*_OTHER_SCHEMA) or causes[0].thrown_in.startswith(_COMPARES_SCHEMAS)
         ):
             raise _unfit_frame(how, " ".join(causes[0].message.split())) from error
         if (refused := _row_refused(causes, place, partition_by)) is not None:
