@@ -32,7 +32,7 @@ def check(schema: StructType, settings: FileSinkSettings) -> None:
 
     :raises InvalidColumn: a column is missing, or in the way.
     """
-    # spelled by Spark's own rule, unless spark.sql.caseSensitive is set
+    # readers take two spellings for one, whatever spark.sql.caseSensitive is where it is written
     kinds = {field.name.lower(): field.dataType for field in schema.fields}
     for column in settings.partition_by:
         if column.lower() not in kinds:
@@ -43,6 +43,13 @@ def check(schema: StructType, settings: FileSinkSettings) -> None:
             )
     for column in settings.partition_by:
         _check_folder(column, kinds[column.lower()])
+        spellings = [name for name in schema.names if name.lower() == column.lower()]
+        if len(spellings) > 1:
+            raise InvalidColumn(
+                f"the frame has the columns {', '.join(spellings)}, and {column!r} of "
+                "partition_by becomes a folder: readers would see one of them",
+                next_step="rename the others in the query",
+            )
     if settings.batches_have_folders and settings.batch_column.lower() in kinds:
         raise InvalidColumn(
             f"the frame has a column {settings.batch_column!r}, and so has each batch's folder "

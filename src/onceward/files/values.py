@@ -78,7 +78,9 @@ def guarded(
     :param columns: those of the frame that are in the files.
     """
     by_name = {name.lower(): value for name, value in options.items()}
-    if len({name.lower() for name in frame.columns}) < len(frame.columns):
+    is_exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    names = {name if is_exact else name.lower() for name in frame.columns}
+    if len(names) < len(frame.columns):
         return frame  # which Spark refuses
     if format_name == "text":
         return _text(frame, by_name, columns[0])
