@@ -239,6 +239,21 @@ def test_a_disk_that_refuses_is_named(spark: SparkSession, tmp_path: Path):
         attempt.write(Write(rows(spark)), batch(0))
 
 
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_file_that_is_read_is_not_taken_for_the_target(
+    spark: SparkSession, tmp_path: Path, *, is_gone: bool
+):
+    rows(spark).coalesce(1).write.parquet(str(tmp_path / "in"))
+    frame = spark.read.parquet(str(tmp_path / "in"))
+    (file,) = (tmp_path / "in").glob("part-*")
+    if is_gone:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-9] + b"xxxxxxxxx")
+    with pytest.raises(SendFailed, match=f"query reads cannot be read: .*{file.name}"):
+        write(sink(tmp_path), frame)
+
+
 @pytest.mark.fault("stage-retried")
 def test_a_shuffle_lost_while_files_are_written(spark: SparkSession, tmp_path: Path):
     """Spark computes what was lost again, and of a plan that is not repeatable otherwise: the

@@ -113,6 +113,25 @@ def test_a_rule_of_the_table_that_a_row_breaks_is_the_rows_fault(monkeypatch: py
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("called_by", "names"),
+    [
+        ("org.apache.spark.storage.TimeTrackingOutputStream", "spark.local.dir"),
+        ("org.apache.spark.shuffle.sort.BypassMergeSortShuffleWriter", "spark.local.dir"),
+        ("org.apache.spark.sql.execution.datasources.text.TextOutputWriter", "executors write"),
+        ("", "executors write"),
+    ],
+)
+def test_the_disk_that_is_full_is_named(
+    monkeypatch: pytest.MonkeyPatch, called_by: str, names: str
+):
+    full = Thrown(FULL.kind, FULL.message, called_by=called_by)
+    monkeypatch.setattr(write_errors, "thrown_by", lambda _: (full,))
+    with raises(SendFailed) as failed, write_errors.failures_told("to it", "/data"):
+        raise RuntimeError("the job failed")
+    assert names in failed.value.next_step
+
+
 def test_a_table_that_is_not_found_while_it_is_written_may_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from pyspark.errors.exceptions.captured import CapturedException
 
 _DEPTH = 20
+# Each asks the JVM
+_FRAMES = 60
+_HELPERS = "org.apache.spark.util.Utils"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +30,14 @@ class Thrown:
     :param condition: Spark's own name for it (``KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE``), or
         empty.
     :param thrown_in: the class of the innermost frame of its stack, or empty.
+    :param called_by: Spark's innermost class there, its helpers left out, or empty.
     """
 
     kind: str
     message: str = ""
     condition: str = ""
     thrown_in: str = ""
+    called_by: str = ""
 
     def is_a(self, *names: str) -> bool:
         """Return whether its class has such a name in any package: a vendor may have moved it."""
@@ -93,4 +99,12 @@ def _read_throwable(throwable: Any) -> Thrown:
         with suppress(Exception):
             condition = str(throwable.getCondition() or "")
     thrown_in = str(frames[0].getClassName()) if len(frames) else ""
-    return Thrown(kind, str(throwable.getMessage() or ""), condition, thrown_in)
+    called_by = next(
+        (
+            name
+            for name in (str(frame.getClassName()) for frame in islice(frames, _FRAMES))
+            if name.startswith("org.apache.spark.") and not name.startswith(_HELPERS)
+        ),
+        "",
+    )
+    return Thrown(kind, str(throwable.getMessage() or ""), condition, thrown_in, called_by)

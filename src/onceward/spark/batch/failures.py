@@ -35,6 +35,9 @@ _WHAT_IS_LOST = "Reason:"
 DATA_LOSS = "KAFKA_DATA_LOSS"
 _END_WENT_BACK = ".PARTITION_OFFSET_CHANGED"  # KafkaOffsetReaderAdmin: an end before its start
 
+READ_FAILED = "FAILED_READ_FILE"
+"""Of FileDataSourceV2, of a file that is read, with its path."""
+
 # Spark's SparkUpgradeException, of days that two calendars count differently: both names
 _ANCIENT = "INCONSISTENT_BEHAVIOR_CROSS_VERSION"
 _CALENDAR = re.compile(r"spark\.sql\.[\w.]*RebaseModeIn\w+")
@@ -100,6 +103,7 @@ def known_failure(causes: Sequence[Thrown]) -> OncewardError | None:
         or _shortened_log(causes)
         or _damaged_checkpoint(causes)
         or _dead_worker(causes)
+        or _unreadable_file(causes)
     )
 
 
@@ -200,6 +204,20 @@ def _dead_worker(causes: Sequence[Thrown]) -> OncewardError | None:
         next_step="nothing, the batch runs again; if it repeats, see whether the machine or the "
         "container kills processes for want of memory (dmesg; spark.executor.memoryOverhead or "
         "spark.executor.pyspark.memory give them more), or a native library of the query crashes",
+    )
+
+
+def _unreadable_file(causes: Sequence[Thrown]) -> OncewardError | None:
+    unread = has_condition(causes, READ_FAILED)
+    if unread is None:
+        return None
+    # not Spark's advice for tables
+    message = unread.message.partition(" SQLSTATE: ")[0].partition(" It is possible ")[0]
+    return SendFailed(
+        f"a file that the query reads cannot be read: {' '.join(message.split())} "
+        f"({causes[-1].kind})",
+        next_step="nothing, the batch runs again; if it repeats, see that the source's file "
+        "system is there, and put the file back as it was",
     )
 
 

@@ -14,9 +14,15 @@ from pyspark.errors import AnalysisException
 from onceward.errors import InvalidColumn, OncewardError, RowRefused, SendFailed
 from onceward.spark.batch.carried import carried_in
 from onceward.spark.batch.causes import Thrown, has_condition, has_kind, thrown_by
+from onceward.spark.batch.failures import READ_FAILED
 from onceward.spark.batch.file_names import names_are_utf8
 
 _OUTSIDE = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
+# Of Spark's, what writes shuffles, spills and kept blocks (spark.local.dir)
+_OF_LOCAL_DISKS = (
+    "org.apache.spark.storage.", "org.apache.spark.shuffle.", "org.apache.spark.io.",
+    "org.apache.spark.util.collection.",
+)  # fmt: skip
 _WORKER_DIED = "java.io.EOFException"
 # Delta's: of its older packages, and the one that it throws.
 _NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
@@ -65,14 +71,35 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
         if (refused := _row_refused(causes, place, partition_by)) is not None:
             # the rest is a stack trace
             raise refused from None
-        cause = causes[-1] if causes else None
-        if cause is not None and cause.kind.startswith(_OUTSIDE) and cause.kind != _WORKER_DIED:
-            raise SendFailed(
-                f"the job that writes to {place} has failed: {cause.kind}: {cause.message}",
-                next_step="nothing, the batch runs again; if it repeats, see that the file system "
-                "is there, has room, and lets executors write",
-            ) from error
+        if (failed := _outside(causes, place)) is not None:
+            raise failed from error
         raise
+
+
+def _outside(causes: Sequence[Thrown], place: str) -> SendFailed | None:
+    """Return the error for a disk or a network that has failed, of the target or of an executor;
+    None for others, and where a file that the query reads has."""
+    cause = causes[-1] if causes else None
+    if (
+        cause is None
+        or not cause.kind.startswith(_OUTSIDE)
+        or cause.kind == _WORKER_DIED
+        or has_condition(causes, READ_FAILED) is not None
+    ):
+        return None
+    what = f"the job that writes to {place} has failed"
+    if cause.called_by.startswith(_OF_LOCAL_DISKS):
+        return SendFailed(
+            f"{what} at an executor's own disk, where Spark keeps shuffles and spills: "
+            f"{cause.kind}: {cause.message}",
+            next_step="nothing, the batch runs again; if it repeats, see that the folders of "
+            "spark.local.dir (or SPARK_LOCAL_DIRS) are there and have room",
+        )
+    return SendFailed(
+        f"{what}: {cause.kind}: {cause.message}",
+        next_step="nothing, the batch runs again; if it repeats, see that the file system "
+        "is there, has room, and lets executors write",
+    )
 
 
 def _unfit_frame(how: str, why: str) -> InvalidColumn:
