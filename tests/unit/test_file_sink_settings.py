@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -264,6 +265,18 @@ class TestLocalFiles:
         assert files.move(source, "new") is True
         assert files.move(source, "new") is False
         assert files.move(source, "another") is False, "the source is gone"
+
+    def test_a_folder_on_another_disk_is_named(self, files: LocalFiles, tmp_path: Path):
+        with TemporaryDirectory(dir="/dev/shm") as elsewhere:
+            if os.stat(elsewhere).st_dev == tmp_path.stat().st_dev:
+                pytest.skip("there is one disk")
+            (day := tmp_path / "day=1").symlink_to(elsewhere)
+            with pytest.raises(ConfigurationError, match=f"{day}/part, which is on another disk"):
+                files.move("full/deep/part", "day=1/part")
+            day.unlink()
+            day.mkdir()
+            # as the error says
+            assert files.move("full/deep/part", "day=1/part") is True
 
     def test_what_is_kept_is_synced_with_no_name_beside_it(
         self, files: LocalFiles, monkeypatch: pytest.MonkeyPatch

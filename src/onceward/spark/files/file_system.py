@@ -15,6 +15,7 @@ model*); S3A's streams put it when they are closed.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -165,6 +166,8 @@ class Files(ABC):
     def move(self, source: str, target: str) -> bool:
         """Rename atomically; return False where there is no ``source``, or something is at
         ``target``.
+
+        :raises ConfigurationError: they are on two disks.
         """
 
     @abstractmethod
@@ -286,6 +289,17 @@ class LocalFiles(Files):
             os.rename(self._at(source), self._at(target))
         except FileNotFoundError:
             return False
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            # A copy is several steps: a copy of the pipeline that wakes up in one of them would
+            # publish again what readers have taken away.
+            raise ConfigurationError(
+                f"{self._at(source)} cannot be renamed to {self._at(target)}, which is on another "
+                "disk: one of its folders is a symbolic link, or a mount",
+                next_step=f"put that folder, and not a link, back on the disk of {self.local}, "
+                "and start the query again: it publishes the batch first of all",
+            ) from error
         return True
 
     def mark(self, path: str) -> None:
