@@ -85,6 +85,11 @@ def librdkafka_settings(properties: dict[str, str]) -> dict[str, str]:
 
 
 def _login(jaas: str) -> dict[str, str]:
+    if re.search(r"\btokenauth\s*=\s*[\"']?true\b", jaas, re.IGNORECASE):
+        raise WrongUsage(
+            "librdkafka does not log in with a delegation token (tokenauth of sasl.jaas.config)",
+            next_step="name another login in --command-config",
+        )
     names = {"username": "sasl.username", "password": "sasl.password"}
     return {
         names[name]: re.sub(r"\\(.)", r"\1", double or single)

@@ -4,8 +4,10 @@ not appear.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import re
 import subprocess
 import traceback
 from collections.abc import Callable, Iterator
@@ -127,6 +129,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """
     folder = tmp_path_factory.mktemp("certificates")
     properties: dict[str, object] = {
+        "delegation.token.secret.key": "of all brokers",
         "listener.name.login.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "listener.name.login.plain.sasl.jaas.config": f"{LOGIN}.plain.PlainLoginModule required "
         f'user_ann="{CANARY}";',
@@ -196,6 +199,34 @@ def test_the_right_password_opens_and_a_wrong_one_is_named_but_never_shown(
     )
     assert caplog.records
     assert CANARY not in caplog.text
+
+
+def test_a_delegation_token_opens_as_javas_line_says(guarded: LocalKafka, tmp_path: Path) -> None:
+    """KIP-48: a token's id and HMAC are no user's, and the first message has to say so."""
+    servers, mechanism = guarded.servers_on("LOGIN"), "SCRAM-SHA-512"
+    module = f"{LOGIN}.scram.ScramLoginModule required"
+    properties = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f'{module} username="ann" password="{CANARY}";',
+    }
+    file = tmp_path / "ann.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    asked = ["--bootstrap-server", servers, "--command-config", str(file)]
+    create = ["--create", "--max-life-time-period", "-1", "--renewer-principal", "User:ann"]
+    said = guarded.kafka_tool("kafka-delegation-tokens", *asked, *create)
+    token = re.search(r"^([\w-]{22})\s+([\w+/]{80,}=*)", said, re.MULTILINE)
+    assert token is not None, said
+    # the controller has it, and the broker hears of it
+    known = ["--describe", "--owner-principal", "User:ann"]
+    while token[1] not in guarded.kafka_tool("kafka-delegation-tokens", *asked, *known):
+        pass
+    login = f'{module} username="{token[1]}" password="{token[2]}"'
+    for line, opens in ((f'{login} tokenauth="true";', True), (f"{login};", False)):
+        client = client_for(servers, {**properties, "sasl.jaas.config": line})
+        with contextlib.nullcontext() if opens else pytest.raises(AuthenticationFailed):
+            assert client.cluster_id()
+        client.close()
 
 
 def test_a_client_without_a_login_is_told_where_to_look(guarded: LocalKafka) -> None:

@@ -165,6 +165,11 @@ ROWS: list[tuple[Call, str, list[Call]]] = [
         [login(sasl__jaas__config=JAAS), login(**NAMED)],
     ),
     (
+        login(sasl__jaas__config=JAAS.replace(";", ' debug="true";')),
+        "leave it out; PlainLoginModule takes username, password",
+        [login(sasl__jaas__config=JAAS)],
+    ),
+    (
         options(security__protocol="SASL_SSL", sasl__mechanism="OAUTHBEARER"),
         "oauth_token_provider=, an object whose token()",
         [

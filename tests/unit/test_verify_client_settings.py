@@ -52,6 +52,13 @@ def test_a_java_truststore_is_refused_with_what_to_do(tmp_path: Path):
     assert "ssl.ca.location" in refused.value.next_step
 
 
+def test_a_delegation_token_is_no_login_of_librdkafkas(tmp_path: Path):
+    line = 'a.ScramLoginModule required username="i" password="m" tokenauth="true";'
+    with raises(CannotTell, "delegation token") as refused:
+        settings(tmp_path, f"sasl.jaas.config={line}\n")
+    assert "another login" in refused.value.next_step
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path):
     with raises(CannotTell, "nothing.properties"):
         settings_from_file(tmp_path / "nothing.properties")

@@ -113,6 +113,23 @@ def test_settings_that_cannot_both_hold_are_refused(options: dict[str, Any]) -> 
         },
         {"security.protocol": "SSL", "ssl.ca.location": "/no/such/file.pem"},
         {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": CANARY},
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": f'x.PlainLoginModule required username="u" password="{CANARY}" '
+            'serviceName="kafka";',
+        },
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": f'x.PlainLoginModule required username="u" password="a"{CANARY}=1";',
+        },
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": f'x.PlainLoginModule required username="u" password="{CANARY}" '
+            'tokenauth="true";',
+        },
         {"security.protocol": "SSL", "ssl.key.location": f"-----BEGIN PRIVATE KEY-----\n{CANARY}"},
     ],
     ids=str,
@@ -152,6 +169,19 @@ def test_a_jaas_line_names_the_user(mechanism: str, module: str) -> None:
         {"security.protocol": "sasl_ssl", "sasl.mechanism": mechanism, "sasl.jaas.config": line}
     )
     assert (client.security.username, client.security.password) == ("ann", "a 'b\\c")
+
+
+def test_a_delegation_token_goes_on_to_sparks_reader() -> None:
+    line = 'x.ScramLoginModule required username="id" password="mac" tokenauth="True";'
+    options = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.jaas.config": line,
+    }
+    client, _ = parsed(options)
+    assert client.security.is_token
+    java = spark_source_options(client, options)["kafka.sasl.jaas.config"]
+    assert java.endswith('required username="id" password="mac" tokenauth="true";')
 
 
 def test_delivery_without_guarantees_may_wait_for_the_leader_alone() -> None:

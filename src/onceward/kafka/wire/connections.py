@@ -139,6 +139,7 @@ class Connections:
             net,
             certificates=self._certificates,
             tokens=settings.oauth_token_provider if security.uses_sasl else None,
+            is_token=security.is_token,
             bootstrap_servers=list(settings.bootstrap_servers),
             client_id=settings.client_id,
             client_software_name="onceward",

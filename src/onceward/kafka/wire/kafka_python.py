@@ -15,6 +15,7 @@ that has no end.
   counts at once.
 * **Each connection finds out by itself what its broker speaks.** kafka-python holds later ones to
   what the first broker spoke, whatever was upgraded since.
+* **SCRAM may log in with a delegation token**, which kafka-python knows nothing of.
 * **What a broker says before it hangs up is handed over.** kafka-python drops bytes that are read
   together with the end of the stream; a broker that refuses a password answers and hangs up at
   once.
@@ -36,7 +37,9 @@ from kafka.future import Future
 from kafka.net.connection import KafkaConnection
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.sasl import register_sasl_mechanism
 from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.net.sasl.scram import SaslMechanismScram
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
@@ -78,6 +81,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
     :param addresses: where every node is, as of now. Replaced by the caller, never changed.
     :param certificates: None without TLS.
     :param tokens: None without OAUTHBEARER.
+    :param is_token: SCRAM logs in with a delegation token.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
         *,
         certificates: Certificates | None,
         tokens: TokenProvider | None,
+        is_token: bool,
         **configs: Any,
     ) -> None:
         super().__init__(net, **configs)
@@ -95,6 +100,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
         }
         self.certificates = certificates
         self.tokens = tokens
+        self.is_token = is_token
         self.connected: frozenset[NodeId] = frozenset()
         """The nodes that could be sent to without a set-up. Never changed but replaced: any thread
         may read it.
@@ -293,8 +299,34 @@ class _Connection(KafkaConnection):  # type: ignore[misc] # kafka-python is unty
             except Exception as error:
                 raise TokenLost(f"{PROVIDER} raised {type(error).__name__}: {error}") from error
             self.config["sasl_oauth_token_provider"] = _Token(token)
+        self.config[_DELEGATED] = self._manager.is_token
         self.waits_for = "an answer to the login (SASL)"
         await super()._sasl_authenticate(until)
+
+
+_DELEGATED = "onceward_is_token"
+_EXTENSION = b",tokenauth=true"
+
+
+class _Scram(SaslMechanismScram):  # type: ignore[misc] # kafka-python is untyped
+    """SCRAM that also logs in with a delegation token, which its first message has to say
+    (KIP-48).
+    """
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**config)
+        self._is_token = config.get(_DELEGATED, False)
+
+    def auth_bytes(self) -> bytes:
+        message: bytes = super().auth_bytes()
+        if self._is_token and self._state == 0:
+            self._scram_client.auth_message += _EXTENSION
+            message += _EXTENSION
+        return message
+
+
+for _mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+    register_sasl_mechanism(_mechanism, _Scram, overwrite=True)
 
 
 class _Token(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is untyped

@@ -67,6 +67,8 @@ class Security:
     mechanism: str | None = None
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
+    is_token: bool = field(default=False, repr=False)
+    """User and password are a delegation token's (KIP-48)."""
     ca_file: str | None = field(default=None, repr=False)
     ca_pem: str | None = field(default=None, repr=False)
     certificate_file: str | None = field(default=None, repr=False)
@@ -130,20 +132,21 @@ def _sasl(
                 "token",
             )
         return {"mechanism": mechanism}
-    username, password = options.get("sasl.username"), options.get("sasl.password")
+    login = {name: options.get(f"sasl.{name}") for name in ("username", "password")}
     if "sasl.jaas.config" in options:
-        if username or password:
+        if any(login.values()):
             raise ContradictoryOptions(
                 "sasl.jaas.config and sasl.username/sasl.password are both set",
                 next_step="keep one of the two ways of naming the user",
             )
-        username, password = _from_jaas(options["sasl.jaas.config"], mechanism)
-    if not username or password is None:
+        login = _from_jaas(options["sasl.jaas.config"], mechanism)
+    is_token = login.pop(_DELEGATED, None)
+    if not login.get("username") or login.get("password") is None:
         raise ConfigurationError(
             f"sasl.mechanism={mechanism} needs a user name and a password",
             next_step="set sasl.username and sasl.password, or sasl.jaas.config",
         )
-    return {"mechanism": mechanism, "username": username, "password": password}
+    return {"mechanism": mechanism, **login, "is_token": (is_token or "").lower() == "true"}
 
 
 _JAAS = re.compile(
@@ -151,13 +154,23 @@ _JAAS = re.compile(
 )
 _JAAS_PAIR = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""")
 _MODULES = {"PlainLoginModule": ("PLAIN",), "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512")}
+_DELEGATED = "tokenauth"
+_PAIRS = {
+    "PlainLoginModule": ("username", "password"),
+    "ScramLoginModule": ("username", "password", _DELEGATED),
+}
 
 
-def _from_jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
-    """Return user name and password of a line ``…LoginModule required username="u" …;``."""
+def _from_jaas(text: str, mechanism: str) -> dict[str, str | None]:
+    """Return the pairs of a line ``…LoginModule required username="u" …;``."""
     matched = _JAAS.fullmatch(text)
     module = matched.group(1).rsplit(".", 1)[-1] if matched else None
-    if matched is None or module not in _MODULES:
+    if (
+        matched is None
+        or module not in _MODULES
+        # Words beside the pairs, of a quote that is missing, may be of a password
+        or _JAAS_PAIR.sub("", matched.group(3)).strip()
+    ):
         raise ConfigurationError(
             # its text holds a password: never shown
             "sasl.jaas.config is not a login line that can be read here",
@@ -170,10 +183,15 @@ def _from_jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
             f"sasl.jaas.config names {module}, but sasl.mechanism is {mechanism}",
             next_step=f"set sasl.mechanism to {' or '.join(_MODULES[module])}",
         )
-    pairs = {}
+    pairs: dict[str, str | None] = {}
     for name, *values in _JAAS_PAIR.findall(matched.group(3)):
         pairs[name] = re.sub(r"\\(.)", r"\1", next((v for v in values if v), ""))
-    return pairs.get("username"), pairs.get("password")
+    if unknown := [name for name in pairs if name not in _PAIRS[module]]:
+        raise ConfigurationError(
+            f"sasl.jaas.config has {', '.join(unknown)}, which {module} is not known to take here",
+            next_step=f"leave it out; {module} takes {', '.join(_PAIRS[module])}",
+        )
+    return pairs
 
 
 def tls_parts(options: Mapping[str, str]) -> dict[str, Any]:
@@ -337,9 +355,7 @@ def java_security_options(security: Security) -> dict[str, str]:
         # Tokens come from a Java class that the reader is given besides
         java["sasl.mechanism"] = "OAUTHBEARER"
     elif security.uses_sasl:
-        java |= _java_login(
-            str(security.mechanism), security.username or "", security.password or ""
-        )
+        java |= _java_login(security)
     if security.uses_tls:
         java |= _trust(security.ca_file, security.ca_pem)
         java |= _own_certificate(security)
@@ -350,12 +366,14 @@ def java_security_options(security: Security) -> dict[str, str]:
     return java
 
 
-def _java_login(mechanism: str, username: str, password: str) -> dict[str, str]:
+def _java_login(security: Security) -> dict[str, str]:
+    mechanism = str(security.mechanism)
     login = (
-        f'{_LOGIN_MODULES[mechanism]} required username="{_quoted(username)}" '
-        f'password="{_quoted(password)}";'
+        f'{_LOGIN_MODULES[mechanism]} required username="{_quoted(security.username or "")}" '
+        f'password="{_quoted(security.password or "")}"'
     )
-    return {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
+    token = f' {_DELEGATED}="true"' if security.is_token else ""
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": f"{login}{token};"}
 
 
 def _quoted(text: str) -> str:
