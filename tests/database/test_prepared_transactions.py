@@ -34,7 +34,7 @@ from onceward.sql.postgresql import prepared, staging
 from onceward.sql.sink import sink as sink_module
 from onceward.sql.sink.dialect import IDLE_SECONDS
 from onceward.sql.sink.prepared import PreparedTransactions
-from onceward.sql.sink.prepared_target import PreparedTarget
+from onceward.sql.sink.prepared_target import PreparedAttempt, PreparedTarget
 from onceward_testing import LocalPostgres
 from onceward_testing.sink_contract import Died, Process, batch
 from support.mysql_client import sql_at
@@ -244,6 +244,55 @@ def test_a_batch_that_a_promoted_standby_lacks_is_named(
     in_any_place.write(["c"], number=1, ledger=ledger, resume="skip_missing")
     in_any_place.write(["d"], number=2, ledger=ledger)
     assert in_any_place.values() == ["c", "d"]
+
+
+@pytest.mark.fault("prepared-failover")
+def test_a_release_that_removed_markers_sooner_has_lost_nothing(
+    in_any_place: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_any_place.place.sql(TABLE)
+    ledger = ow.FolderLedger(tmp_path / "ledger")
+    with monkeypatch.context() as patch:
+        patch.setattr(PreparedAttempt, "_extra_data", lambda attempt: {"table": attempt.table})
+        before = in_any_place.write(["a", "b"], ledger=ledger)
+    before.transactions.remove_markers(names_of(before.chain.newest()))
+    in_any_place.write(["c"], number=1, ledger=ledger)
+    assert in_any_place.values() == ["a", "b", "c"]
+
+
+@pytest.mark.fault("prepared-failover")
+@pytest.mark.parametrize("by", ["a start", "the run"])
+def test_two_in_a_fan_out_are_failed_over_together(
+    in_any_place: Prepared, tmp_path: Path, by: str
+) -> None:
+    """Neither drops what the other one has to commit again."""
+    in_any_place.place.sql(TABLE)
+    in_any_place.place.sql("CREATE TABLE {s}.u (value varchar(20))")
+    other = Prepared(in_any_place.place, "u")
+    ledger = ow.FolderLedger(tmp_path / "ledger")
+
+    def target() -> Any:
+        sinks = {"t": in_any_place.sink(ledger=ledger), "u": other.sink(ledger=ledger)}
+        return ow.FanOut(sinks).new_target()
+
+    def write(number: int, *values: str) -> None:
+        writes = [Write(in_any_place.frame(list(values)), name) for name in ("@t", "@u")]
+        run.process(writes, batch(number))
+
+    first = target()
+    run = MicroBatches(first, SinkPolicy(in_any_place.pipeline))
+    write(0, "z")
+    with not_replicated():
+        write(1, "a", "b")
+    if by == "a start":
+        first.close()
+        run = MicroBatches(target(), SinkPolicy(in_any_place.pipeline))
+    else:
+        for branch in first._branches.values():
+            branch.target.transactions.close()
+    write(2, "c")
+    assert in_any_place.values() == other.values() == ["a", "b", "c", "z"]
+    assert in_any_place.prepared() == []
 
 
 @pytest.mark.fault("prepared-late")
@@ -496,6 +545,7 @@ def test_every_type_comes_back_as_it_was(in_place: Prepared, straight: bool) -> 
     place.sql("CREATE DOMAIN {s}.money_amount AS numeric(12,2) CHECK (value > 0)")
     same = (
         "large_numeric",
+        "wide_price",
         "count_price",
         "day_time",
         "document",

@@ -106,6 +106,9 @@ class FanOutTarget(Target):
         return newest
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> FanOutAttempt:
+        # Each of them before any drops what it finds: two may prepare at one place.
+        for branch in self._branches.values():
+            branch.target.publish_again(None if newest is None else branch.own_record(newest))
         atomic = None if self._atomic is None else self._atomic.begin(newest, running)
         attempt_id = self.chain.begin(newest) if atomic is None else atomic.id
         try:

@@ -228,12 +228,11 @@ class TwoPhaseTarget(Target):
         return self._committables(record)
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> Attempt:
+        self.publish_again(newest)
         return self.attempt(self.chain.begin(newest), newest)
 
     def attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> Attempt:
         """Return a fresh attempt with the name that the chain has given out for it."""
-        if newest is not None and newest.state is RecordState.FINISHED:
-            self._publish_again(newest)
         self._drop_undecided()
         return self._attempt(attempt_id, newest)
 
@@ -250,10 +249,12 @@ class TwoPhaseTarget(Target):
         for committable in undecided:
             drop(self.committer, committable, self._policy.pipeline)
 
-    def _publish_again(self, newest: LedgerRecord) -> None:
-        """Commit what the finished record names, and is prepared all the same."""
+    def publish_again(self, newest: LedgerRecord | None) -> None:
+        """Commit what the newest record names, and is prepared although that is finished. Before
+        anything is dropped.
+        """
         again, self._again = self._again, []
-        if again:
+        if again and newest is not None:
             log.warning(
                 "%s: %d parts of %s, which was published, are prepared again, as by a failover; "
                 "they are committed once more",

@@ -44,6 +44,9 @@ KIND = "prepared"
 of prepared transactions.
 """
 
+_MARKED = "markers_stay"
+"""In an output's data: markers of the batch stay until the next one is finished."""
+
 _LOOK_BACK = 100
 _REMEMBERED = 16
 """Attempts of a run whose tasks are looked for when late; all others at the next start."""
@@ -69,6 +72,8 @@ class PreparedTarget(TwoPhaseTarget):
         self._begun: deque[AttemptId] = deque(maxlen=_REMEMBERED)
         # Transactions of the newest finished batch that has any; None: not looked for yet
         self._published: list[str] | None = None
+        # Their markers stay until the next batch is finished: releases before did not do so
+        self._is_marked = True
         # Those before, whose markers may go
         self._older: list[str] = []
         # The session in which the server was asked for the newest batch
@@ -100,17 +105,24 @@ class PreparedTarget(TwoPhaseTarget):
         """
         if self._published is None:
             last = super().published_in
-            kept = self.chain.history(_LOOK_BACK)
-            found = [last(record) for record in kept if record.sequence <= newest.sequence]
-            self._published = last(newest) or next(filter(None, found), [])
-            self._older = sorted({name for each in found for name in each} - {*self._published})
+            found = [
+                (record, last(record))
+                for record in (newest, *self.chain.history(_LOOK_BACK))
+                if record.sequence <= newest.sequence
+            ]
+            record, self._published = next((each for each in found if each[1]), (newest, []))
+            output = record.outputs.get(self.kind)
+            self._is_marked = output is not None and bool(output.data.get(_MARKED))
+            self._older = sorted({name for _, each in found for name in each} - {*self._published})
         return [*self._published, *self._older]
 
-    def _publish_again(self, newest: LedgerRecord) -> None:
-        """Also in mid-run: a new session may lead to a server that was promoted.
+    def publish_again(self, newest: LedgerRecord | None) -> None:
+        """Commit it also in mid-run: a new session may lead to a server that was promoted.
 
         :raises PreparedDataLost: it does not have the newest finished batch.
         """
+        if newest is None or newest.state is not RecordState.FINISHED:
+            return
         decided = self.published_in(newest)
         try:
             listed = self.committer.recover()
@@ -118,9 +130,9 @@ class PreparedTarget(TwoPhaseTarget):
             # The session may have broken since the last batch
             listed = self.committer.recover()
         self._again = [name for name in listed if name in decided]
-        super()._publish_again(newest)
+        super().publish_again(newest)
         if self._asked_in != self.transactions.sessions:
-            newest_batch = self._published or []
+            newest_batch = self._published if self._is_marked else None
             lost = self.transactions.unmarked(newest_batch) if newest_batch else []
             self._must_not_be_lost(lost, newest)
             self._asked_in = self.transactions.sessions
@@ -196,7 +208,7 @@ class PreparedTarget(TwoPhaseTarget):
             self.published_in(finished)
         elif written:
             self._older += self._published
-            self._published = written
+            self._published, self._is_marked = written, True
         # Of a fan-out, others may have prepared in the same attempt, and publish later
         if not self.branch:
             self._drop_what_came_late()
@@ -216,7 +228,7 @@ class PreparedAttempt(TwoPhaseAttempt):
     table: str
 
     def _extra_data(self) -> dict[str, Any]:
-        return {"table": self.table}
+        return {"table": self.table, _MARKED: True}
 
     def _opening(self, write: Write, running: RunningBatch, frame: int) -> OpenWriter:
         with events.step(events.PLAN, **event_ids(self._policy.pipeline, running), **self.ids):
