@@ -368,3 +368,47 @@ def test_a_logged_file_that_is_gone_is_named_and_not_left_out(
     finally:
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
         spark.conf.unset("spark.sql.streaming.fileSource.log.compactInterval")
+
+
+@pytest.mark.parametrize("change", ["gone, which may be", "gone", "left out"])
+def test_a_logged_file_may_be_gone_where_its_source_says_so(
+    spark: SparkSession, tmp_path: Path, change: str
+):
+    """Of two sources one says so. A file that the source's new options leave out is not gone."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        for n in (1, 2):
+            (tmp_path / name / f"{n}.txt").write_text(f"{name} {n}\n")
+
+    def run(function: Any = None, **options: Any) -> OncewardError | None:
+        sink = ow.FileSink(
+            path=tmp_path / "out", pipeline_id="p", ledger=ow.FolderLedger(tmp_path / "ledger")
+        )
+        reader = spark.readStream.format("text")
+        one = reader.option("ignoreMissingFiles", True).load(str(tmp_path / "one"))
+        two = spark.readStream.format("text").options(**options).load(str(tmp_path / "two"))
+        query = (
+            one.union(two)
+            .writeStream.foreachBatch(function or sink)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        with suppress(StreamingQueryException):
+            query.awaitTermination()
+        return ow.error_of(query)
+
+    run(lambda frame, _: 1 / 0)
+    if change == "left out":
+        error = run(pathGlobFilter="1*")
+        assert type(error) is SourceFileMissing
+        assert "its options were changed" in error.next_step
+        assert run() is None
+        return
+    gone = tmp_path / ("one" if "may be" in change else "two") / "2.txt"
+    gone.unlink()
+    error = run()
+    assert (type(error) is SourceFileMissing) is ("may be" not in change)
+    if "may be" in change:
+        found = {row.value for row in ow.read_files(spark, tmp_path / "out").collect()}
+        assert found == {"one 1", "two 1", "two 2"}

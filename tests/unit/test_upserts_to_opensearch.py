@@ -260,6 +260,15 @@ def test_a_row_that_an_ingest_pipeline_has_routed_elsewhere_is_not_counted(
 
 
 @pytest.mark.parametrize(
+    "answer", [{"docs": [{"_id": "b", "error": {"type": "cluster_block_exception"}}]}, {}]
+)
+def test_a_row_that_cannot_be_looked_for_now_is_looked_for_again(answer: dict[str, Any]):
+    made = writer(items((200, None)), (200, {"people": {"settings": PIPED}}), (200, answer))
+    with pytest.raises(NotTaken, match="is not known"):
+        made([upsert("b")])
+
+
+@pytest.mark.parametrize(
     "settings",
     [
         PIPED | {"index.number_of_shards": "1"},

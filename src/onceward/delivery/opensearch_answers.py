@@ -69,7 +69,7 @@ counts by itself.
 ANSWER = "timeout=20s&filter_path=errors," + ",".join(
     f"items.*.{name}" for name in ("status", "error", "result", "_index", "_id")
 )
-IN_A_SHARD = "docs._id,docs._version"
+IN_A_SHARD = "docs._id,docs._version,docs.error"
 # What every index has; what one has whose alias a policy moves on (OpenSearch's ISM,
 # Elasticsearch's ILM); and what says whether a key may be in several of its shards.
 _ROLLED = (

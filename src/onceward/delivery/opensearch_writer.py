@@ -324,11 +324,16 @@ class OpenSearchWriter(UpsertWriter):
             for upsert in upserts
         ]
         question = f"/{quote(index.name, safe='')}/_mget?_source=false&filter_path={IN_A_SHARD}"
-        found = self._asked("POST", question, as_json({"docs": documents}).encode())
+        found = self._asked("POST", question, as_json({"docs": documents}).encode()).get(
+            "docs", []
+        )
+        unread = next((one["error"] for one in found if "error" in one), None)
+        if unread is not None or len(found) != len(upserts):
+            raise NotTaken(f"whether all rows are in their shards is not known: {unread or found}")
         text = "an ingest pipeline of the index has given it a routing, and so to another shard"
         return [
             refused(upsert.key, text, PIPELINE)
-            for upsert, one in zip(upserts, found.get("docs", []), strict=True)
+            for upsert, one in zip(upserts, found, strict=True)
             if one.get("_version", -1) < version_number(upsert, self.by_column)
         ]
 

@@ -78,7 +78,7 @@ def guarded(
     :param columns: those of the frame that are in the files.
     """
     by_name = {name.lower(): value for name, value in options.items()}
-    is_exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    is_exact = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
     names = {name if is_exact else name.lower() for name in frame.columns}
     if len(names) < len(frame.columns):
         return frame  # which Spark refuses

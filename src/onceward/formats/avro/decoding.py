@@ -223,7 +223,8 @@ def _reader(
 def _refuse_reader(session: SparkSession, reader: str, name: str) -> None:
     why = why_not_a_schema(session, reader) or why_spark_cannot_read(reader)
     why = why or why_not_a_column(session, without_times(reader))
-    if why is None and session.conf.get("spark.sql.caseSensitive") != "true":
+    is_exact = str(session.conf.get("spark.sql.caseSensitive")).lower() == "true"
+    if why is None and not is_exact:
         why = why_names_collide(reader)
     if why is not None:
         raise UnsupportedSchema(

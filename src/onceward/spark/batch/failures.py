@@ -32,6 +32,7 @@ from onceward.spark.batch.causes import Thrown, has_condition, has_kind
 _RAISED_CONDITION = "USER_RAISED_EXCEPTION"
 # What Spark's Kafka source says behind its general words
 _WHAT_IS_LOST = "Reason:"
+_LONGEST_CAUSE = 200
 DATA_LOSS = "KAFKA_DATA_LOSS"
 _END_WENT_BACK = ".PARTITION_OFFSET_CHANGED"  # KafkaOffsetReaderAdmin: an end before its start
 
@@ -213,11 +214,12 @@ def _unreadable_file(causes: Sequence[Thrown]) -> OncewardError | None:
         return None
     # not Spark's advice for tables
     message = unread.message.partition(" SQLSTATE: ")[0].partition(" It is possible ")[0]
+    why = f"{causes[-1].kind}: {causes[-1].message[:_LONGEST_CAUSE]}"
     return SendFailed(
-        f"a file that the query reads cannot be read: {' '.join(message.split())} "
-        f"({causes[-1].kind})",
+        f"a file that the query reads cannot be read: {' '.join(f'{message} ({why})'.split())}",
         next_step="nothing, the batch runs again; if it repeats, see that the source's file "
-        "system is there, and put the file back as it was",
+        "system is there, and that the file is as the query has it: its format, its columns' "
+        "types, and rows that mode=FAILFAST takes",
     )
 
 

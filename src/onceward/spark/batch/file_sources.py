@@ -15,12 +15,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from onceward.errors import SourceFileMissing
+from onceward.ids import SourceRange
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
 from onceward.spark.batch.query import RunningBatch
 
 _SOURCE = "FileStreamSource"
 _OFFSET = "logOffset"
-_IGNORES = "spark.sql.files.ignoreMissingFiles"
+_IGNORES = "ignoreMissingFiles"
 _SHOWN = 10
 
 
@@ -29,48 +30,80 @@ def must_have_files(running: RunningBatch) -> None:
 
     :raises SourceFileMissing: it lacks some, and nobody has said that it may.
     """
-    ranges = {
-        index: (
-            -1 if source.start is None else int(source.start[_OFFSET]),
-            int(source.end[_OFFSET]),
-        )
-        for index, source in enumerate(running.sources)
-        if isinstance(source.end, dict) and source.end.keys() == {_OFFSET}
-    }
-    if running.history is None or not ranges:
+    if running.history is None or not any(map(_is_logged, running.sources)):
         return
     execution = running.history.execution
-    last = execution.lastExecution()
-    if str(last.sparkSession().conf().get(_IGNORES)).lower() == "true":
-        return
+    last, sources = execution.lastExecution(), execution.sources()
+    files = [
+        index
+        for index in range(sources.size())
+        if sources.apply(index).getClass().getSimpleName() == _SOURCE
+    ]
+    usual = str(last.sparkSession().conf().get(f"spark.sql.files.{_IGNORES}"))
+    ignores = [usual if option is None else option for option in _options(execution)]
+    ignores += [usual] * (len(files) - len(ignores))
     logged = {
         path
-        for index, (start, end) in ranges.items()
-        if execution.sources().apply(index).getClass().getSimpleName() == _SOURCE
-        for path in _logged(execution, index, start, end)
+        for index, may_lack in zip(files, ignores, strict=False)
+        if _is_logged(running.sources[index]) and may_lack.lower() != "true"
+        for path in _logged(execution, index, running.sources[index])
     }
-    gone = sorted(logged.difference(*_planned(last.analyzed()))) if logged else []
-    if gone:
+    if not logged or not (lacking := sorted(logged.difference(*_planned(last.analyzed())))):
+        return
+    shown, details = ", ".join(lacking[:_SHOWN]), {"files": lacking[:100]}
+    if any(map(_is_there, lacking[:_SHOWN])):
         raise SourceFileMissing(
-            f"{len(gone)} of the files of {running.batch} are gone from the source, and their "
-            f"rows would be left out: {', '.join(gone[:_SHOWN])}",
-            next_step="bring them back (is the disk mounted?), and start the query again; to go "
-            f"on without them, start it once with {_IGNORES}=true",
-            details={"files": gone[:100]},
+            f"the source leaves out {len(lacking)} of the files that {running.batch} was planned "
+            f"with: {shown}",
+            next_step="its options were changed (pathGlobFilter, modifiedBefore, modifiedAfter, "
+            "recursiveFileLookup): start the query once with those from before, which writes "
+            "this batch",
+            details=details,
         )
-
-
-def _logged(execution: Any, source: int, start: int, end: int) -> Iterator[str]:
-    """Yield the files of the batches behind ``start`` up to ``end``, in the source's own count."""
-    files = CheckpointFiles(
-        SparkSession.active(), f"{execution.resolvedCheckpointRoot()}/sources/{source}"
+    raise SourceFileMissing(
+        f"{len(lacking)} of the files of {running.batch} are gone from the source, and their rows "
+        f"would be left out: {shown}",
+        next_step="bring them back (is the disk mounted?), and start the query again; to go on "
+        f"without them, start it once with spark.sql.files.{_IGNORES}=true",
+        details=details,
     )
-    for number in range(start + 1, end + 1):
+
+
+def _is_logged(source: SourceRange) -> bool:
+    return isinstance(source.end, dict) and source.end.keys() == {_OFFSET}
+
+
+def _options(execution: Any) -> Iterator[str | None]:
+    """Yield what each file source of the query has for ``ignoreMissingFiles``, in plan order."""
+    leaves = execution.analyzedPlan().collectLeaves()
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        if leaf.getClass().getSimpleName() == "StreamingRelation":
+            given = leaf.dataSource().options().toSeq()
+            pairs = (given.apply(place) for place in range(given.size()))
+            found = {str(pair._1()).lower(): str(pair._2()) for pair in pairs}
+            yield found.get(_IGNORES.lower())
+
+
+def _logged(execution: Any, index: int, source: SourceRange) -> Iterator[str]:
+    """Yield the files of the batches of a range, in the source's own count."""
+    start = -1 if source.start is None else int(source.start[_OFFSET])
+    files = CheckpointFiles(
+        SparkSession.active(), f"{execution.resolvedCheckpointRoot()}/sources/{index}"
+    )
+    for number in range(start + 1, int(source.end[_OFFSET]) + 1):
         text = files.read_one(str(number)) or files.read_one(f"{number}.compact") or ""
         for line in text.splitlines()[1:]:
             entry = json.loads(line)
             if entry.get("batchId", number) == number:
                 yield str(entry["path"])
+
+
+def _is_there(path: str) -> bool:
+    jvm: Any = SparkSession.active()._jvm
+    place = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(path))
+    configuration = SparkSession.active()._jsparkSession.sessionState().newHadoopConf()
+    return bool(place.getFileSystem(configuration).exists(place))
 
 
 def _planned(plan: Any) -> Iterator[list[str]]:
