@@ -35,7 +35,7 @@ _VARIABLE = [
     ),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x…"),
     (re.compile(r"memory://\d+"), "memory://#"),
-    (re.compile(r"\d{4,}"), "#"),
+    (re.compile(r"\d{4,}|\b\d+(?= ms\b)"), "#"),
 ]
 
 E = TypeVar("E", bound=BaseException)
