@@ -176,7 +176,8 @@ class PreparedTransactions:
                 f"SELECT name FROM {self._markers} WHERE pipeline = %s AND {these}",  # noqa: S608
                 (self._pipeline, *committed),
             ).fetchall()
-        return [name for name in committed if (name,) not in {tuple(row) for row in found}]
+        marked = {name for (name,) in found}
+        return [name for name in committed if name not in marked]
 
     def _is_marked(self, session: Session, name: str) -> bool:
         found = session.execute(

@@ -48,6 +48,8 @@ _MARKED = "markers_stay"
 """In an output's data: markers of the batch stay until the next one is finished."""
 
 _LOOK_BACK = 100
+# Batches before the newest one whose markers a run that died may have left
+_MARKED_BEFORE = 2
 _REMEMBERED = 16
 """Attempts of a run whose tasks are looked for when late; all others at the next start."""
 
@@ -104,16 +106,15 @@ class PreparedTarget(TwoPhaseTarget):
         whose markers may be there.
         """
         if self._published is None:
-            last = super().published_in
-            found = [
-                (record, last(record))
-                for record in (newest, *self.chain.history(_LOOK_BACK))
-                if record.sequence <= newest.sequence
-            ]
-            record, self._published = next((each for each in found if each[1]), (newest, []))
-            output = record.outputs.get(self.kind)
+            of_record = super().published_in
+            named: dict[int, tuple[LedgerRecord, list[str]]] = {}
+            for record in (newest, *self.chain.history(_LOOK_BACK)):
+                if record.sequence <= newest.sequence and (written := of_record(record)):
+                    named[record.sequence] = record, written
+            (last, self._published), *before = list(named.values()) or [(newest, [])]
+            output = last.outputs.get(self.kind)
             self._is_marked = output is not None and bool(output.data.get(_MARKED))
-            self._older = sorted({name for _, each in found for name in each} - {*self._published})
+            self._older = [name for _, each in before[:_MARKED_BEFORE] for name in each]
         return [*self._published, *self._older]
 
     def publish_again(self, newest: LedgerRecord | None) -> None:
