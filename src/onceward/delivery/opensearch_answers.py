@@ -72,13 +72,10 @@ ANSWER = "timeout=20s&filter_path=errors," + ",".join(
 IN_A_SHARD = "docs._id,docs._version,docs.error"
 # What every index has; what one has whose alias a policy moves on (OpenSearch's ISM,
 # Elasticsearch's ILM); and what says whether a key may be in several of its shards.
-_ROLLED = (
-    "index.plugins.index_state_management.rollover_alias",
-    "index.lifecycle.rollover_alias",
-)
+_ROLLED = "plugins.index_state_management.rollover_alias", "lifecycle.rollover_alias"
 _PIPELINES = "default_pipeline", "final_pipeline"
 ASKED_OF_AN_INDEX = ",".join(
-    (*_ROLLED, *(f"index.{name}" for name in ("uuid", "number_of_shards", *_PIPELINES)))
+    f"index.{name}" for name in ("uuid", "number_of_shards", *_ROLLED, *_PIPELINES)
 )
 
 
@@ -125,7 +122,7 @@ def one_index(name: str, behind: Mapping[str, Any], found: Mapping[str, Any]) ->
     """
     names = sorted({*behind, *found})
     aliases = [one.get("aliases", {}).get(name, {}) for one in behind.values()]
-    policies = {value for each in _ROLLED for value in setting(found, each[6:]).values()}
+    policies = {value for each in _ROLLED for value in setting(found, each).values()}
     is_rolled = any("is_write_index" in alias for alias in aliases) or name in policies
     own = f", index={names[-1]!r} say" if names and names[-1][0] != "." else ""
     if len(names) > 1 or is_rolled or (names and not behind and names != [name]):

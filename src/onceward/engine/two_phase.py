@@ -313,9 +313,8 @@ class TwoPhaseTarget(Target):
         """Return ``record``, as it is to be finished if the user goes on without what is lost."""
         if not lost:
             return record
-        newest, sequence = self.chain.newest(), record.sequence
-        finished = newest is not None and newest.state is not record.state is RecordState.DECIDED
-        if newest is not None and (finished or newest.sequence != sequence):
+        newest, here = self.chain.newest(), (record.sequence, record.state)
+        if newest is not None and (newest.sequence, newest.state) != here:
             # It has published it, and readers have taken it away since
             raise takeover_error(record.pipeline, f"the ledger, which has {newest.batch}")
         # Only what was decided before this start: of what is lost later, nobody has said that it
