@@ -303,6 +303,25 @@ def test_what_cannot_be_is_refused_before_a_query_starts(
         kind(tmp_path).stream(spark, **options)
 
 
+def into_files(
+    rows: DataFrame, folder: Path, mode: str = "append", function: Any = None
+) -> OncewardError | None:
+    """Run a query into files below ``folder`` until it ends; return its error."""
+    sink = ow.FileSink(
+        path=folder / "out", pipeline_id="p", ledger=ow.FolderLedger(folder / "ledger")
+    )
+    query = (
+        rows.writeStream.foreachBatch(function or sink)
+        .outputMode(mode)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with suppress(StreamingQueryException):
+        query.awaitTermination()
+    return ow.error_of(query)
+
+
 @pytest.mark.parametrize("stateful", [False, True], ids=["stateless", "stateful, replayed"])
 @pytest.mark.parametrize("interval", [10, 2], ids=["one each", "compacted"])
 def test_a_logged_file_that_is_gone_is_named_and_not_left_out(
@@ -315,19 +334,7 @@ def test_a_logged_file_that_is_gone_is_named_and_not_left_out(
     def run() -> OncewardError | None:
         rows = spark.readStream.schema("n int").option("maxFilesPerTrigger", 2).json(str(source))
         rows = rows.groupBy("n").count().select("n") if stateful else rows
-        sink = ow.FileSink(
-            path=tmp_path / "out", pipeline_id="p", ledger=ow.FolderLedger(tmp_path / "ledger")
-        )
-        query = (
-            rows.writeStream.foreachBatch(sink)
-            .outputMode("update" if stateful else "append")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        with suppress(StreamingQueryException):
-            query.awaitTermination()
-        return ow.error_of(query)
+        return into_files(rows, tmp_path, "update" if stateful else "append")
 
     def written() -> list[int]:
         return sorted(row.n for row in ow.read_files(spark, tmp_path / "out").collect())
@@ -381,22 +388,10 @@ def test_a_logged_file_may_be_gone_where_its_source_says_so(
             (tmp_path / name / f"{n}.txt").write_text(f"{name} {n}\n")
 
     def run(function: Any = None, **options: Any) -> OncewardError | None:
-        sink = ow.FileSink(
-            path=tmp_path / "out", pipeline_id="p", ledger=ow.FolderLedger(tmp_path / "ledger")
-        )
         reader = spark.readStream.format("text")
         one = reader.option("ignoreMissingFiles", True).load(str(tmp_path / "one"))
         two = spark.readStream.format("text").options(**options).load(str(tmp_path / "two"))
-        query = (
-            one.union(two)
-            .writeStream.foreachBatch(function or sink)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        with suppress(StreamingQueryException):
-            query.awaitTermination()
-        return ow.error_of(query)
+        return into_files(one.union(two), tmp_path, function=function)
 
     run(lambda frame, _: 1 / 0)
     if change == "left out":

@@ -18,6 +18,7 @@ from pyspark.sql.types import StringType
 from onceward.errors import ConfigurationError
 from onceward.spark.batch.carried import unless
 from onceward.spark.files.times import must_keep_dates, must_keep_instants, must_keep_microseconds
+from onceward.spark.session.settings import is_on
 
 # read back without an option; offsets have seconds where a zone's had them (XXXXX)
 _TIMES = {
@@ -78,7 +79,7 @@ def guarded(
     :param columns: those of the frame that are in the files.
     """
     by_name = {name.lower(): value for name, value in options.items()}
-    is_exact = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+    is_exact = is_on(frame.sparkSession, "spark.sql.caseSensitive")
     names = {name if is_exact else name.lower() for name in frame.columns}
     if len(names) < len(frame.columns):
         return frame  # which Spark refuses

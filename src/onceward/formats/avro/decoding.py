@@ -23,6 +23,7 @@ from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read
 from onceward.formats.registry.answers import topic_subject
 from onceward.formats.validation import refuse_frame
 from onceward.spark.batch.kafka_reader import read_topics
+from onceward.spark.session.settings import is_on
 from onceward.spark.tables.avro_java import (
     avro_column,
     keep_within_limits,
@@ -223,8 +224,7 @@ def _reader(
 def _refuse_reader(session: SparkSession, reader: str, name: str) -> None:
     why = why_not_a_schema(session, reader) or why_spark_cannot_read(reader)
     why = why or why_not_a_column(session, without_times(reader))
-    is_exact = str(session.conf.get("spark.sql.caseSensitive")).lower() == "true"
-    if why is None and not is_exact:
+    if why is None and not is_on(session, "spark.sql.caseSensitive"):
         why = why_names_collide(reader)
     if why is not None:
         raise UnsupportedSchema(

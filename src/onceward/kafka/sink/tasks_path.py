@@ -36,6 +36,7 @@ from onceward.kafka.sink.topics import oldest_timestamps
 from onceward.spark.batch import job
 from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Computation
+from onceward.spark.session.settings import is_on
 
 _LATER_MS = 5_000
 _ADAPTIVE, _SHUFFLE_PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"
@@ -178,7 +179,7 @@ def _gathered(rows: DataFrame, together: Sequence[str]) -> DataFrame:
     # Adaptive execution merges what is small; without it each batch has 200 tasks by default, and
     # a task takes its time whatever it has. Twice the cores: where executors come with the tasks
     # that wait for them, there are some to wait.
-    if str(session.conf.get(_ADAPTIVE)).lower() == "true":
+    if is_on(session, _ADAPTIVE):
         return rows.repartition(*together)
     most = int(str(session.conf.get(_SHUFFLE_PARTITIONS)))
     return rows.repartition(min(most, 2 * session.sparkContext.defaultParallelism), *together)

@@ -166,6 +166,11 @@ def launch_conf(connector: Connector) -> dict[str, str]:
     return {"spark.jars": jars, **java_options(spark_defaults(), os.environ)}
 
 
+def is_on(session: SparkSession, name: str) -> bool:
+    """Return whether a setting that Spark has a default of is true, however that is spelled."""
+    return str(session.conf.get(name)).lower() == "true"
+
+
 def use_the_drivers_python(context: SparkContext) -> None:
     """Let workers run the driver's interpreter in local mode, unless somebody named another.
 
