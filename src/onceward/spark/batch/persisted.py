@@ -66,8 +66,10 @@ class Readers:
             once. The blocks are dropped, so that the next attempt computes all of them.
         """
         shared = [rdd for rdd, times in self._times.items() if times > 1]
+        if not shared:
+            return
         gone = self._executors - _executors(self._context)
-        if not shared or not gone:
+        if not gone:
             return
         _drop(self._context, shared)
         raise ComputationsMixed(
