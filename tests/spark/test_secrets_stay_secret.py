@@ -45,7 +45,7 @@ logger.plans.level = trace
 ENDINGS = {
     "wrong password of the source": "AuthenticationFailed",
     "wrong password of the sink": "AuthenticationFailed",
-    "wrong key password": "ConfigurationError",
+    "wrong key password": "FileUnreadable",
     "right missing": "AccessDenied",
     "task error": "NoneType",
     "token": "NoneType",
