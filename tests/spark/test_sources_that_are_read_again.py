@@ -365,6 +365,11 @@ def test_a_logged_file_that_is_gone_is_named_and_not_left_out(
         assert type(error) is SourceFileMissing
         assert error.details["files"] == [lost.as_uri()]
         assert kept.exists()
+        lost.write_text("")
+        error = run()
+        assert type(error) is SourceFileMissing
+        assert "emptied" in error.message
+        assert error.details["files"] == [lost.as_uri()]
         lost.write_text(there)
         assert run() is None
         assert set(written()) == {1, 2, 3, 4, 5} | ({6} if not stateful else set())
