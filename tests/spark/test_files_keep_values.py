@@ -52,7 +52,12 @@ TEXTS = [
         "\x1c",
     ),
 ]
-READ = {"csv": {"multiLine": True, "lineSep": "\n", "nullValue": "\\N"}, "json": {}}
+READ: dict[str, dict[str, Any]] = {
+    "csv": {"multiLine": True, "lineSep": "\n", "nullValue": "\\N"},
+    "json": {},
+}
+for options in READ.values():
+    options["columnNameOfCorruptRecord"] = "no such column"
 """As docs/how-to/files.md has it."""
 
 
@@ -76,6 +81,8 @@ def every_kind(spark: SparkSession) -> DataFrame:
         "CAST('1e-18' AS DECIMAL(38, 18)) AS decimal",
         "9223372036854775807 AS long",
         "n > 3 AS yes",
+        "a AS _corrupt_record",
+        "b AS behind",
     )
 
 
@@ -103,6 +110,11 @@ def test_what_is_read_back_is_what_was_written(
             .format(file_format)
         )
         assert told(reader.load(str(tmp_path / "out")).drop("batch")) == told(frame)
+        options = {
+            k: v for k, v in READ.get(file_format, {}).items() if not k.startswith("column")
+        }
+        seen = read_files(spark, tmp_path / "out", schema=frame.schema, options=options)
+        assert told(seen.drop("batch")) == told(frame)
     finally:
         zones.setDefault(of_jvm)
         spark.conf.unset("spark.sql.session.timeZone")

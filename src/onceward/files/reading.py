@@ -24,6 +24,10 @@ from onceward.spark.files.file_system import Files, files_at, refuse_other_schem
 _OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
 
 
+_OWN_COLUMN = {"columnNameOfCorruptRecord": "onceward_corrupt_record"}
+"""Rows may well have a column of Spark's usual name, as from ``from_json``."""
+
+
 def read_files(
     spark: SparkSession,
     path: str | os.PathLike[str],
@@ -64,7 +68,7 @@ def read_files(
             next_step="check the path, and that this session may read there",
         ) from error
     reader = spark.read.format(shape["format"]).options(
-        **{**shape.get("options", {}), **(options or {})}
+        **{**_OWN_COLUMN, **shape.get("options", {}), **(options or {})}
     )
     if schema is not None:
         reader = reader.schema(schema)
