@@ -39,7 +39,7 @@ bench-scale: jars ## a batch in up to 1,000 tasks and output partitions beside S
 bench-state: jars ## windows, a join and sessions beside Spark's own sink (ARGS="--keys 10000000": as many windows) (10 min)
 	$(BIN)/python -m benchmarks --part state $(ARGS)
 
-bench-nexmark: jars ## six queries of Nexmark beside Flink's SQL and Spark's own sink (needs cargo and javac) (20 min)
+bench-nexmark: jars ## six queries of Nexmark beside Flink's SQL and Spark's own sink (needs cargo and javac; ARGS="--kills 2": answers under kill -9) (20 min)
 	$(BIN)/python -m benchmarks --part nexmark $(ARGS)
 
 # Each test has one tier, fast, main, ci or chaos, which tests/tiers.py computes from what it stands on. Two workers have a

@@ -6,6 +6,7 @@ one line of JSON to stdout.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
@@ -121,6 +122,14 @@ def bench(
     ] = False,
     rate: Annotated[int, typer.Option(min=1, help="Latency: records/s.")] = 1_000,
     keys: Annotated[int, typer.Option(min=1_000, help="State: keys that are counted.")] = _KEYS,
+    kills: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Nexmark: compare Onceward's answers, killed so often (kill -9) in the middle of "
+            "each query, instead.",
+        ),
+    ] = 0,
     seconds: Annotated[
         float,
         typer.Option(
@@ -183,6 +192,9 @@ def bench(
         return
     if part is Part.NEXMARK:
         events = records if records != _RECORDS else _ROWS
+        if kills:
+            _nexmark_under_kills(broker_version, events, kills)
+            return
         _nexmark(broker_version, write, events, rounds=rounds or _THROUGHPUT_ROUNDS)
         return
     partitions = _numbers(output_partitions)
@@ -324,6 +336,20 @@ def _nexmark(broker_version: str, write: Path | None, number: int, rounds: int) 
     display.nexmark_table(figures, number, rounds)
     draw = partial(plots.nexmark, queries=figures)
     _keep(write, "nexmark", draw, events=number, rounds=rounds, nexmark=figures)
+
+
+def _nexmark_under_kills(broker_version: str, number: int, kills: int) -> None:
+    from benchmarks import display
+    from benchmarks.local_broker import local_broker
+    from benchmarks.nexmark import made_events
+    from benchmarks.nexmark_kills import run_under_kills
+
+    (ours,) = (each for each in nexmark_contenders() if each.name == ONCEWARD)
+    events = made_events(number, display.say)
+    seed = secrets.randbelow(1_000)
+    with local_broker(broker_version) as broker:
+        done = run_under_kills(ours, broker, events, kills, seed, display.say)
+    display.json_line(events=number, kills=kills, seed=seed, nexmark=done)
 
 
 def _avro(records: int, rounds: int) -> None:

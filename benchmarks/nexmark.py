@@ -1,6 +1,6 @@
 """Nexmark: six queries from Kafka to Kafka, in Flink's SQL exactly once, in Spark's through its own
 sink and through Onceward, over the events of the Rust crate ``nexmark``. Called by
-:mod:`__main__`.
+:mod:`__main__` and :mod:`nexmark_kills`.
 
 Each result is read back and compared with what SQLite makes of the same events, row by row. The
 last event of each partition is an hour later than the others, so that all windows of these end;
@@ -39,8 +39,8 @@ from onceward.errors import ConfigurationError, ResourceError
 _CRATE, _VERSION = "nexmark", "0.2.0"
 _LATER_MS = 3_600_000
 _BATCHES = 4.5  # the last one has the end of every partition
-_OUTPUT_PARTITIONS = 4
-_TOPIC = "nexmark"
+OUTPUT_PARTITIONS = 4
+TOPIC = "nexmark"
 _COLUMNS = {
     kind: [field.split()[0] for field in fields.split(", ")]
     for kind, fields in SOURCE_SCHEMA.items()
@@ -165,10 +165,24 @@ def run_nexmark(
     """
     known = {contender.name: contender for contender in contenders}
     with measured(contenders, broker, say) as measuring:
-        measuring.topics.create(_TOPIC, SOURCE_PARTITIONS)
-        measuring.topics.fill_in_turn(_TOPIC, events.lines, SOURCE_PARTITIONS)
+        measuring.topics.create(TOPIC, SOURCE_PARTITIONS)
+        measuring.topics.fill_in_turn(TOPIC, events.lines, SOURCE_PARTITIONS)
         turn = partial(_turn, measuring, known, events, broker.bootstrap_servers)
         return in_turns_each(queries, [*known], rounds, turn, say)
+
+
+def spark_order(query: NexmarkQuery, events: Events, batches: float) -> dict[str, Any]:
+    """Return the order for a Spark contender to run ``query`` in so many batches."""
+    return {
+        "source": TOPIC,
+        "batch_records": int(len(events.lines) / batches),
+        "through": "nexmark_spark.py",
+        "arguments": {
+            "query": query.spark,
+            "schema": SOURCE_SCHEMA,
+            "watermark_seconds": WATERMARK_SECONDS,
+        },
+    }
 
 
 def summarise_nexmark(
@@ -199,22 +213,14 @@ def _turn(
     name: str,
 ) -> NexmarkTurn:
     query, contender = QUERIES[query_name], known[name]
-    with measuring.output(_OUTPUT_PARTITIONS) as output:
-        order: dict[str, Any] = {"name": output, "source": _TOPIC}
+    with measuring.output(OUTPUT_PARTITIONS) as output:
+        order: dict[str, Any] = {"name": output, "source": TOPIC}
         if contender.is_spark:
-            order |= {
-                "batch_records": int(len(events.lines) / _BATCHES),
-                "through": "nexmark_spark.py",
-                "arguments": {
-                    "query": query.spark,
-                    "schema": SOURCE_SCHEMA,
-                    "watermark_seconds": WATERMARK_SECONDS,
-                },
-            }
+            order |= spark_order(query, events, _BATCHES)
         else:
-            order["statements"] = flink_statements(query, servers, _TOPIC, output)
+            order["statements"] = flink_statements(query, servers, TOPIC, output)
         _, wall_s, used = measuring.copy(name, **order)
-        results = measuring.topics.values(output, _OUTPUT_PARTITIONS)
+        results = measuring.topics.values(output, OUTPUT_PARTITIONS)
         events.must_be_answered(query, results, f"{query_name} of {name}")
     return NexmarkTurn(wall_s, used.pipeline, used.broker)
 

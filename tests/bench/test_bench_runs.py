@@ -26,6 +26,7 @@ from benchmarks.figures import summarise
 from benchmarks.latency import run_latency
 from benchmarks.local_broker import LocalBroker
 from benchmarks.nexmark import made_events, run_nexmark, summarise_nexmark
+from benchmarks.nexmark_kills import run_under_kills
 from benchmarks.nexmark_queries import QUERIES
 from benchmarks.plan import (
     BEFORE,
@@ -252,3 +253,18 @@ def test_nexmark_is_answered_as_sqlite_answers_it(broker: LocalBroker) -> None:
         {contender.name: 1 for contender in contenders}
     ] * len(QUERIES)
     assert [row.query for row in summarise_nexmark(turns, ONCEWARD)] == [*QUERIES]
+
+
+@pytest.mark.timeout(1800)
+def test_nexmark_is_answered_so_when_each_query_is_killed_twice(broker: LocalBroker) -> None:
+    if shutil.which("cargo") is None:
+        pytest.skip("needs cargo, which compiles the generator of Nexmark's events")
+    (ours,) = (each for each in nexmark_contenders() if each.name == ONCEWARD)
+    events = made_events(20_000, lambda _: None)
+
+    done = run_under_kills(ours, broker, events, 2, 1, lambda _: None)
+
+    assert [each.query for each in done] == [*QUERIES]
+    for each in done:
+        first, second = each.begun_at_kills
+        assert 0 <= first < second < each.batches
