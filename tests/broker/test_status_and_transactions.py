@@ -19,12 +19,14 @@ from confluent_kafka.admin import (
     ConfigEntry,
     ConfigResource,
     NewPartitions,
+    NewTopic,
 )
 from typer.testing import CliRunner
 
 from onceward.cli import app
 from onceward.ids import TopicPartition
-from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.client import NO_LEADER, KafkaClient
+from onceward.kafka.wire.transactions.listing import describe_transaction
 from onceward.operate.status import LedgerView, PipelineState, open_ledger
 from onceward_testing import LocalKafka
 from support.ledger_driver import Driver
@@ -343,3 +345,56 @@ def test_one_that_a_moving_coordinator_may_still_commit_is_not_called_hanging(
     done = run("transactions", "abort", "--bootstrap-servers", servers, *where, "--yes")
     assert done.exit_code == 1
     assert "ask again in 15 min" in done.stderr
+
+
+def test_a_committed_one_whose_marker_never_came_is_committed_and_not_aborted() -> None:
+    """Coordinators of 4.3 pass over a partition that has no leader (KAFKA-20734)."""
+    with LocalKafka(nodes=3) as kafka:
+        servers, admin = (
+            kafka.bootstrap_servers,
+            AdminClient({"bootstrap.servers": kafka.bootstrap_servers}),
+        )
+        client = KafkaClient(settings(servers)[0])
+        writer = Writer(client, "before-the-leader-is-gone", timeout_ms=600_000)
+        writer.transaction.take_over()
+        node = client.coordinator(writer.transaction.transactional_id, "transaction")
+        away = next(number for number in (1, 2, 3) if number != node)
+        topic = NewTopic("passed-over", 2, replica_assignment=[[away], [node]])
+        admin.create_topics([topic])["passed-over"].result(60)
+        where = TopicPartition("passed-over", 0)
+        until(lambda: client.topic_partitions(["passed-over"])["passed-over"][0] == away)
+        writer.transaction.begin()
+        writer.producer().send(appends_to(where, fragments([b"decided"], ahead_s=-3600)))
+        kafka.nodes[away - 1].kill()
+        until(lambda: client.topic_partitions(["passed-over"])["passed-over"][0] == NO_LEADER)
+        writer.transaction.commit()
+        until(lambda: state(client, writer) == "CompleteCommit")
+        kafka.nodes[away - 1].start()
+        until(lambda: client.topic_partitions(["passed-over"])["passed-over"][0] == away)
+        client.close()
+        assert next_value(servers, "passed-over", 3) is None
+        place = ("--bootstrap-servers", servers, "--topic", "passed-over")
+        listed = run("transactions", "list", *place)
+        assert "yes, committed" in listed.stdout
+        place += ("--partition", "0", "--yes")
+        refused = run("transactions", "abort", *place)
+        assert refused.exit_code == 1
+        assert "onceward transactions commit" in refused.stderr
+        done = run("transactions", "commit", *place)
+        assert done.exit_code == 0, done.output
+        assert next_value(servers, "passed-over", 30) == b"decided"
+        again = run("transactions", "commit", *place)
+        assert again.exit_code == 1
+        assert "has 0 open transactions" in again.stderr
+
+
+def state(client: KafkaClient, writer: Writer) -> str | None:
+    found = describe_transaction(client, writer.transaction.transactional_id)
+    return None if found is None else found.state
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 90
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 transactions = typer.Typer(
     name="transactions",
-    help="Transactions of any client: list them, and abort one that readers wait for.",
+    help="Transactions of any client: list them, and end one that readers wait for.",
     no_args_is_help=True,
 )
 Topics = Annotated[
@@ -54,7 +54,8 @@ def list_all(
     command_config: Config = None,
 ) -> None:
     """List what is open. With --topic also by partition: one that no coordinator knows of, and
-    that is older than any may be, hangs, and only `abort` ends it.
+    that is older than any may be, hangs, and only `abort` ends it, or `commit` where its
+    coordinator has committed it.
     """
     from onceward.kafka.wire.transactions import listing
 
@@ -139,7 +140,25 @@ def abort(
         if transactional_id is not None:
             _abort_by_id(client, transactional_id, yes)
         else:
-            _abort_in(client, str(topic), int(partition or 0), start_offset, yes)
+            _end_in(client, str(topic), int(partition or 0), start_offset, yes, commit=False)
+
+
+@transactions.command("commit")
+def commit(
+    bootstrap_servers: Servers,
+    topic: Annotated[str, typer.Option(help="Where a transaction hangs.")],
+    partition: Annotated[int, typer.Option(min=0)],
+    start_offset: Annotated[
+        int | None, typer.Option(min=0, help="The one that began there, should there be several.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    command_config: Config = None,
+) -> None:
+    """Write the commit marker that a partition lacks, after a list of what it touches. Only where
+    the coordinator has committed the transaction, and passed over this partition.
+    """
+    with _connected(bootstrap_servers, command_config) as client:
+        _end_in(client, topic, partition, start_offset, yes, commit=True)
 
 
 def _abort_by_id(client: KafkaClient, transactional_id: str, yes: bool) -> None:
@@ -170,11 +189,17 @@ def _abort_by_id(client: KafkaClient, transactional_id: str, yes: bool) -> None:
     typer.echo(f"aborted; {transactional_id} has nothing open")
 
 
-def _abort_in(
-    client: KafkaClient, topic: str, partition: int, start_offset: int | None, yes: bool
+def _end_in(
+    client: KafkaClient,
+    topic: str,
+    partition: int,
+    start_offset: int | None,
+    yes: bool,
+    *,
+    commit: bool,
 ) -> None:
     from onceward.ids import TopicPartition
-    from onceward.kafka.wire.transactions.listing import abort_in_partition, holders
+    from onceward.kafka.wire.transactions.listing import end_in_partition, holders
 
     where = TopicPartition(topic, partition)
     held = [
@@ -193,9 +218,10 @@ def _abort_in(
         )
     print_table(_held_table(held))
     producer = held[0].producer
-    _must_hang(held[0])
-    typer.echo(f"  writes an abort marker for {producer.identity} into {where}")
-    _must_agree(yes)
+    _must_hang(held[0], commit=commit)
+    kind = "a commit" if commit else "an abort"
+    typer.echo(f"  writes {kind} marker for {producer.identity} into {where}")
+    _must_agree(yes, "Commit" if commit else "Abort")
     # A marker would end what its producer has begun while somebody was reading the question
     again = [each for each in holders(client, [where]) if each.producer == producer]
     if not again:
@@ -203,13 +229,13 @@ def _abort_in(
             f"the transaction of {producer.identity} in {where} has changed meanwhile",
             next_step="list the transactions again",
         )
-    _must_hang(again[0])
-    abort_in_partition(client, producer)
-    typer.echo(f"aborted; readers of {where} go on")
+    _must_hang(again[0], commit=commit)
+    end_in_partition(client, producer, commit=commit)
+    typer.echo(f"{'committed' if commit else 'aborted'}; readers of {where} go on")
 
 
-def _must_hang(held: Holder) -> None:
-    where = held.producer.partition
+def _must_hang(held: Holder, *, commit: bool) -> None:
+    where, identity = held.producer.partition, held.producer.identity
     if held.owner:
         raise ResourceError(
             f"{held.owner} has {where} in its transaction, and its coordinator would still commit "
@@ -218,15 +244,28 @@ def _must_hang(held: Holder) -> None:
         )
     if not held.hangs:
         raise ResourceError(
-            f"no coordinator has the transaction of {held.producer.identity} in {where}, but its "
+            f"no coordinator has the transaction of {identity} in {where}, but its "
             "last record is younger than the brokers' transaction.max.timeout.ms: a coordinator "
             "that is moving may still commit it",
             next_step=f"ask again in {span(held.young_ms / 1000)}",
         )
+    if held.committed_by and not commit:
+        raise ResourceError(
+            f"the coordinator of {held.committed_by} has committed the transaction of {identity}, "
+            f"and its marker never came to {where}: an abort would take away what is decided",
+            next_step="`onceward transactions commit`, with the same --topic and --partition. "
+            "Only where you know that these records came after the commit, as before KIP-890, end "
+            "them with kafka-transactions.sh abort",
+        )
+    if commit and not held.committed_by:
+        raise ResourceError(
+            f"no coordinator says that it has committed the transaction of {identity} in {where}",
+            next_step="end it with `onceward transactions abort`",
+        )
 
 
-def _must_agree(yes: bool) -> None:
-    if not yes and not typer.confirm("Abort it?"):
+def _must_agree(yes: bool, verb: str = "Abort") -> None:
+    if not yes and not typer.confirm(f"{verb} it?"):
         raise typer.Exit(1)
 
 
@@ -271,7 +310,7 @@ def _held_table(found: Sequence[Holder]) -> object:
             f"{_age(producer.last_write_ms)} ago",
             *producer.identity,
             each.owner or "",
-            "yes" if each.hangs else soon,
+            ("yes, committed" if each.committed_by else "yes") if each.hangs else soon,
         )
     return rows
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ConfigurationError, ConnectorMissing
 from onceward.secrecy import unlogged_calls
-from onceward.spark.batch.causes import has_kind, thrown_by
+from onceward.spark.batch.causes import has_condition, has_kind, thrown_by
 from onceward.spark.batch.query import kafka_options_in
 from onceward.spark.session.connector import connector_to_name
 
@@ -176,6 +176,7 @@ def with_hidden_options(
 
 # QueryCompilationErrors: without a condition of its own
 _NOT_FOUND = "Failed to find data source: kafka"
+_NOT_ENABLED = "KAFKA_DATA_SOURCE_NOT_ENABLED"  # of Spark 4.3
 # A connector of another Spark, or without the jars that it needs itself.
 _DOES_NOT_LINK = (
     "ServiceConfigurationError",
@@ -196,7 +197,7 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
         return spark.readStream.format("kafka").options(**options).load()
     except (PySparkException, Py4JJavaError) as error:
         causes = thrown_by(error)
-        if any(
+        if has_condition(causes, _NOT_ENABLED) or any(
             one.is_a("AnalysisException") and one.message.startswith(_NOT_FOUND) for one in causes
         ):
             what = "has no Kafka source"

@@ -170,8 +170,8 @@ class KeyReader:
             f"{log.position}, {end}, open transactions of producers "
             f"{sorted(self._found.undecided)}",
             next_step="run again later; if it repeats, look for a broker that is cut off from the "
-            "controllers, and for a transaction that hangs (kafka-transactions.sh find-hanging, "
-            "describe), and end it",
+            "controllers, and for a transaction that hangs: `onceward transactions list --topic "
+            f"{self.where.topic}` says so, and whether its coordinator has committed it",
         )
 
 

@@ -3,12 +3,17 @@
 KIP-664. Called by :mod:`onceward.operate` and the command line; no pipeline does. A transaction is
 known in two places, and they may differ: its coordinator has the transactional id, state, start
 and timeout; each leader has the producer that holds its last stable offset. One that a leader
-holds open and no coordinator knows of *hangs*: nothing but :func:`abort_in_partition` ends it.
+holds open and no coordinator knows of *hangs*: nothing but :func:`end_in_partition` ends it.
 
 One rule for what is listed and what is aborted by a marker, as ``kafka-transactions.sh
 find-hanging`` has it: no coordinator has the partition in a transaction of that producer, and its
 last record is older than any transaction may be. Leaders are asked before the coordinators and
 again behind them, because one that ends in between is nobody's any more.
+
+One that hangs may have been *committed*: coordinators of Kafka 4.3 and others pass over a partition
+that has no leader when they write the markers (KAFKA-20734). An abort would take away what is
+decided, so whose coordinator says that it committed a transaction of that producer and epoch is
+ended by a commit marker, or not at all.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator
 from onceward.kafka.wire.transactions.errors import brokers_limit
 
 ONGOING = "Ongoing"
+_COMMITTED = "CompleteCommit"
 _NO_SUCH_ID = 105
 _NOTHING_OPEN = -1
 _KAFKAS_LIMIT_MS = 900_000
@@ -165,11 +171,13 @@ def open_producers(
 @dataclass(frozen=True, slots=True)
 class Holder:
     """A producer that holds readers up, and the transactional id whose coordinator has it so.
-    ``young_ms``: for how long one without may still be one whose coordinator is moving."""
+    ``young_ms``: for how long one without may still be one whose coordinator is moving;
+    ``committed_by``: the transactional id whose coordinator has committed its transaction."""
 
     producer: OpenProducer
     owner: str | None
     young_ms: int
+    committed_by: str | None = None
 
     @property
     def hangs(self) -> bool:
@@ -188,7 +196,12 @@ def holders(client: KafkaClient, partitions: Iterable[TopicPartition]) -> list[H
     before = {_key(each) for each in open_producers(client, partitions)}
     if not before:
         return []
-    owners = _owners(client, {producer_id for _, producer_id, _ in before})
+    known = _transactions_of(client, {producer_id for _, producer_id, _ in before})
+    owners = {
+        (each.identity.producer_id, where): each.transactional_id
+        for each in known
+        for where in each.partitions
+    }
     limit_ms = int(brokers_limit(client)[0] or _KAFKAS_LIMIT_MS)
     after = open_producers(client, {where for where, _, _ in before})
     now_ms = surroundings.wall_clock_ns() // 1_000_000
@@ -197,6 +210,7 @@ def holders(client: KafkaClient, partitions: Iterable[TopicPartition]) -> list[H
             each,
             owners.get((each.identity.producer_id, each.partition)),
             max(0, each.last_write_ms + limit_ms - now_ms),
+            next((one.transactional_id for one in known if _has_committed(one, each)), None),
         )
         for each in after
         if _key(each) in before
@@ -207,32 +221,38 @@ def _key(producer: OpenProducer) -> tuple[TopicPartition, int, int]:
     return producer.partition, producer.identity.producer_id, producer.start_offset
 
 
-def _owners(
+def _has_committed(described: DescribedTransaction, producer: OpenProducer) -> bool:
+    """Return whether the transaction that is open at the leader is the one that its coordinator
+    committed last. Version 2 has raised the epoch since (KIP-890)."""
+    ours, theirs = producer.identity, described.identity
+    is_last = ours.producer_id == theirs.producer_id and theirs.epoch - ours.epoch in (0, 1)
+    return is_last and described.state == _COMMITTED
+
+
+def _transactions_of(
     client: KafkaClient, producer_ids: Collection[int]
-) -> dict[tuple[int, TopicPartition], str]:
-    """Return the ids that have a partition in a transaction of these producers, in any state: one
-    that is being committed is still open in the partitions left."""
+) -> list[DescribedTransaction]:
+    """Return what coordinators have of these producers, in any state: one that is being committed
+    is still open in the partitions left."""
     leaders = client.topic_partitions([_LOG])[_LOG]
     if NO_LEADER in leaders.values():
         raise BrokerUnreachable(
             f"{_LOG} has partitions without a leader, whose transactions no coordinator knows",
             next_step="wait until its brokers are back, and ask again",
         )
-    found: dict[tuple[int, TopicPartition], str] = {}
-    for name, producer_id, _ in list_transactions(client):
-        if producer_id in producer_ids:
-            described = describe_transaction(client, name)
-            for where in described.partitions if described else ():
-                found[producer_id, where] = name
-    return found
+    names = [
+        name for name, producer_id, _ in list_transactions(client) if producer_id in producer_ids
+    ]
+    described = (describe_transaction(client, name) for name in names)
+    return [each for each in described if each is not None]
 
 
-def abort_in_partition(client: KafkaClient, producer: OpenProducer) -> None:
-    """Write an abort marker for ``producer`` into its partition, as ``kafka-transactions.sh
-    abort`` does: readers of committed records go on.
+def end_in_partition(client: KafkaClient, producer: OpenProducer, *, commit: bool) -> None:
+    """Write a marker for ``producer`` into its partition, an abort marker as
+    ``kafka-transactions.sh abort`` does: readers of committed records go on.
 
     A coordinator that still has the transaction will decide it in the other partitions; in this
-    one it stays aborted.
+    one it stays as it is ended here.
 
     :raises AccessDenied: ClusterAction on the cluster is needed.
     :raises ResourceError: somebody else has ended it meanwhile.
@@ -242,7 +262,7 @@ def abort_in_partition(client: KafkaClient, producer: OpenProducer) -> None:
     marker = kind(
         producer_id=producer.identity.producer_id,
         producer_epoch=producer.identity.epoch,
-        transaction_result=False,
+        transaction_result=commit,
         topics=[
             kind.WritableTxnMarkerTopic(name=where.topic, partition_indexes=[where.partition])
         ],
