@@ -16,9 +16,10 @@ from streaming_pipeline import Pipeline, copy
 from onceward.engine.ending import Ending
 from onceward.kafka.wire.client import KafkaClient
 
-MOST_CALLS_INTO_THE_JVM = 70
+MOST_CALLS_INTO_THE_JVM = 71
 REQUESTS = {
-    "MetadataRequest": 2,  # ids of the source's topics, partitions of the output's
+    # ids of the source's topics; leaders of what was written last; partitions of the output's
+    "MetadataRequest": 3,
     "ProduceFrame": 2,  # the rows, the ledger's record
     "TxnOffsetCommitRequest": 1,
     "EndTxnRequest": 1,

@@ -253,14 +253,15 @@ def _must_hang(held: Holder, *, commit: bool) -> None:
         raise ResourceError(
             f"the coordinator of {held.committed_by} has committed the transaction of {identity}, "
             f"and its marker never came to {where}: an abort would take away what is decided",
-            next_step="`onceward transactions commit`, with the same --topic and --partition. "
-            "Only where you know that these records came after the commit, as before KIP-890, end "
-            "them with kafka-transactions.sh abort",
+            next_step=f"`onceward transactions commit --topic {where.topic} --partition "
+            f"{where.partition} --bootstrap-servers …`. Only where you know that these records "
+            "came after the commit, as before KIP-890, end them with kafka-transactions.sh abort",
         )
     if commit and not held.committed_by:
         raise ResourceError(
             f"no coordinator says that it has committed the transaction of {identity} in {where}",
-            next_step="end it with `onceward transactions abort`",
+            next_step=f"end it with `onceward transactions abort --topic {where.topic} "
+            f"--partition {where.partition} --bootstrap-servers …`",
         )
 
 

@@ -10,8 +10,8 @@ find-hanging`` has it: no coordinator has the partition in a transaction of that
 last record is older than any transaction may be. Leaders are asked before the coordinators and
 again behind them, because one that ends in between is nobody's any more.
 
-One that hangs may have been *committed*: coordinators of Kafka 4.3 and others pass over a partition
-that has no leader when they write the markers (KAFKA-20734). An abort would take away what is
+One that hangs may have been *committed*: coordinators of Kafka 4.3 pass over a partition that has
+no leader when they write the markers (KAFKA-20734). An abort would take away what is
 decided, so whose coordinator says that it committed a transaction of that producer and epoch is
 ended by a commit marker, or not at all.
 """
@@ -37,7 +37,7 @@ from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator
 from onceward.kafka.wire.transactions.errors import brokers_limit
 
 ONGOING = "Ongoing"
-_COMMITTED = "CompleteCommit"
+_COMMITTED, _ABORTED = "CompleteCommit", "CompleteAbort"
 _NO_SUCH_ID = 105
 _NOTHING_OPEN = -1
 _KAFKAS_LIMIT_MS = 900_000
@@ -172,17 +172,23 @@ def open_producers(
 class Holder:
     """A producer that holds readers up, and the transactional id whose coordinator has it so.
     ``young_ms``: for how long one without may still be one whose coordinator is moving;
-    ``committed_by``: the transactional id whose coordinator has committed its transaction."""
+    ``ended``: its transaction, if a coordinator has ended it."""
 
     producer: OpenProducer
     owner: str | None
     young_ms: int
-    committed_by: str | None = None
+    ended: DescribedTransaction | None = None
 
     @property
     def hangs(self) -> bool:
         """Return whether nothing but a marker will end it."""
-        return self.owner is None and self.young_ms == 0
+        return self.owner is None and (self.young_ms == 0 or self.ended is not None)
+
+    @property
+    def committed_by(self) -> str | None:
+        """Return the transactional id whose coordinator has committed it."""
+        is_committed = self.ended is not None and self.ended.state == _COMMITTED
+        return self.ended.transactional_id if self.ended and is_committed else None
 
 
 def holders(client: KafkaClient, partitions: Iterable[TopicPartition]) -> list[Holder]:
@@ -210,7 +216,7 @@ def holders(client: KafkaClient, partitions: Iterable[TopicPartition]) -> list[H
             each,
             owners.get((each.identity.producer_id, each.partition)),
             max(0, each.last_write_ms + limit_ms - now_ms),
-            next((one.transactional_id for one in known if _has_committed(one, each)), None),
+            next((one for one in known if _has_ended(one, each)), None),
         )
         for each in after
         if _key(each) in before
@@ -221,12 +227,12 @@ def _key(producer: OpenProducer) -> tuple[TopicPartition, int, int]:
     return producer.partition, producer.identity.producer_id, producer.start_offset
 
 
-def _has_committed(described: DescribedTransaction, producer: OpenProducer) -> bool:
+def _has_ended(described: DescribedTransaction, producer: OpenProducer) -> bool:
     """Return whether the transaction that is open at the leader is the one that its coordinator
-    committed last. Version 2 has raised the epoch since (KIP-890)."""
+    ended last. Version 2 has raised the epoch since (KIP-890)."""
     ours, theirs = producer.identity, described.identity
     is_last = ours.producer_id == theirs.producer_id and theirs.epoch - ours.epoch in (0, 1)
-    return is_last and described.state == _COMMITTED
+    return is_last and described.state in (_COMMITTED, _ABORTED)
 
 
 def _transactions_of(
