@@ -235,7 +235,11 @@ class Broken(Numbers):
         (lambda position, limit: ([(1,)], {1, 2}), "not JSON"),
         (lambda position, limit: ([(1,)], float("nan")), "not JSON"),
         (lambda position, limit: ([(1,)], "x" * 200_000), "position of 200002 characters"),
-        (lambda position, limit: ([(1,)], (position + 1) % 2), "had been in the same batch"),
+        (lambda position, limit: ([(1,)], (position + 1) % 2), "went back from 1 to 0"),
+        (
+            lambda position, limit: ([(1,)], "b" if position == "a" else "a"),
+            "had been in the same batch",
+        ),
         (lambda position, limit: (None, position), "returned NoneType for rows"),
     ],
 )
@@ -415,6 +419,57 @@ def test_parts_that_are_changed_in_place_are_all_there():
             n for part in parts for batch in reading.read(part) for n in batch["n"].to_pylist()
         ] == list(range(7))
     assert json.dumps(reading.latestOffset()) != json.dumps(end)
+
+
+class LaggingParts(PartsInPlace):
+    """It asks for the newest number somewhere, which is smaller for a moment."""
+
+    def __init__(self, start: Any, ends: list[Any]) -> None:
+        self.first, self.ends = start, iter(ends)
+
+    def start(self) -> Any:
+        return self.first
+
+    def advance(self, position: Any, limit: int) -> Any:
+        return next(self.ends)
+
+
+LARGER = [(0, 1), (-0.5, 0.25), ([3, 100], [4, 0]), (["9", 5], ["10", 1]), ({"a": 3, "b": 1},
+    {"a": 2, "b": 2}), ([1, 2], [1]), ("zz", "aa"), (True, False), (None, 0), (2, [1]),
+    ({"a": 2}, {"b": 1})]  # fmt: skip
+SMALLER = [(300, 100), (0.5, 0.25), ([3, 100], [3, 50]), (["9", 5], ["9", 1]), ({"a": 3, "b": [1,
+    {"c": 9}]}, {"b": [1, {"c": 8}], "a": 3}), ([3, 4], [2, 3])]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), LARGER)
+def test_a_position_that_may_be_later_is_taken(one: Any, other: Any):
+    reading = PartsReader(LaggingParts(one, [other]), SCHEMA, None, 0, 7, Carrier())
+    assert reading.latestOffset()["position"] == other
+
+
+@pytest.mark.parametrize(("one", "other"), SMALLER)
+def test_a_position_that_goes_back_is_refused(one: Any, other: Any):
+    """Its rows would come twice, without a word."""
+    reading = PartsReader(LaggingParts(one, [other]), SCHEMA, None, 0, 7, Carrier())
+    with pytest.raises(Carried, match=r"advance\(\) went back from .* come twice"):
+        reading.latestOffset()
+
+
+def test_texts_go_back_to_where_the_range_before_began():
+    reading = PartsReader(LaggingParts("a", ["b", "a"]), SCHEMA, None, 0, 7, Carrier())
+    reading.latestOffset()
+    with pytest.raises(Carried, match='went back from "b" to "a"'):
+        reading.latestOffset()
+
+
+def test_a_read_that_goes_back_is_refused_with_and_without_rows():
+    source = Numbers(10)
+    reading = ranges(source)
+    following = reading.following(reading.beginning())
+    assert following is not None
+    del source.numbers[3:]  # a replica that lags: read() returns min(position + …, newest)
+    with raises(SourceContractViolated, "read()", position=3):
+        reading.following(following[0])
 
 
 class PartsInPieces(PartsInPlace):

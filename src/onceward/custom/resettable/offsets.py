@@ -12,6 +12,7 @@ a query's first batch begins: it asks the source again.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +112,33 @@ def copied(position: Any) -> Any:
 def same(one: Any, other: Any) -> bool:
     """Return whether two positions are the same JSON. (To Python, 1, 1.0 and True are equal.)"""
     return position_text(one) == position_text(other)
+
+
+def goes_back(at: Offset, after: Any) -> bool:
+    """Return whether ``after`` lies before ``at``, as far as positions of the user's can tell: it
+    is where the range before began, or numbers in it are smaller, none is larger, and all else is
+    the same. Texts have no order: cursors are opaque, and digits are of any length.
+    """
+    if not at.first and same(after, at.begins):
+        return True
+    changes = list(_changes(at.position, after))
+    return bool(changes) and all(change < 0 for change in changes)
+
+
+def _changes(before: Any, after: Any) -> Iterator[float]:
+    """Yield the difference of each number that has changed; 1 for anything else that has."""
+    if type(before) is type(after) is dict and before.keys() == after.keys():
+        before, after = list(before.values()), [after[name] for name in before]
+    if type(before) is type(after) is list and len(before) == len(after):
+        for one, other in zip(before, after, strict=True):
+            yield from _changes(one, other)
+    elif not same(before, after):
+        is_smaller = _is_number(before) and _is_number(after) and after < before
+        yield -1 if is_smaller else 1
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def position_text(position: Any) -> str:

@@ -30,7 +30,14 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from onceward.custom.resettable.fitting import Fitting
-from onceward.custom.resettable.offsets import Offset, copied, logged_position, position_text, same
+from onceward.custom.resettable.offsets import (
+    Offset,
+    copied,
+    goes_back,
+    logged_position,
+    position_text,
+    same,
+)
 from onceward.errors import (
     OncewardError,
     SourceContractViolated,
@@ -161,6 +168,7 @@ class Ranges:
             rows, after = self._read(position, self._limit - total)
             if same(after, position):
                 break
+            must_go_forward(Offset(position, at.begins, first=at.first), after, "read")
             if position_text(after) in seen:
                 raise _goes_in_a_circle(position, after)
             seen.add(position_text(after))
@@ -307,6 +315,22 @@ def calling(what: str) -> Iterator[None]:
             "traceback in the error's details, and at the source",
             details={"traceback": text + "".join(traceback.format_exception_only(error))},
         ) from error
+
+
+def must_go_forward(at: Offset, after: Any, method: str) -> None:
+    """Refuse a position that lies before the one that was asked about.
+
+    :raises SourceContractViolated: it does.
+    """
+    if goes_back(at, after):
+        raise SourceContractViolated(
+            f"{method}() went back from {position_text(at.position)} to {position_text(after)}: "
+            "the rows between would come twice",
+            next_step=f"let {method}() return the position that it was given where there is "
+            "nothing new, max(position, …) say: what it asks may be behind for a moment, as a "
+            "replica is after a failover",
+            details={"position": after},
+        )
 
 
 def _goes_in_a_circle(position: Any, after: Any) -> SourceContractViolated:

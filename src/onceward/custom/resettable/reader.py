@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from onceward.custom.resettable.fitting import Fitting
 from onceward.custom.resettable.offsets import Offset, copied, logged_position, position_text, same
-from onceward.custom.resettable.ranges import Ranges, calling
+from onceward.custom.resettable.ranges import Ranges, calling, must_go_forward
 from onceward.errors import SourceContractViolated, UnsupportedQuery
 from onceward.spark.batch.carried import Carrier
 
@@ -247,6 +247,7 @@ class PartsReader(SourceReader):
         after = logged_position(answer, f"advance({position_text(at.position)}, {self._limit})")
         if same(after, at.position):
             return None
+        must_go_forward(at, after, "advance")
         return Offset(after, at.position, identity=self._ranges.same_source(at), first=False)
 
     def _partitions_for(self, end: Offset) -> Sequence[InputPartition]:

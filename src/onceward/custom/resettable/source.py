@@ -176,8 +176,8 @@ class ResettableSource(_Source):
         :return: rows as a pyarrow Table or RecordBatch, or an iterable of tuples or dicts; and a
             JSON value. Both are copied before ``read`` is called again.
 
-        More than ``limit`` rows, rows without a new position, or a position that came before in
-        the same batch end the query with ``SourceContractViolated``; what it raises, with
+        More than ``limit`` rows, rows without a new position, or a position that goes back, or
+        came before in the same batch, end the query with ``SourceContractViolated``; what it raises, with
         ``SourceFailed``, which a supervisor may restart.
         """
 
@@ -198,6 +198,10 @@ class PartitionedSource(_Source):
     def advance(self, position: Any, limit: int) -> Any:
         """Return the end of the next batch: a position with at most ``limit`` rows between;
         ``position`` itself for nothing new.
+
+        A position that goes back (numbers in it are smaller, and none is larger) ends the query
+        with ``SourceContractViolated``: return ``max(position, …)`` where what you ask may be
+        behind for a moment.
 
         Do not move where there are no rows: a batch would be made of them.
         """
