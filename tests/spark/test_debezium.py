@@ -4,6 +4,7 @@ or left out.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from datetime import date, datetime, timezone
@@ -471,6 +472,84 @@ def test_a_flattened_record_is_told_how_it_is_read(spark: Any):
     )
     assert "its op is none of Debezium's" in str(error)
     assert "is read by ow.json.decode" in str(error)
+
+
+PLACEHOLDER = "__debezium_unavailable_value"
+PLACEHOLDER_UUID = "b68a35a7-17ad-35b3-af2a-ae46edb4545a"
+NOT_THERE = {
+    "body": ("STRING", PLACEHOLDER),
+    "hexed": ("STRING", PLACEHOLDER.encode().hex()),
+    "raw": ("BINARY", base64.b64encode(PLACEHOLDER.encode()).decode()),
+    "words": ("ARRAY<STRING>", [PLACEHOLDER]),
+    "raws": ("ARRAY<BINARY>", [base64.b64encode(PLACEHOLDER.encode()).decode()]),
+    "uuids": ("ARRAY<STRING>", [PLACEHOLDER_UUID]),
+    "numbers": ("ARRAY<INT>", list(PLACEHOLDER.encode())),
+    "longs": ("ARRAY<BIGINT>", list(PLACEHOLDER.encode())),
+    "pairs": ("MAP<STRING, STRING>", {PLACEHOLDER: PLACEHOLDER}),
+    "store": ("STRING", json.dumps({PLACEHOLDER: PLACEHOLDER}, separators=(",", ":"))),
+    "doc": ("VARIANT", PLACEHOLDER),
+    "docs": ("VARIANT", {PLACEHOLDER: PLACEHOLDER}),
+}
+"""As Debezium writes a TOASTed column that an update of PostgreSQL left as it was."""
+TOASTED = "id INT NOT NULL, " + ", ".join(
+    f"{name} {kind}" for name, (kind, _) in NOT_THERE.items()
+)
+THERE = {"id": 1, "body": "a", "hexed": f"{PLACEHOLDER}!", "raw": "AP8=", "words": ["a", None],
+    "raws": ["AP8="], "uuids": [], "numbers": [95, None], "longs": None, "pairs": {"a": None},
+    "store": "{}", "doc": f"{PLACEHOLDER}!", "docs": [PLACEHOLDER, 1]}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_THERE)
+def test_a_value_that_debezium_did_not_get_is_none(spark: Any, name: str):
+    """A sink would write it over the value that is there."""
+    after = {**THERE, name: NOT_THERE[name][1]}
+    spoilt = records(spark, {**EVENT, "after": after})
+    error = stopped(ow.debezium.decode(spoilt, schema=TOASTED).select("op").collect)
+    assert isinstance(error, InvalidRecord)
+    assert f"column '{name}' of after has Debezium's placeholder" in str(error)
+    assert "REPLICA IDENTITY FULL" in str(error)
+    assert len(ow.debezium.decode(spoilt, schema="id INT").collect()) == 1
+
+
+def test_values_that_look_like_the_placeholder_are_read(spark: Any):
+    """And what is in before, which no sink writes; and another placeholder's."""
+    before = {name: value for name, (_, value) in NOT_THERE.items()}
+    given = records(spark, {**EVENT, "before": before, "after": THERE})
+    [row] = ow.debezium.decode(given, schema=TOASTED).collect()
+    assert (row.after.words, row.before.body) == (["a", None], PLACEHOLDER)
+    given = records(spark, {**EVENT, "after": {"id": 1, "body": "?"}})
+    error = stopped(
+        ow.debezium.decode(given, schema="id INT, body STRING", placeholder="?").collect
+    )
+    assert "column 'body' of after has Debezium's placeholder ?" in str(error)
+
+
+@pytest.mark.parametrize("name", ["body", "raw", "words", "numbers", "pairs"])
+def test_a_value_that_debezium_did_not_get_is_none_in_avro(spark: Any, name: str):
+    columns = {
+        "body": ("STRING", f"'{PLACEHOLDER}'"),
+        "raw": ("BINARY", f"CAST('{PLACEHOLDER}' AS BINARY)"),
+        "words": ("ARRAY<STRING>", f"array('{PLACEHOLDER}')"),
+        "numbers": ("ARRAY<INT>", f"array({', '.join(map(str, PLACEHOLDER.encode()))})"),
+        "pairs": ("MAP<STRING, STRING>", f"map('{PLACEHOLDER}', '{PLACEHOLDER}')"),
+    }
+    values = ", ".join(
+        f"{value if name == other else f'CAST(NULL AS {kind})'} AS {other}"
+        for other, (kind, value) in columns.items()
+    )
+    row, source = (
+        f"named_struct('id', 1) AS before, struct(1 AS id, {values}) AS after",
+        "'a' AS a",
+    )
+    events = spark.sql(
+        f"SELECT struct({row}, struct({source}) AS source, 'u' AS op, 5L AS ts_ms) AS value"
+    )
+    registry = MemoryRegistry()
+    framed = ow.avro.encode(events, registry=registry, subject="s", auto_register_schemas=True)
+    read = ow.debezium.decode(framed, registry=registry, subject="s", refresh_s=0).select("op")
+    error = stopped(read.collect)
+    assert isinstance(error, InvalidRecord)
+    assert f"column '{name}' of after has Debezium's placeholder" in str(error)
 
 
 def test_an_update_of_mongodb_may_have_no_document(spark: Any):

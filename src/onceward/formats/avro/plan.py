@@ -25,7 +25,6 @@ import os
 import struct
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
@@ -60,15 +59,10 @@ _CHECKED = "onceward_checked"
 _MODE = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 
 
-class Whole(NamedTuple):
-    """Whether fields that fit each by itself do so together.
-
-    :param fits: from the column that has a record's fields, and its type, texts as bytes.
-    :param misfit: what is wrong where they do not.
-    """
-
-    fits: Callable[[Column, DataType], Column]
-    misfit: str
+Whole = Callable[[Column, DataType], Column]
+"""Why fields that fit each by itself do not so together, null where they do: from the column that
+has a record's fields, and its type, texts as bytes.
+"""
 
 
 class AvroPlan:
@@ -226,7 +220,7 @@ class AvroPlan:
             self._ends()
             & self._texts_are_valid(read)
             & self._decimals_fit(read)
-            & self._fits_whole(read),
+            & self._misfit(read).isNull(),
             F.lit(False),
         )
 
@@ -269,17 +263,11 @@ class AvroPlan:
         fit = None if kind is None else narrow_enough(value, kind, self._kind)
         return F.lit(True) if fit is None else fit
 
-    def _misfit(self, read: DataFrame, by_id: Column) -> list[tuple[Column, Column]]:
-        if self._whole is None:
-            return []
-        condition = F.coalesce(self._ends(), F.lit(False)) & self._texts_are_valid(read)
-        return [(condition, F.concat(by_id, F.lit(f" {self._whole.misfit}")))]
-
-    def _fits_whole(self, read: DataFrame) -> Column:
+    def _misfit(self, read: DataFrame) -> Column:
         value, kind = self._record(read, DECODED)
         if kind is None or self._whole is None:
-            return F.lit(True)
-        return self._whole.fits(value, kind)
+            return F.lit(None).cast("string")
+        return self._whole(value, kind)
 
     def _with_value(self, rows: DataFrame, read: DataFrame, decoded: str) -> DataFrame:
         """Return the columns of ``rows``, in their order, with the record in the place of its
@@ -351,7 +339,10 @@ class AvroPlan:
                     by_id, F.lit(" a decimal in it has more digits than the reader's schema")
                 ),
             ),
-            *self._misfit(read, by_id),
+            (
+                F.coalesce(self._ends(), F.lit(False)) & self._misfit(read).isNotNull(),
+                F.concat(by_id, F.lit(" "), self._misfit(read)),
+            ),
             (
                 F.coalesce(self._ends(), F.lit(False)),
                 F.concat(by_id, F.lit(" a text in it is not UTF-8")),

@@ -17,11 +17,17 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from onceward.engine.policy import check_choice
-from onceward.errors import ContradictoryOptions, InvalidColumn, UnsupportedSchema
+from onceward.errors import (
+    ConfigurationError,
+    ContradictoryOptions,
+    InvalidColumn,
+    UnsupportedSchema,
+)
 from onceward.formats.avro.decoding import decode_with as decode_avro_with
 from onceward.formats.avro.memory import Registry
 from onceward.formats.avro.plan import Whole
 from onceward.formats.debezium.types import TableTypes
+from onceward.formats.debezium.unavailable import PLACEHOLDER, why_unavailable
 from onceward.formats.json.decoding import decode_with as decode_json_with
 from onceward.formats.json.decoding import parse_schema
 from onceward.formats.validation import quoted, refuse_other_than_a_frame
@@ -76,37 +82,53 @@ _MISFIT = (
 
 
 class _EnvelopeTypes(TableTypes):
-    """An envelope has an ``op`` that is known, and the row that it leaves behind: a flattened
-    record, which has an ``op`` beside its columns, would else be a change of nothing.
+    """An envelope has an ``op`` that is known, and the whole row that it leaves behind: a
+    flattened record, which has an ``op`` beside its columns, would else be a change of nothing.
     """
 
-    misfit = _MISFIT.format("ow.json.decode(…)")
-
-    def __init__(self, *, wrapped: bool, decimals: bool) -> None:
+    def __init__(
+        self, table: StructType, placeholder: str, *, wrapped: bool, decimals: bool
+    ) -> None:
         super().__init__(utc=False, decimals=decimals)
+        self._table = table
+        self._placeholder = placeholder
         self._wrapped = wrapped
 
-    def fits_whole(self, record: Column) -> Column:
+    def misfit(self, record: Column) -> Column:
         envelope = record.getField("payload") if self._wrapped else record
         op = self.convert(envelope.getField("op"), StringType())
-        return _has_its_row(op, envelope.getField("after"))
+        after = envelope.getField("after")
+        return F.coalesce(
+            _why_no_row(_has_its_row(op, after), "ow.json.decode(…)"),
+            why_unavailable(self.convert(after, self._table), self._table, self._placeholder),
+        )
 
 
-def _fits(record: Column, kind: DataType) -> Column:
-    if not isinstance(kind, StructType) or _lacks(kind):
-        # Refused by name, once all is read
-        return F.lit(True)
-    op = record.getField("op").cast("string")
-    has_its_row = _has_its_row(op, record.getField("after"))
-    # MongoDB's document is a text, and an update may have its description alone
-    is_text = not isinstance(kind["after"].dataType, StructType)
-    return has_its_row | (op == "u") if is_text else has_its_row
+def _envelope_in_avro(placeholder: str) -> Whole:
+    def misfit(record: Column, kind: DataType) -> Column:
+        if not isinstance(kind, StructType) or _lacks(kind):
+            # Refused by name, once all is read
+            return F.lit(None).cast("string")
+        op = record.getField("op").cast("string")
+        after, row = record.getField("after"), kind["after"].dataType
+        has_its_row = _has_its_row(op, after)
+        if isinstance(row, StructType):
+            why = why_unavailable(after, row, placeholder)
+            return F.coalesce(_why_no_row(has_its_row, "ow.avro.decode(…)"), why)
+        # MongoDB's document is a text, and an update may have its description alone
+        return _why_no_row(has_its_row | (op == "u"), "ow.avro.decode(…)")
+
+    return misfit
 
 
 def _has_its_row(op: Column, after: Column) -> Column:
     # Of a delete, connectors for other databases may know the key of the record alone; TRUNCATE
     # and messages (m) have no row
     return (op.isin("c", "r", "u") & after.isNotNull()) | op.isin("d", "t", "m")
+
+
+def _why_no_row(has_its_row: Column, read_by: str) -> Column:
+    return F.when(~F.coalesce(has_its_row, F.lit(False)), F.lit(_MISFIT.format(read_by)))
 
 
 _FIELDS = ("op", "before", "after", "source", "ts_ms")
@@ -128,6 +150,7 @@ def decode(
     refresh_s: float = 30.0,
     unknown_id_wait_s: float = 10.0,
     checkpoint: str | os.PathLike[str] | None = None,
+    placeholder: str = PLACEHOLDER,
 ) -> DataFrame:
     """Decode ``column``, records of Debezium's, to ``op``, ``before``, ``after``, ``source`` and
     ``ts_ms``.
@@ -164,6 +187,9 @@ def decode(
     :param column: binary. :param on_error: as for ``ow.json.decode``.
     :param refresh_s: with ``registry``; it, ``unknown_id_wait_s`` and ``checkpoint`` as for
         ``ow.avro.decode``.
+    :param placeholder: ``unavailable.value.placeholder`` of the connector, which it writes for
+        values that its database did not log (PostgreSQL's TOASTed columns). A record that has it in
+        ``after`` is poison: a sink would write it over the value.
     :raises InvalidColumn: there is no such column, it is not binary, or the frame has a column of
         one of those names.
     :raises ContradictoryOptions: both ``schema`` and ``registry``, or neither; or an option of the
@@ -173,6 +199,11 @@ def decode(
     check_choice("tombstones", tombstones, ("skip", "delete"))
     check_choice("decimals", decimals, (None, "string"))
     check_choice("wrapped", wrapped, (True, False))
+    if not isinstance(placeholder, str) or not placeholder:
+        raise ConfigurationError(
+            f"placeholder={placeholder!r} is no text",
+            next_step="pass what the connector has as unavailable.value.placeholder, or leave it out",
+        )
     _check(frame, column, schema, registry)
     if registry is not None:
         if wrapped or decimals or source is not SOURCE:
@@ -183,7 +214,7 @@ def decode(
             )
         read = decode_avro_with(
             frame,
-            whole=Whole(_fits, _MISFIT.format("ow.avro.decode(…)")),
+            whole=_envelope_in_avro(placeholder),
             registry=registry,
             column=column,
             subject=subject,
@@ -202,9 +233,11 @@ def decode(
             )
         assert schema is not None  # noqa: S101 — or there is a registry
         whole = envelope(schema, source=source)
+        table = whole["after"].dataType
+        assert isinstance(table, StructType)  # noqa: S101 — envelope() made it
         if wrapped:
             whole = StructType([StructField("payload", whole, nullable=False)])
-        types = _EnvelopeTypes(wrapped=wrapped, decimals=decimals is not None)
+        types = _EnvelopeTypes(table, placeholder, wrapped=wrapped, decimals=decimals is not None)
         read = decode_json_with(frame, whole, column, on_error, types)
     return _flat(
         read, column, f"{quoted(column)}.payload" if wrapped else quoted(column), tombstones

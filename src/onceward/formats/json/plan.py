@@ -130,7 +130,7 @@ class JsonPlan:
             F.is_valid_utf8(self._text),
             *self._fitting(),
             *self._finite(),
-            self._types.fits_whole(self._record),
+            self._types.misfit(self._record).isNull(),
         )
         return self._value.isNull() | F.coalesce(
             reduce(lambda a, b: a & b, conditions), F.lit(False)
@@ -233,4 +233,4 @@ class JsonPlan:
             reason = reason.when(~F.coalesce(condition, F.lit(False)), F.lit(why))
         for finite in self._finite():
             reason = reason.when(~finite, F.lit("a number in it is too large"))
-        return reason.otherwise(F.lit(self._types.misfit))
+        return reason.otherwise(self._types.misfit(self._record))

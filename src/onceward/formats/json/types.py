@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import reduce
-from typing import ClassVar
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
@@ -64,12 +63,9 @@ class Types:
     (:meth:`_refusal`, :meth:`_is_read_as_variant`, :meth:`_from_variant`).
     """
 
-    misfit: ClassVar[str] = "it is not what the schema says"
-    """Why a record is refused of which :meth:`fits_whole` says that it does not fit."""
-
-    def fits_whole(self, record: Column) -> Column:
-        """Return whether fields that fit each by itself do so together."""
-        return F.lit(True)
+    def misfit(self, record: Column) -> Column:
+        """Return why fields that fit each by itself do not so together; null where they do."""
+        return F.lit(None).cast("string")
 
     def why_not(self, kind: DataType, at: str = "") -> str | None:
         """Return why JSON cannot be read as ``kind``; None: it can."""
