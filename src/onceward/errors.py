@@ -398,7 +398,9 @@ class SequencerUnreachable(ResourceError):
 
 
 class RegistryUnreachable(ResourceError):
-    """The schema registry does not answer in time, or says that it cannot now."""
+    """The schema registry does not answer in time, says that it cannot now, or lacks a schema for
+    now that it had.
+    """
 
     recovery = Recovery.RESTART
 

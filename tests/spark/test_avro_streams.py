@@ -322,6 +322,46 @@ def test_an_unknown_id_stops_the_query_by_name(pipeline: Pipeline, memory: Memor
 
 
 @pytest.mark.fault("avro-unknown-id")
+@pytest.mark.parametrize("on_error", ["stop", "dead_letter"])
+def test_an_id_that_a_copy_of_the_registry_lacks_for_a_while_comes_back(
+    pipeline: Pipeline, memory: MemoryRegistry, on_error: str
+):
+    """Its records were read before: with "stop" they wait for it, else they are dead letters until
+    the registry has it, and no longer."""
+    memory.add("elsewhere", person(AGE), 9)
+    job = Job(pipeline, memory, "people", on_error=on_error, refresh_s=0)
+    late = [framed(9, person(AGE), id=n, name="y", age=1) for n in range(2, 5)]
+    feed(pipeline, framed(1, person(), id=1, name="x"), late[0])
+    job.run()
+    schema = memory.schemas.pop(9)
+    feed(pipeline, late[1])
+    query = job.start()
+    if on_error == "stop":
+        pipeline.failed(query)
+        assert isinstance(error := ow.error_of(query), RegistryUnreachable)
+        assert "does not have 9 now, which it had" in str(error)
+        memory.schemas[9] = schema
+    else:
+        assert query.awaitTermination(150)
+
+    def it_is_back(frame: DataFrame) -> DataFrame:
+        """Once the query is defined."""
+        memory.schemas[9] = schema
+        return frame
+
+    job.transform = it_is_back
+    feed(pipeline, late[2])
+    if on_error == "dead_letter":
+        pipeline.failed(query := job.start())
+        assert isinstance(error := ow.error_of(query), NewSchemaId)
+        assert "has 9 now, which it did not have" in str(error)
+    job.run()
+    good = [1, 2, 3, 4] if on_error == "stop" else [1, 2, 4]
+    assert sorted(row["id"] for row in job.written()) == good
+    assert job.letters() == ({} if on_error == "stop" else {"UnknownSchemaId": 1})
+
+
+@pytest.mark.fault("avro-unknown-id")
 def test_thousands_of_ids_that_nobody_knows_cost_one_restart(
     pipeline: Pipeline, memory: MemoryRegistry
 ):

@@ -19,6 +19,7 @@ from onceward.errors import (
     NewSchemaId,
     RegistryReplaced,
     RegistryUnreachable,
+    SchemaUnknown,
     UnencodableValue,
     UnsupportedSchema,
 )
@@ -583,6 +584,45 @@ def test_a_registry_that_comes_late_is_waited_for(registry: MemoryRegistry):
     assert known.missing() == frozenset()
 
 
+class LaggingRegistry(MemoryRegistry):
+    """It lacks ids the first times that they are asked for: a copy that is behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lacks = 0
+
+    def schema(self, schema_id: int) -> Any:
+        if self.lacks > 0:
+            self.lacks -= 1
+            raise SchemaUnknown(f"no schema id {schema_id}")
+        return super().schema(schema_id)
+
+
+@pytest.mark.parametrize("ids", [[1], []], ids=["of the subject", "met before"])
+def test_at_a_definition_an_id_that_was_there_is_waited_for(ids: list[int]):
+    """Else its records would be invalid for as long as the query runs."""
+    registry = LaggingRegistry()
+    registry.add("s", "string", 1)
+    memory = memory_for(registry)
+    if not ids:
+        memory.ask(registry, [1], 0)
+    registry.lacks = 2
+    found = memory.schemas(registry, ids, 60)
+    assert (set(found.texts), found.missing) == ({1}, frozenset())
+
+
+def test_ids_that_are_missing_are_asked_for_again_in_turn(registry: MemoryRegistry):
+    memory = memory_for(registry)
+    memory.ask(registry, [3, 4, 5, 6], 0)
+    for number in (3, 6):
+        registry.add("late", "int", number)
+    asked = registry.asked
+    memory.ask_again(registry, 3)
+    assert (registry.asked, memory.ids(), memory.missing_in_order()) == (asked + 3, [3], [6, 4, 5])
+    memory.ask_again(registry, 3)
+    assert memory.ids() == [3, 6]
+
+
 def test_a_schema_that_cannot_be_read_is_known_as_that(registry: MemoryRegistry):
     registry.add("s", '{"type": "object"}', 5, kind="JSON")
     schemas = memory_for(registry).schemas(registry, [5])
@@ -631,6 +671,16 @@ def test_a_registry_that_was_replaced_stops_the_batch(registry: MemoryRegistry):
     del registry.schemas[2]
     with pytest.raises(RegistryReplaced):
         witness.check()
+
+
+def test_a_monitor_asks_again_for_what_is_missing_also_where_nothing_is_known(
+    registry: MemoryRegistry,
+):
+    memory = memory_for(registry)
+    memory.ask(registry, [7], 0)
+    registry.add("late", "int", 7)
+    RegistryMonitor(registry, [], 0, lambda: memory.ask_again(registry, 1)).check()
+    assert memory.ids() == [7]
 
 
 def test_a_registry_that_is_away_stops_no_batch(registry: MemoryRegistry):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
+from dataclasses import replace
 from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -85,7 +86,7 @@ def decode(
     :param refresh_s: how often, at most, a batch begins with a look whether the registry is still
         the same.
     :param unknown_id_wait_s: how long an id is asked for that the registry does not have, before
-        it counts as unknown.
+        it counts as unknown; where the query is defined, of an id that it had before.
     :param checkpoint: the query's ``checkpointLocation``. Ids that its batches meet are kept there
         for the next process; without it each process has to meet them itself, and one that is
         ended by :class:`~onceward.errors.NewSchemaId` meets them for ever. Under ``onceward run``
@@ -143,9 +144,13 @@ def decode_with(
     ids = _subject_ids(registry, subject, reader_schema)
     if file is not None:
         ids = sorted({*ids, *file.recall(memory)})
-    schemas = memory.schemas(registry, ids)
+    schemas = memory.schemas(registry, ids, unknown_id_wait_s)
     reader, name = _reader(registry, subject, reader_schema)
     _refuse_reader(session, reader, name)
+    if frame.isStreaming and on_error == "stop":
+        # It had them: records of them are asked for by name, and are not invalid
+        missing = schemas.missing - memory.fingerprints().keys()
+        schemas = replace(schemas, missing=missing)
     tag = TAG + uuid.uuid4().hex
     plan = _plan(session, tag, column, schemas, reader, whole)
     if not frame.isStreaming and (unseen := plan.unseen(frame, MOST_IDS)):

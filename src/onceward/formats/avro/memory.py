@@ -129,17 +129,19 @@ class SchemaMemory:
         # In the order in which they were met
         self._missing: dict[int, None] = {}
 
-    def schemas(self, registry: Registry, ids: Collection[int]) -> Schemas:
+    def schemas(self, registry: Registry, ids: Collection[int], wait_s: float = 0) -> Schemas:
         """Return the schemas of ``ids`` and of all ids met before; ask again for those that were
         missing.
 
+        :param wait_s: as for :meth:`ask`, of ids that something says the registry has.
         :raises OncewardError: the registry cannot be asked, or is another one.
         """
+        self.ask_again(registry, MOST_ASKED_AGAIN)
         with self._lock:
-            # They go to the end, once they are asked for
-            again = itertools.islice(self._missing, MOST_ASKED_AGAIN)
-            all_ids = {*ids, *self._fingerprints, *again}
-        self.ask(registry, all_ids, wait_s=0)
+            known_ids = {*ids, *self._fingerprints}
+            gone_ids = known_ids & self._missing.keys()
+        self.ask(registry, gone_ids, wait_s=0)
+        self.ask(registry, known_ids - gone_ids, wait_s)
         with self._lock:
             missing = frozenset(self._missing)
             found = sorted(self._fingerprints.keys() - missing)
@@ -165,6 +167,17 @@ class SchemaMemory:
             patience.pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
             open_ids = self._find_missing(registry, open_ids)
+        self._must_have_some(registry)
+
+    def ask_again(self, registry: Registry, most: int) -> None:
+        """Ask once more for ``most`` of the ids that are missing, in turn.
+
+        :raises OncewardError: as :meth:`ask`.
+        """
+        with self._lock:
+            # They go to the end, once they are asked for
+            ids = list(itertools.islice(self._missing, most))
+        self.ask(registry, ids, wait_s=0)
 
     def missing(self) -> frozenset[int]:
         """Return the ids that the registry did not have when it was asked last."""
@@ -203,7 +216,6 @@ class SchemaMemory:
             min(_TOGETHER, max(1, len(ids))), thread_name_prefix="onceward-schemas"
         ) as threads:
             there = list(threads.map(lambda schema_id: self._is_there(registry, schema_id), ids))
-        self._must_have_some(registry)
         # Ids that no registry gives need no patience.
         return [
             number

@@ -110,6 +110,11 @@ class AvroPlan:
         """The ids that the registry has said something of."""
         return sorted({*self._schemas.texts, *self._schemas.unreadable})
 
+    @property
+    def missing(self) -> frozenset[int]:
+        """The ids whose records are invalid, because the registry does not have them."""
+        return self._schemas.missing
+
     def good(self, rows: DataFrame) -> DataFrame:
         read = self._decode(rows)
         return self._with_value(rows, read.where(self._is_good(read)), DECODED)

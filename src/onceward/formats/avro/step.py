@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as NotYet
 from pyspark.sql import DataFrame
 
 from onceward import patience
-from onceward.errors import NewSchemaId, OncewardError, RegistryReplaced
+from onceward.errors import NewSchemaId, OncewardError, RegistryReplaced, RegistryUnreachable
 from onceward.formats.avro.id_file import IdFile, who_knows
 from onceward.formats.avro.memory import Registry, SchemaMemory
 from onceward.formats.avro.plan import UNKNOWN_SCHEMA_ID, AvroPlan
@@ -53,11 +53,17 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
         self._wait_s = wait_s
         self._id_file = id_file
         self._is_noted = False
-        self._monitor = RegistryMonitor(registry, ids, refresh_s)
+        self._monitor = RegistryMonitor(
+            registry, ids, refresh_s, lambda: memory.ask_again(registry, _ASKED_AT_ONCE)
+        )
 
     def before_batch(self) -> None:
-        """Check that the registry is still the same."""
+        """Check that the registry is still the same, and has not got an id that was missing."""
         self._monitor.check()
+        if self.plan.missing and (
+            late := [number for number in self._memory.ids() if number in self.plan.missing]
+        ):
+            raise _late_error(self._registry, late, who_knows(self._id_file))
         if self._id_file is not None and not self._is_noted:
             # For the next process, by which one that is set up anew meanwhile is noticed
             self._is_noted = True
@@ -88,6 +94,8 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
         except OncewardError as refused:
             return refused
         missing = self._memory.missing()
+        if not self.sets_aside and (gone := missing & self._memory.fingerprints().keys() & {*ids}):
+            return _gone_error(self._registry, sorted(gone))
         if not self.sets_aside and missing.issuperset(ids):
             # A new plan would say no more than that.
             return self._unknown(ids, rows)
@@ -108,15 +116,23 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
 
 
 class RegistryMonitor:
-    """Asks a registry, now and then, whether its ids still mean what they meant.
+    """Asks a registry, now and then, whether its ids still mean what they meant, and whether it has
+    some that it did not have.
 
     A registry that does not answer stops nothing: what is known needs no registry. It is asked in
     a thread, and waited for as long as a batch may wait; what it says later counts at the next
     batch.
     """
 
-    def __init__(self, registry: Registry, ids: list[int], refresh_s: float) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        ids: list[int],
+        refresh_s: float,
+        ask_again: Callable[[], None] = lambda: None,
+    ) -> None:
         self._registry = registry
+        self._ask_again = ask_again
         self._ids = ids
         self._next = 0
         self._refresh_s = self._pause_s = refresh_s
@@ -130,13 +146,11 @@ class RegistryMonitor:
         :raises RegistryReplaced: an id has another schema now, or is gone.
         """
         if self._answer is None:
-            if not self._ids or time.monotonic() < self._due:
+            if time.monotonic() < self._due:
                 return
             # In a daemon of its own, so that a process can end while a registry does not answer.
             ids = self._next_ids()
-            self._answer = patience.in_a_thread(
-                lambda: self._registry.check_unchanged(ids), "onceward-registry"
-            )
+            self._answer = patience.in_a_thread(lambda: self._ask(ids), "onceward-registry")
         try:
             self._answer.result(_PATIENCE_S)
         except RegistryReplaced:
@@ -153,6 +167,11 @@ class RegistryMonitor:
         else:
             self._pause_s = self._refresh_s
         self._answer, self._due = None, time.monotonic() + self._pause_s
+
+    def _ask(self, ids: list[int]) -> None:
+        if ids:
+            self._registry.check_unchanged(ids)
+        self._ask_again()
 
     def _next_ids(self) -> list[int]:
         if len(self._ids) <= _ASKED_AT_ONCE:
@@ -174,6 +193,26 @@ def _unseen_error(
         f"{where}. ow.supervise(start) does it by itself, at once; records of ids that the "
         "registry does not have are poison then",
         details={"ids": ids[:MOST_IDS], "news": [f"{registry!r} {number}" for number in ids]},
+    )
+
+
+def _late_error(registry: Registry, ids: list[int], where: str) -> NewSchemaId:
+    return NewSchemaId(
+        f"{registry!r} has {_listed(ids)} now, which it did not have when the query was defined: "
+        "records of them were invalid until here",
+        next_step="start the query again, defining it anew, so that its plan has them, "
+        f"{where}. ow.supervise(start) does it by itself, at once",
+        details={"ids": ids[:MOST_IDS], "news": [f"{registry!r} {number} now" for number in ids]},
+    )
+
+
+def _gone_error(registry: Registry, ids: list[int]) -> RegistryUnreachable:
+    return RegistryUnreachable(
+        f"{registry!r} does not have {_listed(ids)} now, which it had: a copy that lags, say",
+        next_step="start the query again, as ow.supervise(start) does: it asks once more. If the "
+        'schema was deleted for good, register it again under its id, or pass on_error="dead_letter"'
+        " to decode(…)",
+        details={"ids": ids[:MOST_IDS]},
     )
 
 
