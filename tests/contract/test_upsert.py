@@ -731,6 +731,8 @@ def test_what_was_closed_is_opened_again(here: RedisKitHere):
         ({"write": print}, "url= or write="),
         ({"prefix": ""}, "prefix="),
         ({"prefix": f"{TOMBSTONES}x"}, "prefix="),
+        ({"prefix": TOMBSTONES}, "prefix="),
+        ({"prefix": "onceward:"}, "prefix="),
         ({"key": []}, "key="),
         ({"key": ["a", "a"]}, "key="),
         ({"tombstone_s": 0}, "tombstone_s"),

@@ -67,7 +67,11 @@ def writer_at(
 
 
 def _redis(url: str, prefix: Any, tombstone_s: int) -> RedisWriter:
-    if not isinstance(prefix, str) or not prefix or prefix.startswith(TOMBSTONES):
+    is_apart = isinstance(prefix, str) and not (
+        # Also where it is empty: keys below one could be those of the other
+        TOMBSTONES.startswith(prefix) or prefix.startswith(TOMBSTONES)
+    )
+    if not is_apart:
         raise ConfigurationError(
             f"prefix={prefix!r} does not set this sink's keys apart",
             next_step='pass what all of them begin with, such as prefix="customer:"',
