@@ -18,7 +18,8 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from upsert_kits import TasksOfUpsertsHere, UpsertKit
 
 import onceward as ow
-from onceward.delivery.redis_writer import TOMBSTONES
+from onceward.delivery.redis_writer import TOMBSTONES, RedisWriter
+from onceward.delivery.upserts import Upsert
 from onceward.engine import task_job
 from onceward.engine.ledger.chain import Ledger
 from onceward.errors import (
@@ -702,6 +703,47 @@ def test_the_rights_that_the_page_names_suffice(here: RedisKitHere):
     here.write(id=["a", "b"], value=["1", None], op=["c", "d"])
     assert list(here.rows()) == ["a"]
     assert here.tombstones() == ["b"]
+
+
+LACKING = ["+type", "+get", "+set", "+hget", "+hset", "+hkeys", "+hdel", "+persist", "+del",
+    "+evalsha", "~tombstones"]  # fmt: skip
+
+
+@pytest.mark.parametrize("right", LACKING)
+def test_a_right_that_the_script_lacks_is_named_before_anything_is_decided(
+    here: RedisKitHere, right: str
+):
+    """The server finds out inside the script only, and would be asked again for ever."""
+    user = f"user-{uuid.uuid4().hex[:10]}"
+    keys = [f"~{start}{here.prefix}*" for start in ("", TOMBSTONES)]
+    rights = [*LACKING[:-1], "+script|load", "+info", *keys]
+    rights.remove(keys[1] if right == "~tombstones" else right)
+    here.client.execute_command("ACL", "SETUSER", user, "on", ">a-password", "-@all", *rights)
+    address = here.settings["url"].partition("@")[2]
+    here.settings |= {"url": f"redis://{user}:a-password@{address}"}
+    with pytest.raises(AccessDenied, match="docs/how-to/upsert"):
+        here.write(id=["a"], value=["1"])
+    assert Process(here).target.peek() is None
+    assert list(here.rows()) == []
+
+
+@pytest.mark.parametrize("right", ["-hset", "-get"])
+def test_a_right_that_is_taken_away_is_named(here: RedisKitHere, right: str):
+    """Once the login was checked."""
+    user = f"user-{uuid.uuid4().hex[:10]}"
+    here.client.execute_command("ACL", "SETUSER", user, "on", ">a-password", "+@all", "~*")
+    address = here.settings["url"].partition("@")[2]
+    writer = RedisWriter(f"redis://{user}:a-password@{address}", here.prefix, 60)
+    writer.check()
+    here.client.execute_command("ACL", "SETUSER", user, right)
+    with pytest.raises(AccessDenied, match="docs/how-to/upsert"):
+        writer([Upsert("a", f"{'0' * 19}.{'0' * 12}.{'0' * 12}", "a", "p", {"id": "a"})])
+
+
+def test_what_others_have_put_in_the_place_of_a_tombstone_is_named(here: RedisKitHere):
+    here.client.lpush(f"{TOMBSTONES}{here.prefix}a", "x")
+    with raises(DeliveryRefused, key=f"{here.prefix}a"):
+        here.write(id=["a"], value=["1"])
 
 
 def test_what_was_closed_is_opened_again(here: RedisKitHere):

@@ -18,6 +18,7 @@ had not all of it, an eviction) is lost here, too: the ledger has counted it.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -52,7 +53,11 @@ _MOST_UNPACKED = 2_000
 _SCRIPT = f"""
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind ~= 'none' and kind ~= 'hash' then return {{'other type', kind}} end
-local stored = redis.call('GET', KEYS[2])
+local stored = redis.pcall('GET', KEYS[2])
+if type(stored) == 'table' then
+  if not string.find(stored.err, 'WRONGTYPE') then return stored end
+  return {{'other tombstone', redis.call('TYPE', KEYS[2]).ok}}
+end
 if kind == 'hash' then
   local of_row = redis.call('HGET', KEYS[1], '{VERSION_FIELD}')
   if not of_row then return {{'no version', ''}} end
@@ -95,6 +100,26 @@ end
 return {{'written', ''}}
 """
 
+# Each command of the script, so that it writes nothing: the key is nobody's, and what would write
+# to it is wrong in a way that the server sees behind the login's rights.
+_DRY_SCRIPT = """
+local row, tombstone = KEYS[1], KEYS[2]
+for _, call in ipairs({
+  {'TYPE', row}, {'TYPE', tombstone}, {'GET', tombstone}, {'HGET', row, 'f'}, {'HKEYS', row},
+  {'SET', tombstone, '', 'neither'}, {'HSET', row, 'f', '', 'odd'}, {'HDEL', row, 'f'},
+  {'PERSIST', row}, {'DEL', row}, {'DEL', tombstone}
+}) do
+  local answer = redis.pcall(unpack(call))
+  local text = type(answer) == 'table' and answer.err or ''
+  if string.find(text, 'NOPERM') or string.find(text, 'user executing the script') then
+    return redis.error_reply('NOPERM ' .. call[1] .. ': ' .. text)
+  end
+end
+return 'OK'
+"""
+_DENIED = ("ACL failure in script", "user executing the script")
+"""What a server says where the login has no right to what the script does."""
+
 
 @dataclass
 class RedisWriter(UpsertWriter):
@@ -135,9 +160,12 @@ class RedisWriter(UpsertWriter):
         self._must_be_written(upserts, answers)
 
     def check(self) -> None:
-        """Check that the server stands alone, and takes the login and the script."""
+        """Check that the server stands alone, and takes the login and what the script does."""
         with self._naming_refusals():
-            self._in_time(self._connected)
+            client = self._in_time(self._connected)
+            key = f"{self.prefix}{uuid.uuid4().hex}"
+            script = self._in_time(lambda: client.script_load(_DRY_SCRIPT))
+            self._in_time(lambda: client.evalsha(script, 2, key, TOMBSTONES + key))
 
     @contextmanager
     def _naming_refusals(self) -> Iterator[None]:
@@ -155,14 +183,17 @@ class RedisWriter(UpsertWriter):
                 f"Redis refuses the login: {error}",
                 next_step="pass the login that the server wants in url= (redis://user:password@…)",
             ) from error
-        except (library.NoPermissionError, library.AuthorizationError) as error:
+        except Exception as error:
             self.close()
-            raise AccessDenied(
-                f"Redis refuses the login a command or a key: {error}",
-                next_step="grant the login what docs/how-to/upsert.md lists",
-            ) from error
-        except Exception:
-            self.close()
+            denied = (library.NoPermissionError, library.AuthorizationError)
+            in_script = isinstance(error, library.ResponseError) and any(
+                words in str(error) for words in _DENIED
+            )
+            if isinstance(error, denied) or in_script:
+                raise AccessDenied(
+                    f"Redis refuses the login a command or a key: {error}",
+                    next_step="grant the login what docs/how-to/upsert.md lists",
+                ) from error
             raise
 
     def _abandon(self) -> None:
@@ -206,6 +237,7 @@ class RedisWriter(UpsertWriter):
 
 
 _WHY = {
+    "other tombstone": "the key of its tombstone, " + TOMBSTONES + "…, holds a {}, not a string",
     "other type": "it holds a {}, not a hash",
     "no version": "it holds a hash that this sink has not written",
 }
