@@ -746,6 +746,21 @@ def test_what_others_have_put_in_the_place_of_a_tombstone_is_named(here: RedisKi
         here.write(id=["a"], value=["1"])
 
 
+def test_a_server_that_forgets_what_it_has_is_warned_of(
+    here: RedisKitHere, caplog: pytest.LogCaptureFixture
+):
+    writer = RedisWriter(here.settings["url"], here.prefix, 60)
+    writer.check()
+    assert not caplog.records
+    with LocalRedis({"appendonly": "no", "maxmemory-policy": "allkeys-lru"}) as server:
+        writer = RedisWriter(server.url, here.prefix, 60)
+        writer.check()
+        writer.check()
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "Redis has appendonly no", "Redis has maxmemory-policy allkeys-lru",
+    ]  # fmt: skip
+
+
 def test_what_was_closed_is_opened_again(here: RedisKitHere):
     sink = ow.UpsertSink(**here.settings)
     here._new_sink = lambda: sink

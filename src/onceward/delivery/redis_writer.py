@@ -136,6 +136,7 @@ class RedisWriter(UpsertWriter):
     tombstone_s: int
     _client: redis.Redis | None = field(default=None, init=False, repr=False, compare=False)
     _script: str = field(default="", init=False, repr=False, compare=False)
+    _is_warned: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __call__(self, upserts: Iterable[Upsert]) -> None:
         upserts = list(upserts)
@@ -160,12 +161,31 @@ class RedisWriter(UpsertWriter):
         self._must_be_written(upserts, answers)
 
     def check(self) -> None:
-        """Check that the server stands alone, and takes the login and what the script does."""
+        """Check that the server stands alone, and takes the login and what the script does; warn
+        where it may forget what it has."""
         with self._naming_refusals():
             client = self._in_time(self._connected)
             key = f"{self.prefix}{uuid.uuid4().hex}"
             script = self._in_time(lambda: client.script_load(_DRY_SCRIPT))
             self._in_time(lambda: client.evalsha(script, 2, key, TOMBSTONES + key))
+            if not self._is_warned:
+                self._warn(self._in_time(client.info))
+
+    def _warn(self, facts: dict[str, Any]) -> None:
+        self._is_warned = True
+        if not int(facts.get("aof_enabled", 1)):
+            log.warning(
+                "Redis has appendonly no: a crash loses what was delivered since its last "
+                "snapshot, and the ledger has counted it. Set appendonly yes and appendfsync "
+                "always (docs/how-to/upsert.md, Durability of Redis)"
+            )
+        policy = str(facts.get("maxmemory_policy", "noeviction"))
+        if policy != "noeviction":
+            log.warning(
+                "Redis has maxmemory-policy %s: it drops rows or tombstones once its memory is "
+                "full. Set maxmemory-policy noeviction",
+                policy,
+            )
 
     @contextmanager
     def _naming_refusals(self) -> Iterator[None]:
