@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -20,6 +21,7 @@ from onceward.errors import (
 )
 from onceward.mysql.source import requirements
 from onceward.mysql.source.connection import Server
+from onceward.mysql.source.grants import grant_target
 from onceward_testing import LocalMySQL
 from support.mysql_client import sql_at, transaction_at
 
@@ -634,6 +636,58 @@ def test_tables_that_are_not_seen_are_named(place: ChangesPlace):
         source_of(url, tables=f"{place.schema}.t", starting="initial").start()["snapshot"]
         is not None
     )
+
+
+@pytest.mark.parametrize("entry", ["{s}_b", r"{s}\_b", r"{s}\_b%"])
+def test_a_database_that_a_grant_of_its_own_hides_is_named(place: ChangesPlace, entry: str):
+    """Of the grants that fit a database the most exact one alone holds."""
+    for database in "ab":
+        place.sql(
+            f"CREATE DATABASE {{s}}_{database}",
+            f"CREATE TABLE {{s}}_{database}.t (id int PRIMARY KEY)",
+        )
+    pattern, user, root = f"{place.schema}_*.t", f"u{place.schema[-10:]}", place.url
+    url = login(place, grant_target(f"{place.schema}_*", "t"))
+    wildcards = place.schema.replace("_", r"\_")
+    sql_at(root, f"GRANT EXECUTE ON `{entry.replace('{s}', wildcards)}`.* TO {user}")
+
+    def snapshot() -> Any:
+        return source_of(url, tables=pattern, starting="initial").start()["snapshot"]["left"]
+
+    # MySQL takes the one without an escape for the less exact one
+    if place.server.kind == "mariadb" or r"\_b" in entry:
+        with pytest.raises(ServerMisconfigured, match=f"SELECT on {place.schema}_b.t is") as unfit:
+            snapshot()
+        for fix in re.findall(r"GRANT SELECT ON \S+ TO", unfit.value.next_step):
+            sql_at(root, f"{fix} {user}")
+        # The right that was there holds on
+        assert "SELECT, EXECUTE ON" in str(sql_at(root, f"SHOW GRANTS FOR {user}"))
+    assert snapshot() == [[f"{place.schema}_{database}", "t"] for database in "ab"]
+
+
+def test_what_a_right_for_some_names_covers_is_not_all_of_a_pattern(place: ChangesPlace):
+    """Names that are longer, shorter or of other signs are in no list either."""
+    tables = f"{place.schema}*.t"
+    for some in ("{s}", "{s}_", "{s}_%", "{s}%a", "{s}%onceward%"):
+        name = some.replace("{s}", place.schema.replace("_", r"\_"))
+        url, user = login(place, f"`{name}`.*"), f"u{place.schema[-10:]}"
+        with pytest.raises(ServerMisconfigured) as unfit:
+            source_of(url, tables=tables, starting="initial").start()
+        assert f"SELECT on {tables}" in unfit.value.details["unfit"], some
+        place.sql(f"DROP USER {user}")
+
+
+def test_a_query_that_did_not_see_a_table_is_told_of_its_rows(place: ChangesPlace):
+    """Behind the GRANT alone they would never come."""
+    place.sql("CREATE TABLE {s}.hidden (id int PRIMARY KEY)", "INSERT INTO {s}.hidden VALUES (1)")
+    user, root = f"u{place.schema[-10:]}", place.url
+    place.url = login(place, "{s}.*")
+    place.begin(starting="initial").all()
+    sql_at(root, f"REVOKE SELECT ON {place.schema}.* FROM {user}")
+    with pytest.raises(ServerMisconfigured, match="start from a new checkpoint after that"):
+        place.restarted().advanced()
+    sql_at(root, f"GRANT SELECT ON {place.schema}.* TO {user}")
+    assert place.restarted().all() == []
 
 
 def login_again(place: ChangesPlace, user: str) -> str:

@@ -5,6 +5,7 @@ has.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ import pymysql
 import pytest
 from changes_place import ChangesPlace
 
+from onceward.errors import ServerMisconfigured
 from onceward_testing import LocalMySQL
 from support import newest_mysql
 from support.mysql_client import sql_at
@@ -60,6 +62,46 @@ def test_a_snapshot_and_changes_come_to_what_the_table_has(place: ChangesPlace):
     for table in ("t", "big"):
         wanted = {row[0]: row[1] for row in place.sql(f"SELECT id, v FROM {{s}}.{table}")}  # noqa: S608
         assert {key: row["v"] for (of, key), row in state.items() if of == table} == wanted
+
+
+def test_a_database_that_is_revoked_from_a_right_to_all_is_named():
+    """MySQL's partial revokes: such a database is in no list."""
+    with LocalMySQL(version="8.0.33", settings={"partial_revokes": "ON"}, binlog=True) as server:
+        place = ChangesPlace(server, starting="initial", tables="shop_*.orders")
+        for database in ("shop_a", "shop_b"):
+            place.sql(
+                f"CREATE DATABASE {database}",
+                f"CREATE TABLE {database}.orders (id int PRIMARY KEY)",
+                f"INSERT INTO {database}.orders VALUES (1)",  # noqa: S608
+            )
+        place.sql(
+            "CREATE USER cdc IDENTIFIED WITH mysql_native_password BY 'pw'",
+            "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO cdc",
+            "CREATE ROLE reader",
+            "GRANT SELECT ON *.* TO reader",
+            "REVOKE SELECT ON shop_b.* FROM reader",
+            "GRANT reader TO cdc",
+        )
+        root, place.url = place.url, f"mysql://cdc:pw@127.0.0.1:{server.port}?ssl_disabled=true"
+
+        def refusal_that_is_mended(name: str) -> None:
+            with pytest.raises(ServerMisconfigured) as unfit:
+                place.begin()
+            assert unfit.value.details["unfit"][0] == f"SELECT on {name}"
+            offered = re.split(r", or | and ", unfit.value.next_step)
+            for fix in (one for one in offered if one.startswith("GRANT SELECT ON ")):
+                sql_at(root, fix.replace("the login", "cdc"))
+
+        # No grant has wildcards there
+        sql_at(root, "GRANT SELECT ON `shop\\_%`.* TO cdc")
+        refusal_that_is_mended("shop_*.orders")
+        sql_at(root, "REVOKE SELECT ON shop_b.* FROM cdc")
+        refusal_that_is_mended("shop_b.orders")
+        sql_at(root, "REVOKE SELECT ON *.* FROM cdc")
+        sql_at(root, "SET DEFAULT ROLE reader TO cdc")
+        refusal_that_is_mended("shop_b.orders")
+        rows = [(one["op"], one["db"]) for one in place.begin().all()]
+        assert rows == [("r", "shop_a"), ("r", "shop_b")]
 
 
 def with_tag(place: ChangesPlace, name: str) -> None:

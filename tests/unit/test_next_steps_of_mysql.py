@@ -28,6 +28,7 @@ from onceward.mysql.binlog.event import BinlogEvent
 from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.snapshot import catalogue
 from onceward.mysql.source import requirements
+from onceward.mysql.source.grants import grant_target
 from onceward.mysql.source.position import Position
 from onceward.mysql.source.requirements import Requirement
 from onceward.mysql.source.settings import ChangesSettings, make_settings
@@ -254,9 +255,11 @@ def test_a_variable_of_the_server_as_the_statement_sets_it(dialect: str, name: s
 
 
 def test_a_grant_names_the_tables_of_the_pattern():
-    assert requirements.grant_target("shop", "orders") == "`shop`.`orders`"
-    assert requirements.grant_target("shop", "*") == "`shop`.*"
-    assert requirements.grant_target("sh_p*", "orders") == r"`sh\_p%`.*"
+    assert grant_target("sh_p", "orders") == "`sh_p`.`orders`"
+    assert grant_target("sh_p", "*") == r"`sh\_p`.*"
+    assert grant_target("sh_p*", "orders") == r"`sh\_p%`.*"
+    assert grant_target("sh_p", "*", is_literal=True) == "`sh_p`.*"
+    assert grant_target("sh_p*", "orders", is_literal=True) == "*.*"
 
 
 def described(data_type: str) -> object:

@@ -57,9 +57,7 @@ def _looked_at(
     found += [_requirement_line(one) for one in needed]
     found += [finding for _, finding in warned]
     found += _tables(server, settings, needed)
-    missing = _missing(
-        needed, [name for name, finding in warned if finding.status != "ok"], settings
-    )
+    missing = _missing(needed, [name for name, finding in warned if finding.status != "ok"])
     return found, lines(missing, server.dialect, str(account))
 
 
@@ -76,22 +74,9 @@ def _requirement_line(one: requirements.Requirement) -> CheckResult:
     )
 
 
-def _missing(
-    needed: Iterable[requirements.Requirement], warned: Iterable[str], settings: ChangesSettings
-) -> Missing:
+def _missing(needed: Iterable[requirements.Requirement], warned: Iterable[str]) -> Missing:
     unfit = [one for one in needed if _is_amiss(one)]
     names = [one.name for one in unfit]
-    tables_by_name = {
-        f"{database}.{table}": (database, table) for database, table in settings.tables
-    }
-    hidden = [
-        tables_by_name[one.name]
-        for one in unfit
-        if one.actual == requirements.NOT_THERE and one.name in tables_by_name
-    ]
-    refused = [
-        one.name.removeprefix("SELECT on ") for one in unfit if one.name.startswith("SELECT on ")
-    ]
     return Missing(
         settings=tuple(
             name for name in (*names, *warned) if name in SETTINGS or name == "gtid_mode"
@@ -100,7 +85,7 @@ def _missing(
         replication=any(
             name in names for name in ("REPLICATION CLIENT", "REPLICATION SLAVE", "SLAVE MONITOR")
         ),
-        tables=(*hidden, *((name.split(".", 1)[0], name.split(".", 1)[1]) for name in refused)),
+        grants=tuple(dict.fromkeys(missing for one in unfit for missing in one.grants)),
     )
 
 

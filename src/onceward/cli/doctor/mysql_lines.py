@@ -8,10 +8,11 @@ configuration file, is a comment. No line has a password.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-from onceward.mysql.source.requirements import GRANTS, grant_target
+from onceward.mysql.source.grants import SelectGrant
+from onceward.mysql.source.requirements import GRANTS
 
 SETTINGS: Mapping[str, str] = {
     "binlog_format": "'ROW'",
@@ -47,8 +48,7 @@ class Missing:
     no_binlog: bool = False
     replication: bool = False
     """The login may not read the binlog, or may not ask where it ends."""
-    tables: tuple[tuple[str, str], ...] = field(default=())
-    """Those that the login may not read."""
+    grants: tuple[SelectGrant, ...] = ()
 
 
 def lines(missing: Missing, dialect: Literal["mysql", "mariadb"], account: str) -> list[str]:
@@ -96,8 +96,7 @@ def _granted(missing: Missing, dialect: str, account: str) -> Iterator[str]:
     login = f"{_text(user)}@{_text(host)}"
     if missing.replication:
         yield f"{GRANTS[dialect]} {login};"
-    for database, table in missing.tables:
-        yield f"GRANT SELECT ON {grant_target(database, table)} TO {login};"
+    yield from (f"{one.to(login)};" for one in missing.grants)
 
 
 def _text(text: str) -> str:

@@ -9,17 +9,23 @@ doctor``.
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from onceward.errors import AccessDenied, ServerMisconfigured, ServerUnreachable
+from onceward.errors import AccessDenied, ServerMisconfigured
 from onceward.mysql.binlog.errors import SET_GTIDS
 from onceward.mysql.snapshot.catalogue import quote_table
 from onceward.mysql.snapshot.keys import quote
 from onceward.mysql.snapshot.state import is_missing
-from onceward.mysql.source.connection import LOCK_WAIT, Server, error_number, open_dump
+from onceward.mysql.source.connection import Server, open_dump
+from onceward.mysql.source.grants import (
+    Grants,
+    SelectGrant,
+    find_unseen,
+    grant_target,
+    select_error,
+)
 from onceward.mysql.source.position import FIRST_BYTE, Coordinates
 from onceward.mysql.source.settings import SYSTEM, ChangesSettings
 
@@ -41,6 +47,7 @@ GRANTS = {
     "mariadb": "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SLAVE MONITOR ON *.* TO",
 }
 """The login follows. Until 10.5 MariaDB's SLAVE MONITOR was part of REPLICATION CLIENT."""
+_LOGIN = "the login"
 # A ` in the name is ` on MariaDB, and `` on MySQL.
 _FOREIGN_KEY = re.compile(r"\s+CONSTRAINT `(.+?)` FOREIGN KEY ")
 _NAME = re.compile(r"`(?:[^`]|``)*`")
@@ -65,10 +72,11 @@ class Requirement:
     why: str = ""
     fix: str = ""
     """The next step: a statement where one will do."""
+    grants: tuple[SelectGrant, ...] = ()
 
 
-def _unmet(name: str, actual: str, why: str, fix: str) -> Requirement:
-    return Requirement(name, actual, is_met=False, why=why, fix=fix)
+def _unmet(name: str, actual: str, why: str, fix: str, *grants: SelectGrant) -> Requirement:
+    return Requirement(name, actual, is_met=False, why=why, fix=fix, grants=grants)
 
 
 class ServerCheck:
@@ -114,13 +122,22 @@ class ServerCheck:
             server,
             [*check_requirements(server, settings), *_check_select(server, unchecked_tables)],
             begins,
+            settings.starting,
         )
         self.tables = frozenset(settings.normalize(*one) for one in tables)
         now = time.monotonic()
         self._due = now + max(_EVERY_SECONDS, (now - began) * _PAUSES)
 
 
-def _raise_unmet(server: Server, found: Iterable[Requirement], begins: bool) -> None:
+_ROWS_BEFORE = (
+    "a table that had rows when this query began, and could not be seen then, is in no snapshot "
+    "of it: if there may be one, start from a new checkpoint after that"
+)
+
+
+def _raise_unmet(
+    server: Server, found: Iterable[Requirement], begins: bool, starting: object
+) -> None:
     unmet = list(
         dict.fromkeys(
             one for one in found if not one.is_met and (begins or one.actual != NOT_THERE)
@@ -128,10 +145,13 @@ def _raise_unmet(server: Server, found: Iterable[Requirement], begins: bool) -> 
     )
     if not unmet:
         return
+    steps = dict.fromkeys(one.fix for one in unmet)
+    if starting == "initial" and not begins and any(one.grants for one in unmet):
+        steps[_ROWS_BEFORE] = None
     raise ServerMisconfigured(
         f"{server.where} cannot be read without loss: "
         + "; ".join(f"{one.name} is {one.actual}: {one.why}" for one in unmet),
-        next_step="; ".join(dict.fromkeys(one.fix for one in unmet)),
+        next_step="; ".join(steps),
         details={"unfit": [one.name for one in unmet]},
     )
 
@@ -222,7 +242,7 @@ def _set_statement(server: Server, name: str, value: str) -> str:
 
 
 def _grant_statement(server: Server) -> str:
-    return f"{GRANTS[server.dialect]} the login"
+    return f"{GRANTS[server.dialect]} {_LOGIN}"
 
 
 def _check_grants(server: Server, settings: ChangesSettings) -> Iterator[Requirement]:
@@ -284,62 +304,26 @@ def _check_tables(
 ) -> Iterator[Requirement]:
     for pattern in settings.tables:
         there = any(settings.fits(*one, pattern) for one in tables)
-        yield Requirement(
-            ".".join(pattern), "there" if there else NOT_THERE, there, "no such table is seen",
-            f"correct the name, make the table first, or GRANT SELECT ON {grant_target(*pattern)} "
-            "TO the login",
-        )  # fmt: skip
+        if there:
+            yield Requirement(".".join(pattern), "there", is_met=True)
+            continue
+        missing, why = Grants(server).on(*pattern), "no such table is seen"
+        fix = f"correct the name, make the table first, or {missing.to(_LOGIN)}"
+        yield _unmet(".".join(pattern), NOT_THERE, why, fix, missing)
     yield from _check_select(server, tables)
     yield from _check_cascades(server, settings, tables)
     yield from _check_versioning(server, tables)
 
 
 def _check_patterns(server: Server, settings: ChangesSettings) -> Iterator[Requirement]:
-    """Check that all matching tables are visible: a table without any privilege is in no list, and
-    would be in no snapshot.
-
-    A name that no table has is selected from: a server checks the privilege before the name.
-    """
-    for pattern in settings.tables:
-        if "*" not in "".join(pattern):
-            continue
-        database, table = (one.replace("*", f"onceward_{secrets.token_hex(4)}") for one in pattern)
-        name = quote_table(database, table)
-        if _is_denied(server, f"SELECT 1 FROM {name} LIMIT 0"):  # noqa: S608 — quoted
-            yield Requirement(
-                f"SELECT on {'.'.join(pattern)}", "not granted on all of it", is_met=False,
-                why="tables on which nothing is granted are not seen, and their rows would be "
-                    "missing",
-                fix=f"GRANT SELECT ON {grant_target(*pattern)} TO the login, or name the tables "
-                    "one by one",
-            )  # fmt: skip
-
-
-def grant_target(database: str, table: str) -> str:
-    """Return a table, or all that may match a pattern, as GRANT has it."""
-    if "*" not in database + table:
-        return f"{quote(database)}.{quote(table)}"
-    if database == "*":
-        return "*.*"
-    if "*" in database:
-        database = (
-            database.replace("\\", "\\\\")
-            .replace("_", "\\_")
-            .replace("%", "\\%")
-            .replace("*", "%")
-        )
-    return f"{quote(database)}.*"
-
-
-def _is_denied(server: Server, statement: str) -> bool:
-    try:
-        server.query(statement)
-    except AccessDenied:
-        return True
-    except ServerMisconfigured:
-        # No such table, no such database
-        return False
-    return False
+    """Check that all matching tables are visible: others would be in no snapshot."""
+    why = "tables on which nothing is granted are not seen, and their rows would be missing"
+    for unseen in find_unseen(server, settings):
+        fix = " and ".join(missing.to(_LOGIN) for missing in unseen.grants)
+        yield _unmet(
+            f"SELECT on {unseen.name}", "not granted on all of it", why,
+            f"{fix}, or name the tables one by one", *unseen.grants,
+        )  # fmt: skip
 
 
 def _check_versioning(server: Server, tables: Iterable[tuple[str, str]]) -> Iterator[Requirement]:
@@ -364,24 +348,12 @@ def _check_versioning(server: Server, tables: Iterable[tuple[str, str]]) -> Iter
 
 def _check_select(server: Server, tables: Iterable[tuple[str, str]]) -> Iterator[Requirement]:
     for database, table in tables:
-        name = quote_table(database, table)
-        refused = _refusal(server, f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608 — quoted
-        if refused:
-            fix = f"GRANT SELECT ON {grant_target(database, table)} TO the login"
-            name = f"SELECT on {database}.{table}"
-            yield _unmet(name, refused, "its rows may not be read", fix)
-
-
-def _refusal(server: Server, statement: str) -> str | None:
-    try:
-        server.query(statement)
-    except (AccessDenied, ServerMisconfigured) as error:
-        return None if is_missing(error) else error.message
-    except ServerUnreachable as error:
-        # A right is asked for before a lock
-        if error_number(error) != LOCK_WAIT:
-            raise
-    return None
+        error = select_error(server, database, table)
+        if error is None or is_missing(error):
+            continue
+        missing = SelectGrant(grant_target(database, table))
+        name, why = f"SELECT on {database}.{table}", "its rows may not be read"
+        yield _unmet(name, error.message, why, missing.to(_LOGIN), missing)
 
 
 def _check_cascades(
