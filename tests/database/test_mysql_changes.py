@@ -732,6 +732,25 @@ def test_an_address_that_leads_to_another_server(place: ChangesPlace):
         place.running.read_partition({**part, "born": 1})
 
 
+def test_another_primary_key_stops_the_query(place: ChangesPlace):
+    """A copy by the old key would write rows over each other."""
+    place.begin()
+    place.sql(
+        "INSERT INTO {s}.t VALUES (1, 'a')",
+        "ALTER TABLE {s}.t DROP PRIMARY KEY, MODIFY v varchar(40) NOT NULL, ADD PRIMARY KEY (id, v)",
+        "INSERT INTO {s}.t VALUES (1, 'b')",
+    )
+    assert brief(place.all_until_stop(ChangeUnreadable, "another primary key")) == [
+        ("c", "t", None, row(1, "a"))
+    ]
+    with pytest.raises(ChangeUnreadable) as stop:
+        place.advanced()
+    assert stop.value.details["reason"] == "ddl"
+    (offered,) = re.findall(r'pass_over=\["(.+?)"\]', stop.value.next_step)
+    place.restarted(pass_over=[offered])
+    assert [one["key"] for one in place.all()] == ['{"id":1,"v":"b"}']
+
+
 def test_statements_on_other_tables_pass_unless_they_reach_one_that_is_read(place: ChangesPlace):
     place.sql(
         "CREATE DATABASE {s}_far",

@@ -95,6 +95,10 @@ _MODIFIERS = 24
 """So many words, such as DEFINER and SQL SECURITY, may stand between CREATE and the object."""
 _PARTITION_CHANGES = ("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
 """Clauses of ALTER TABLE that take rows away with a partition, or bring some."""
+_BEFORE_OTHER_KEYS = (
+    "ADD", "DROP", "RENAME", "UNIQUE", "FOREIGN", "FULLTEXT", "SPATIAL", "VECTOR", "BY", "LINEAR",
+)  # fmt: skip
+"""Before KEY, where it is not that of [PRIMARY] KEY."""
 
 
 def classify_tokens(
@@ -315,13 +319,17 @@ class StatementClassifier:
         self._tokens.skip_if_exists()
         name = self._tokens.take_table()
         found: Effect = NO_EFFECT
-        depth, cascades = 0, False
+        depth, cascades, before = 0, False, _OPEN
         while self._tokens.next is not None:
             word = self._tokens.take()
             cascades |= self._is_cascade(word)
             depth += (word == _OPEN) - (word == _CLOSE)
+            is_key = _is_primary_key(word, before)
+            before = word
             if self._is_versioning(word) and self._selects(*name):
                 found = _unsupported_versioning(name)
+            elif is_key and found == NO_EFFECT and self._selects(*name):
+                found = _unsupported_key(name)
             elif depth == 0 and found == NO_EFFECT:
                 found = self._clause(word, name)
         if depth:
@@ -385,9 +393,22 @@ class StatementClassifier:
     def _object(self) -> Effect:
         """Skip words that may describe an object that is no table."""
         for _ in range(_MODIFIERS):
-            if self._tokens.take().is_keyword(*_OBJECTS):
+            word = self._tokens.take()
+            if word.is_keyword("INDEX"):
+                return self._drop_index()
+            if word.is_keyword(*_OBJECTS):
                 return NO_EFFECT
         return self._unknown()
+
+    def _drop_index(self) -> Effect:
+        self._tokens.skip_if_exists()
+        if self._tokens.take_name().upper() != "PRIMARY":
+            return NO_EFFECT
+        self._tokens.skip_wait_clause()
+        if not self._tokens.skip("ON"):
+            return self._unknown()
+        name = self._tokens.take_table()
+        return _unsupported_key(name) if self._selects(*name) else NO_EFFECT
 
     def _ddl(self, what: str, *tables: tuple[str, str]) -> Effect:
         """Return the effect of DDL that takes rows from these tables, or brings some to them."""
@@ -420,6 +441,25 @@ def _unsupported_ddl(what: str, name: tuple[str, str]) -> Unsupported:
         f"{what} that takes rows from {'.'.join(name)}, or brings some to it, without a word of "
         "them",
         _COMPARE,
+    )
+
+
+def _is_primary_key(word: Token, before: Token) -> bool:
+    """Check for ``[PRIMARY] KEY`` in an ALTER TABLE, and for the index with that name."""
+    if word.kind == "name":
+        is_index = before.is_keyword("INDEX", "KEY", "CONSTRAINT", "EXISTS")
+        return is_index and word.text.upper() == "PRIMARY"
+    return word.is_keyword("KEY") and not before.is_keyword(*_BEFORE_OTHER_KEYS)
+
+
+def _unsupported_key(name: tuple[str, str]) -> Unsupported:
+    table = ".".join(name)
+    return Unsupported(
+        "ddl",
+        f"a statement by which {table} has another primary key, or none any more: a change of "
+        "a row from there on has another key than the row came with",
+        "let what takes the rows by their key go by the new one, and compare the table with what "
+        "has come of it, or start from a new checkpoint with a snapshot, into an empty table",
     )
 
 
