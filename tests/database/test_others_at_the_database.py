@@ -506,6 +506,40 @@ def test_a_trigger_that_raises_stops_the_query_until_it_is_changed(place: Place)
     assert stored(place) == [1]
 
 
+@pytest.mark.parametrize("moment", ["made", "opened", "counted"])
+def test_a_session_that_ends_before_the_decision_lets_the_batch_run_again(
+    anywhere: Place, moment: str
+) -> None:
+    """Killed while a staging table is made, behind that, or while rows are counted."""
+    anywhere.sql("CREATE TABLE {s}.t (value bigint)")
+    running = Running(anywhere)
+    running.write(values(1))
+    run = running.target.run
+    owner, name = {
+        "made": (run.dialect.statements, "staging_table"),
+        "opened": (type(run.dialect), "open_staging"),
+        "counted": (attempt.DatabaseAttempt, "_counted"),
+    }[moment]
+    go_on = getattr(owner, name)
+
+    def killed(*arguments: Any) -> Any:
+        session: Any = run.chain._connection
+        if anywhere.server.url.startswith("postgres"):
+            anywhere.sql(
+                f"SELECT pg_terminate_backend({session.connection.info.backend_pid}, 5000)"
+            )
+        else:
+            anywhere.sql(f"KILL CONNECTION {session.connection.thread_id()}")
+        return go_on(*arguments)
+
+    with pytest.MonkeyPatch.context() as once:
+        once.setattr(owner, name, killed)
+        with pytest.raises(SendFailed):
+            running.write(values(2))
+    running.write(values(2))
+    assert stored(anywhere) == [1, 2]
+
+
 # limits, logins, and a server that is another one now
 
 

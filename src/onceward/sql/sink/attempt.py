@@ -174,6 +174,10 @@ class DatabaseAttempt(Attempt):
     # each frame is computed by one Spark job
 
     def write(self, write: Write, running: RunningBatch) -> int:
+        with _undecided():
+            return self._write(write, running)
+
+    def _write(self, write: Write, running: RunningBatch) -> int:
         ids = self._ids(running)
         table = write.where or self._settings.table
         with events.step(events.PLAN, **ids):
@@ -225,6 +229,7 @@ class DatabaseAttempt(Attempt):
         self._computation.must_be_one()
         if self._frames:
             with (
+                _undecided(),
                 self._run.chain.session() as connection,
                 self._dialect.translate_errors("counting staged rows"),
             ):
@@ -253,13 +258,8 @@ class DatabaseAttempt(Attempt):
     # the decision
 
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
-        with events.step(events.LEDGER, **self._ids(running)):
-            try:
-                self._put_rows(record, running)
-            except LedgerUnreachable as error:
-                # Before the COMMIT: nothing has happened
-                again = f"the batch runs again; if it repeats, {error.next_step}"
-                raise SendFailed(error.message, next_step=again) from error
+        with events.step(events.LEDGER, **self._ids(running)), _undecided():
+            self._put_rows(record, running)
         super().stage(record, running)
 
     def _put_rows(self, record: LedgerRecord, running: RunningBatch) -> None:
@@ -446,6 +446,16 @@ class DatabaseAttempt(Attempt):
 
 
 _LOCK_SECONDS = 60
+
+
+@contextmanager
+def _undecided() -> Iterator[None]:
+    """Let the batch run again: before the COMMIT nothing has happened."""
+    try:
+        yield
+    except LedgerUnreachable as error:
+        again = f"the batch runs again; if it repeats, {error.next_step}"
+        raise SendFailed(error.message, next_step=again) from error
 
 
 def _row_bytes(staged: Mapping[str, str], wide: Sequence[str]) -> str:
