@@ -181,6 +181,25 @@ def test_a_charset_that_nobody_reads_is_a_stop():
         decoded(Made("v", 15, b"\x10\0", nullable=True, collation=4711), text(b"x"))
 
 
+@pytest.mark.parametrize("kind", [b"\xf7\1", b"\xf8\1"], ids=["enum", "set"])
+@pytest.mark.parametrize(
+    ("charset", "collation", "label"),
+    [
+        ("binary", 63, "é".encode()), ("eucjpms", 97, b"\xc6\xfc"), ("ascii", 11, b"\xe4"),
+        ("collation 4711", 4711, b"\xe4"),
+    ],
+)  # fmt: skip
+def test_labels_that_nobody_reads_are_a_stop(kind, charset, collation, label):
+    """No damage, for which the query would be started for ever."""
+    column = Made("v", 254, kind, nullable=True, collation=collation, labels=(b"x", label))
+    with pytest.raises(ChangeUnreadable, match=rf"'v' of d\.t .* charset {charset}") as stopped:
+        decoded(column, b"\1")
+    assert stopped.value.details["reason"] == "column_type"
+    assert 'pass_over=["binlog.000001:4"]' in stopped.value.next_step
+    read = Made("v", 254, kind, nullable=True, collation=collation, labels=(b"x", b"y"))
+    assert decoded(read, b"\1") == ['"x"']
+
+
 def test_charsets_have_the_servers_characters():
     """The differences to Python's codecs, each of which a server has shown."""
     shown = [

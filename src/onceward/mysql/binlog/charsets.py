@@ -179,17 +179,23 @@ def decoder_for(charset: str) -> Callable[[bytes], str] | None:
     return decode
 
 
-def decode_name(data: bytes, charset: str = "utf8mb4") -> str:
-    """Decode the name of a database, table or column, or a label.
+def decode_name(data: bytes) -> str:
+    """Decode the name of a database, table or column.
 
-    :raises BinlogCorrupted: it is no text of the charset.
+    :raises BinlogCorrupted: it is no UTF-8.
     """
-    decode = decoder_for(charset)
     try:
-        if decode is None:
-            return data.decode("ascii")
-        return decode(data)
+        return data.decode()
     except UnicodeDecodeError:
         raise damaged_data(
-            f"a table map has the name {data[:64]!r}, which is not {charset}"
+            f"a table map has the name {data[:64]!r}, which is not utf8mb4"
         ) from None
+
+
+def decode_label(data: bytes, charset: str) -> str:
+    """Decode a label of an ENUM or SET; by a charset without a codec only ASCII.
+
+    :raises UnicodeDecodeError: it is no text of the charset that can be read here.
+    """
+    decode = decoder_for(charset)
+    return data.decode("ascii") if decode is None else decode(data)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from onceward.mysql.binlog.charsets import charset_by_collation, decode_name
+from onceward.mysql.binlog.charsets import charset_by_collation, decode_label, decode_name
 from onceward.mysql.binlog.column_types import (
     CHARACTER_TYPES,
     LABEL_TYPES,
@@ -267,7 +267,18 @@ class _OptionalMetadata:
                 "use a newer server (MySQL 8.0.33 does say so), leave the table out of the wanted "
                 "ones, or make the column a VARCHAR and start from a position after that",
             )
-        return tuple(decode_name(label, charset or "ascii") for label in labels)
+        try:
+            return tuple(decode_label(label, charset or "ascii") for label in labels)
+        except UnicodeDecodeError as error:
+            raise unreadable_change(
+                "column_type",
+                f"column {self.names[place]!r} of {self._table} has the label "
+                f"{bytes(error.object)[:64]!r}, which cannot be read here by its charset "
+                f"{charset}",
+                f"ALTER TABLE {self._table} MODIFY the column with the labels in CHARACTER SET "
+                "utf8mb4, and start from a position after that; or leave the table out of the "
+                "wanted ones",
+            ) from None
 
     @property
     def label_fields(self) -> dict[ColumnKind, Iterator[list[bytes]]]:
