@@ -109,6 +109,8 @@ TYPES: dict[str, tuple[str, list[str]]] = {
     "vb": ("varbinary(20)", ["X'00FF10'", "''"]),
     "bl": ("blob", ["X'DEADBEEF'", "''"]),
     "e": ("enum('x','it''s','a,b')", ["'it''s'", "''", "'a,b'"]),
+    "eb": ("enum('x','y') CHARACTER SET binary", ["'y'"]),
+    "sb": ("set('x','y') CHARACTER SET binary", ["'x,y'"]),
     "s": ("set('x','q','it''s')", ["'x,it''s'", "''", "'x,q,it''s'"]),
     "j": (
         "json",

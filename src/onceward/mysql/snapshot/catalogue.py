@@ -190,8 +190,11 @@ def _column_fields(
         return {"kind": ColumnKind.YEAR, "width": 1}
     if data_type in _MOMENTS:
         return {"kind": _MOMENTS[data_type], "fsp": int(fsp or 0)}
-    if data_type in _TEXTS or data_type in _LABELS:
-        return {"kind": _LABELS.get(data_type, ColumnKind.TEXT), "charset": charset}
+    if data_type in _TEXTS:
+        return {"kind": ColumnKind.TEXT, "charset": charset}
+    if data_type in _LABELS:
+        # MySQL says nothing of CHARACTER SET binary
+        return {"kind": _LABELS[data_type], "charset": charset or "binary"}
     if data_type in _ADDRESSES:
         return {"kind": ColumnKind.BINARY, "size": _ADDRESSES[data_type], "is_padded": True}
     if data_type in _BYTES or (data_type == "vector" and dialect == "mariadb"):
