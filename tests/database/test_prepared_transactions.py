@@ -29,6 +29,7 @@ from onceward.errors import (
     UnsupportedQuery,
 )
 from onceward.ids import TaskAttempt
+from onceward.sql.ledger.mysql import MySQL
 from onceward.sql.mysql import prepared as mysql_prepared
 from onceward.sql.postgresql import prepared, staging
 from onceward.sql.sink import sink as sink_module
@@ -385,8 +386,7 @@ def test_a_frozen_task_holds_its_locks_for_as_long_as_its_session_may_idle(
     long = str(IDLE_SECONDS)
     in_postgresql = tuple(each.replace(long, "2") for each in prepared._SETTINGS)
     monkeypatch.setattr(prepared, "_SETTINGS", in_postgresql)
-    for name in ("_SESSION", "_IDLE_IN_MARIADB"):
-        monkeypatch.setattr(mysql_prepared, name, getattr(mysql_prepared, name).replace(long, "2"))
+    monkeypatch.setattr(mysql_prepared, "IDLE_SECONDS", 2)
     process = Process(in_any_place).open()
     process.begin()
     opening = process.attempt._opening(Write(in_any_place.frame(["x"])), batch(0), 0)  # type: ignore[attr-defined]
@@ -398,6 +398,36 @@ def test_a_frozen_task_holds_its_locks_for_as_long_as_its_session_may_idle(
     with pytest.raises(SendFailed):
         frozen.pre_commit()
     assert in_any_place.prepared() == []
+
+
+def test_no_limit_of_the_servers_ends_a_transaction_of_mariadb_that_pauses(
+    mariadb_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has three, of which the more exact one holds; of tasks, and of the driver's session."""
+    limits = ("transaction", "write_transaction", "readonly_transaction")
+    names = [f"@@idle_{limit}_timeout" for limit in limits]
+    mariadb_place.sql("CREATE TABLE {s}.t (value varchar(20))")
+    sessions: list[Any] = []
+    asked = f"SELECT {', '.join(names)}"
+    straight = mysql_prepared.load_straight
+
+    def load(session: Any, *rest: Any) -> Any:
+        sessions.append(session.execute(asked).fetchone())
+        return straight(session, *rest)
+
+    monkeypatch.setattr(mysql_prepared, "load_straight", load)
+    for name in names:
+        mariadb_place.sql(f"SET GLOBAL {name[2:]} = 1")
+    try:
+        Prepared(mariadb_place).write(["x"])
+        driver = MySQL(mariadb_place.url).connect("onceward-idle", 7_000, 60_000)
+        of_driver = driver.execute(asked).fetchone()
+        driver.close()
+    finally:
+        for name in names:
+            mariadb_place.sql(f"SET GLOBAL {name[2:]} = 0")
+    assert set(sessions) == {(IDLE_SECONDS,) * 3}
+    assert of_driver == (7, 7, 7)
 
 
 @pytest.mark.fault("prepared-waiting")

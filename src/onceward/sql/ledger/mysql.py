@@ -145,11 +145,10 @@ CREATE TABLE IF NOT EXISTS {batches} (
 
     def connect(self, name: str, idle_ms: int, statement_ms: int) -> Session:
         session = connected(self.parameters, name)
-        idle = "idle_transaction_timeout" if session.is_mariadb else "wait_timeout"
         wait = max(1, statement_ms // 1000)
+        session.limit_idleness(max(1, idle_ms // 1000))
         session.execute(
-            f"SET SESSION {idle} = {max(1, idle_ms // 1000)}, innodb_lock_wait_timeout = {wait}, "
-            f"lock_wait_timeout = {wait}"
+            f"SET SESSION innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}"
         )
         return session
 
@@ -226,6 +225,10 @@ CREATE TABLE IF NOT EXISTS {batches} (
         return schema or str(self.parameters["database"]), name
 
 
+_IDLE = (
+    "idle_transaction_timeout", "idle_write_transaction_timeout",
+    "idle_readonly_transaction_timeout",
+)  # fmt: skip
 _SERVERS = 1000
 _NO_VERDICT = (*range(2000, 3000), 1053, 1317, 1927, 3169)
 """Of the client itself, and of a server that shuts down or was told to end the session."""
@@ -269,6 +272,12 @@ class MySQLSession:
             if warnings:
                 raise Warned(*warnings[0])
         return cursor
+
+    def limit_idleness(self, seconds: int) -> None:
+        """Let the server end the session when it stands still for so long in a transaction."""
+        # Of MariaDB's three the one for what the transaction did until then holds
+        limits = _IDLE if self.is_mariadb else ("wait_timeout",)
+        self.execute("SET SESSION " + ", ".join(f"{name} = {seconds}" for name in limits))
 
     def commit(self) -> None:
         """Commit the transaction.

@@ -47,15 +47,11 @@ from onceward.sql.sink.transaction_names import transaction_name
 FORMAT = 1_330_528_069
 """Of our names; others may be of another."""
 
-_SESSION = (
-    "SET autocommit = 1, innodb_lock_wait_timeout = 60, lock_wait_timeout = 60, "
-    f"wait_timeout = {IDLE_SECONDS}"
-)
+_SESSION = "SET autocommit = 1, innodb_lock_wait_timeout = 60, lock_wait_timeout = 60"
 """XA START may not be within another transaction. Of tasks that wait for each other one gives
 up. A task that is frozen holds the locks of its rows, for as long as its session is not idle for
 too long.
 """
-_IDLE_IN_MARIADB = f"SET idle_transaction_timeout = {IDLE_SECONDS}"
 
 
 def xid(name: str) -> str:
@@ -110,8 +106,7 @@ class TransactionWriter(PieceWriter):
         landing = self._landing
         session = self._session = connected(landing.parameters, f"onceward-{self._name}")
         session.execute(_SESSION)
-        if session.is_mariadb:
-            session.execute(_IDLE_IN_MARIADB)
+        session.limit_idleness(IDLE_SECONDS)
         session.execute(f"XA START {xid(self._name)}")
         found = catalogue.locked(session, landing.table.name, landing.ledger)
         if (found.sql, found.columns) != (landing.table.sql, landing.table.columns):

@@ -63,7 +63,7 @@ def _settings_of_mysql(text: str) -> Understood:
                 session.autocommit = value == "1"
             elif name in ("innodb_lock_wait_timeout", "lock_wait_timeout"):
                 session.lock_s = transaction.lock_s = float(value)
-            elif name in ("wait_timeout", "idle_transaction_timeout"):
+            elif name in ("wait_timeout", "idle_write_transaction_timeout"):
                 session.idle_s = float(value)
         return DONE
 

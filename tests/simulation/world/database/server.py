@@ -12,7 +12,7 @@ and :mod:`mysql`. Rules:
 * A session whose client is gone is ended when the server sees that, and its transaction is rolled
   back; a cable that was pulled is not seen (``tcp_keepalives``), and locks stay. Who stands still
   in a transaction is ended after ``idle_in_transaction_session_timeout`` (MySQL: ``wait_timeout``,
-  MariaDB: ``idle_transaction_timeout``).
+  MariaDB: ``idle_write_transaction_timeout``).
 * A crash ends all sessions, empties unlogged tables, and takes the last commits that nobody waited
   for (``synchronous_commit = off``, *Asynchronous Commit*). A commit that is waited for makes
   those before it last, too.
