@@ -367,13 +367,20 @@ def test_a_committed_one_whose_marker_never_came_is_committed_and_not_aborted() 
         writer.producer().send(appends_to(where, fragments([b"decided"], ahead_s=-3600)))
         kafka.nodes[away - 1].kill()
         until(lambda: client.topic_partitions(["passed-over"])["passed-over"][0] == NO_LEADER)
+        place = ("--bootstrap-servers", servers, "--topic", "passed-over")
+        listed = run("transactions", "list", *place)
+        assert listed.exit_code == 0
+        assert (
+            "without a leader, so that nobody knows who is there: passed-over-0" in listed.stderr
+        )
+        refused = run("transactions", "abort", *place, "--partition", "0", "--yes")
+        assert "passed-over-0: no leader" in refused.stderr
         writer.transaction.commit()
         until(lambda: state(client, writer) == "CompleteCommit")
         kafka.nodes[away - 1].start()
         until(lambda: client.topic_partitions(["passed-over"])["passed-over"][0] == away)
         client.close()
         assert next_value(servers, "passed-over", 3) is None
-        place = ("--bootstrap-servers", servers, "--topic", "passed-over")
         listed = run("transactions", "list", *place)
         assert "yes, committed" in listed.stdout
         place += ("--partition", "0", "--yes")

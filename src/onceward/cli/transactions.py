@@ -272,12 +272,18 @@ def _must_agree(yes: bool, verb: str = "Abort") -> None:
 
 def _held(client: KafkaClient, topics: Sequence[str]) -> list[Holder]:
     from onceward.ids import TopicPartition
+    from onceward.kafka.wire.client import NO_LEADER
     from onceward.kafka.wire.transactions.listing import holders
 
-    found = client.topic_partitions(topics)
-    return holders(
-        client, [TopicPartition(name, part) for name, parts in found.items() for part in parts]
-    )
+    found = {
+        TopicPartition(name, part): leader
+        for name, parts in client.topic_partitions(topics).items()
+        for part, leader in parts.items()
+    }
+    if lost := [str(where) for where, leader in found.items() if leader == NO_LEADER]:
+        text = f"without a leader, so that nobody knows who is there: {', '.join(lost)}"
+        typer.echo(text, err=True)
+    return holders(client, [where for where, leader in found.items() if leader != NO_LEADER])
 
 
 def _described(found: Sequence[DescribedTransaction]) -> object:

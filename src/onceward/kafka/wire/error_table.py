@@ -217,7 +217,13 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
             next_step="raise max.message.bytes of topic __consumer_offsets; Kafka's default of "
             "1048588 will do",
         ),
-        69: Rule(_V.ABORT, "GROUP_ID_NOT_FOUND", BatchFailed),
+        69: Rule(
+            _V.ABORT,
+            "GROUP_ID_NOT_FOUND: the group with the pipeline's id is none of consumers, but a "
+            "share group, say (KIP-932)",
+            BatchFailed,
+            "delete that group (kafka-groups --list names its type), or choose another pipeline_id",
+        ),
         113: Rule(_V.ABORT, "the group uses the consumer protocol of KIP-848", BatchFailed),
     },
     Api.PRODUCE: {

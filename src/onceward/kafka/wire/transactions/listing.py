@@ -128,9 +128,15 @@ def open_producers(
     """Return who holds a transaction open in ``partitions``, oldest record first.
 
     :raises AccessDenied: Read on the topics is needed.
-    :raises BrokerUnreachable: the leader of a partition does not answer.
+    :raises BrokerUnreachable: the leader of a partition does not answer, or there is none.
     """
     found = []
+    partitions = list(partitions)
+    if lost := [where for where in partitions if client.known_leader(where) == NO_LEADER]:
+        raise BrokerUnreachable(
+            f"{', '.join(map(str, lost))}: no leader, which alone knows what is open there",
+            next_step="wait until a broker that holds it is back, and ask again",
+        )
     by_leader = sorted(partitions, key=lambda p: (client.known_leader(p), p))
     for leader, group in groupby(by_leader, key=client.known_leader):
         kind = DescribeProducersRequest.TopicRequest
