@@ -336,8 +336,8 @@ class PartitionMissing(ResourceError):
 
 class PartitionsAdded(ResourceError):
     """A source topic has other partitions than a batch that Spark has logged and not ended, which
-    ``availableNow`` refuses and any other trigger runs; or than when ``kafka_source`` looked start
-    positions up.
+    ``availableNow`` refuses and any other trigger runs, or from which a topic is left out that is
+    there; or than when ``kafka_source`` looked start positions up.
     """
 
     recovery = Recovery.RESTART

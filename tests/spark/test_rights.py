@@ -16,8 +16,9 @@ import onceward
 from onceward.cli import app
 from onceward.cli.doctor.consumers import check_consumers
 from onceward.cli.doctor.kinds import CheckResult
-from onceward.errors import AccessDenied, CommitInDoubt
+from onceward.errors import AccessDenied, CommitInDoubt, PartitionsAdded
 from onceward.kafka.wire.acls import Acl, Kind, Need, minimal_acls
+from support.errors import raises
 
 RECORDS = 60  # two batches
 
@@ -100,6 +101,43 @@ def test_a_pattern_finds_what_its_prefix_allows_and_nothing_else(
         resume="ledger",
         checkpoint=pipeline.checkpoint.with_name("another"),
     )
+    pipeline.assert_exactly_once()
+
+
+@pytest.mark.fault("acl-denied")
+@pytest.mark.parametrize("passes_over", [False, True], ids=["fails on loss", "passes it over"])
+def test_a_right_to_one_topic_of_a_pattern_that_is_away_for_a_while(
+    secured: SecuredKafka, secured_pipeline: SecuredPipeline, passes_over: bool
+) -> None:
+    """Spark logs a batch without the topic, would stop for good, or read it from its first record
+    once more.
+    """
+    pipeline = secured_pipeline
+    pattern = f"{pipeline.name}-.*"
+    mine, others = (pipeline.topic(1, prefix=f"{pipeline.name}-{each}") for each in "ab")
+    needed = pipeline.acls(source_topics=[mine, others])
+    secured.grant(acl for acl in needed if acl.need is not Need.OPTIONAL)
+    options = {"spark_options": {"failOnDataLoss": not passes_over}, "topic_pattern": pattern}
+    for topic in (mine, others):
+        pipeline.feed([(b"key", b"1 of " + topic.encode())], topic=topic)
+    pipeline.run(frame=pipeline.frame(**options))
+    gone = [acl for acl in needed if acl.name == others]
+    secured.revoke(gone)
+    pipeline.feed([(b"key", b"2 of " + mine.encode())], topic=mine)
+    pipeline.feed([(b"key", b"2 of " + others.encode())], topic=others)
+    denied = pipeline.refused(frame=pipeline.frame(**options))
+    assert type(denied) is AccessDenied
+    assert denied.details["resource"] == f"topic {others}"
+    assert "remove the file offsets/1" in denied.next_step
+    with raises(AccessDenied, others):
+        ledger = {"starting": "ledger", "ledger_topic": pipeline.ledger_topic}
+        pipeline.frame(**options, **ledger, pipeline_id=pipeline.name)
+    secured.grant(gone)
+    for trigger in ({"availableNow": True}, {"processingTime": "0 seconds"}):
+        planned = pipeline.refused(frame=pipeline.frame(**options), trigger=trigger)
+        assert type(planned) is PartitionsAdded
+        assert planned.details["topics"] == [others]
+    onceward.supervise(lambda: pipeline.start(frame=pipeline.frame(**options)))
     pipeline.assert_exactly_once()
 
 

@@ -230,6 +230,23 @@ GAPS = [
     ),
     (ledger(4, TWENTY), 7, span(TEN, THIRTY), known(), "checkpoint", Admission.OFFSETS_DIFFER),
     (ledger(4, TEN), 7, (), known(TEN), "checkpoint", Admission.OFFSETS_DIFFER),
+    # a partition that a skipped batch has left out, and that would be read from its first record
+    (
+        ledger(4, TEN),
+        7,
+        span(kafka(p0=20), THIRTY),
+        known(TEN),
+        "checkpoint",
+        Admission.OFFSETS_DIFFER,
+    ),
+    (
+        ledger(4, TEN),
+        7,
+        span(kafka(p0=20), kafka(p0=30)),
+        known(TEN),
+        "checkpoint",
+        Admission.AFTER_SKIPPED,
+    ),
     # Spark's log has dropped where the ledger ends: a hit may be rarer than every hundredth batch
     (ledger(4, TEN), 700, span(TWENTY, THIRTY), known(), "checkpoint", Admission.AFTER_SKIPPED),
     (

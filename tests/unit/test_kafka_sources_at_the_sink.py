@@ -20,6 +20,7 @@ from onceward.errors import (
     Fenced,
     LedgerBehind,
     OncewardError,
+    PartitionsAdded,
     SourceDataLost,
     SourceTopicReplaced,
     TopicMissing,
@@ -34,6 +35,7 @@ from onceward.kafka.source import identity as source_identity
 from onceward.kafka.source.identity import KafkaSourceIdentity
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.options.settings import ClientSettings
+from onceward.spark.batch.checkpoint_files import PLAN_ANEW
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 from support.errors import raises
 
@@ -187,7 +189,7 @@ def test_a_topic_that_appears_in_mid_run_is_known_before_it_is_read():
     more = SourceRange(at(10), at(10) | {"new": {"0": 5}})
     found = RunningBatch(BatchId("q", 1), "r", "", (more,), HOME, False, None)
     client.topic_ids = lambda topics: {"orders": "an-id", "new": "first"}
-    identity.check_new_parts(found)
+    identity.check_parts(found)
     client.topic_ids = lambda topics: {"orders": "an-id", "new": "second"}
     with raises(SourceTopicReplaced):
         identity.identify(found)
@@ -198,7 +200,7 @@ def test_of_topics_that_are_known_nobody_asks_before_they_are_read():
     identity = KafkaSourceIdentity(lambda source: client)
     identity.start(batch(0, HERE, start=0, end=10), None)
     client.topic_ids = None
-    identity.check_new_parts(batch(1, HERE, start=10, end=20))
+    identity.check_parts(batch(1, HERE, start=10, end=20))
 
 
 def test_of_two_clusters_each_has_its_own_topics():
@@ -331,6 +333,13 @@ LOST = SourceDataLost(
 )
 
 
+LOST_PARTITIONS = SourceDataLost(
+    "records of this batch are gone: Partitions Set(left-out-0) have been deleted",
+    next_step="retention",
+    details={"condition": "KAFKA_DATA_LOSS.PARTITIONS_DELETED"},
+)
+
+
 @pytest.mark.parametrize(
     ("earliest", "latest", "kind", "says"),
     [
@@ -400,6 +409,81 @@ def test_a_planned_end_that_the_log_has_lost_is_not_gone_on_from(
         identity.must_not_go_back(running)
     assert "remove the file offsets/1" in lost.value.next_step
     assert ("failOnDataLoss" in lost.value.next_step) is (latest < 100)
+
+
+def planned_without(topic: str) -> RunningBatch:
+    """Batch 1, which ends without a topic that it starts with."""
+    one = SourceRange(at(10) | {topic: {"0": 5}}, at(20))
+    return RunningBatch(BatchId("q", 1), "r", "", (one,), HOME, False, None)
+
+
+MISSING, DENIED = (kind("…", next_step="…") for kind in (TopicMissing, AccessDenied))
+
+
+@pytest.mark.parametrize(
+    ("answer", "begins_with", "refused"),
+    [
+        ("an-id", "an-id", PartitionsAdded),
+        ("an-id", None, PartitionsAdded),
+        ("another-id", "an-id", None),  # created again: earlier offsets mean nothing in it
+        (MISSING, "an-id", None),
+        (DENIED, "an-id", AccessDenied),
+    ],
+)
+def test_a_batch_that_leaves_out_a_topic_that_is_there_is_not_written(
+    answer: str | OncewardError, begins_with: str | None, refused: type[OncewardError] | None
+) -> None:
+    """Brokers leave out of a list of all topics what may not be described. Spark would read it
+    from its first record once it is back.
+    """
+    client: Any = Client()
+    identity = KafkaSourceIdentity(lambda source: client)
+    before = batch(0, HERE, start=0, end=10)
+    known = {"orders": "an-id"} | ({"left-out": begins_with} if begins_with else {})
+    named = (before.sources[0]._replace(identity=known),)
+    running = planned_without("left-out")
+    identity.start(before, LedgerRecord(P, 0, before.batch, named, AttemptId(1, 1), {}, 0))
+
+    def topic_ids(topics: set[str]) -> dict[str, str]:
+        if topics == {"orders"}:
+            return {"orders": "an-id"}
+        if isinstance(answer, OncewardError):
+            raise answer
+        return {"left-out": answer}
+
+    client.topic_ids = topic_ids
+    if refused is None:
+        identity.check_parts(running)
+        assert identity.explain(LOST_PARTITIONS, running) is LOST_PARTITIONS
+        return
+    with raises(refused, "planned without topic left-out") as written:
+        identity.check_parts(running)
+    assert "remove the file offsets/1" in written.value.next_step
+    if refused is PartitionsAdded:
+        assert type(identity.explain(LOST_PARTITIONS, running)) is refused
+        other = PartitionsAdded("availableNow sees other ones", next_step="…")
+        assert identity.explain(other, running).details[PLAN_ANEW] == 1
+    else:
+        with pytest.raises(refused):
+            identity.explain(LOST_PARTITIONS, running)
+
+
+def test_a_topic_that_nobody_can_ask_for_may_be_left_out() -> None:
+    identity = KafkaSourceIdentity(lambda source: None)
+    identity.check_parts(planned_without("left-out"))
+    assert identity.explain(LOST_PARTITIONS, planned_without("left-out")) is LOST_PARTITIONS
+
+
+def test_a_login_that_may_describe_a_topic_knows_that_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logins = Logins(monkeypatch)
+    logins.may_see = {"1": "left-out", "2": "left-out"}
+    logins.refused = {"1": MISSING, "2": DENIED}
+    for settings in (OLD, NEW):
+        source_identity.remember(settings)
+    KafkaSourceIdentity()._left_out(planned_without("left-out"))
+    assert logins.asked == ["2", "1"]
 
 
 def test_a_topic_that_was_created_again_is_named_as_such() -> None:

@@ -561,7 +561,7 @@ def test_a_batch_is_published_even_if_its_source_is_no_longer_the_same():
 
 def test_what_a_batch_reads_is_asked_for_before_it_is_written():
     class Replaced(UnknownIdentity):
-        def check_new_parts(self, running: RunningBatch) -> None:
+        def check_parts(self, running: RunningBatch) -> None:
             raise SourceTopicReplaced("it was created again")
 
     target = two_phase()

@@ -268,7 +268,7 @@ class MicroBatches:
         # Whoever adopts a ledger has decided that the first batch may go back
         if self._policy.resume != "adopt" or self._batches:
             identity.must_not_go_back(running)
-        identity.check_new_parts(running)
+        identity.check_parts(running)
 
     @contextmanager
     def _explaining_losses(self, running: RunningBatch) -> Iterator[None]:

@@ -8,17 +8,24 @@ connector of those that a batch reads, so that no sink has to know any source.
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from pyspark.sql.streaming.query import StreamingQuery
+
+from onceward import patience
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import OncewardError, SourceDataLost
-from onceward.spark.batch.query import KafkaSource, RunningBatch
+from onceward.errors import OncewardError, PartitionsAdded, SourceDataLost
+from onceward.spark.batch.query import KafkaSource, RunningBatch, ended_batch
+
+log = logging.getLogger(__name__)
 
 ClientFor = Callable[[KafkaSource], Any]
 """Returns a client of the cluster that a source reads from, or None where there is none."""
 
 _KAFKA = "onceward.kafka.source.identity"
+_ASK_MS = 10_000
 
 
 class SourceIdentity(Protocol):
@@ -30,9 +37,11 @@ class SourceIdentity(Protocol):
         :raises AdmissionRefused: as :meth:`identify`.
         """
 
-    def check_new_parts(self, running: RunningBatch) -> None:
-        """Identify what no batch before has read. Called before each attempt.
+    def check_parts(self, running: RunningBatch) -> None:
+        """Check that the batch leaves out no part of a source that is still there; identify what
+        no batch before has read. Called before each attempt.
 
+        :raises AccessDenied, PartitionsAdded: it leaves one out.
         :raises AdmissionRefused: as :meth:`identify`.
         """
 
@@ -50,9 +59,9 @@ class SourceIdentity(Protocol):
         :raises AdmissionRefused: a source is not the one that the ledger speaks of.
         """
 
-    def explain(self, lost: SourceDataLost, running: RunningBatch) -> OncewardError:
-        """Return what it means that Spark takes records of the batch for lost: ``lost``, or what
-        the source itself says.
+    def explain(self, lost: OncewardError, running: RunningBatch) -> OncewardError:
+        """Return what it means that Spark takes records of the batch for lost, or its partitions
+        for others: ``lost``, or what the source itself says.
         """
 
 
@@ -62,7 +71,7 @@ class UnknownIdentity:
     def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
         """Remember nothing."""
 
-    def check_new_parts(self, running: RunningBatch) -> None:
+    def check_parts(self, running: RunningBatch) -> None:
         """Check nothing."""
 
     def must_not_go_back(self, running: RunningBatch) -> None:
@@ -72,7 +81,7 @@ class UnknownIdentity:
         """Return None for each source."""
         return (None,) * len(running.sources)
 
-    def explain(self, lost: SourceDataLost, running: RunningBatch) -> OncewardError:
+    def explain(self, lost: OncewardError, running: RunningBatch) -> OncewardError:
         """Return the error as it is."""
         return lost
 
@@ -86,3 +95,22 @@ def source_identity(running: RunningBatch, client_for: ClientFor | None) -> Sour
     # to a connector.
     identity: SourceIdentity = importlib.import_module(_KAFKA).KafkaSourceIdentity(client_for)
     return identity
+
+
+def explain_outside(error: OncewardError, query: StreamingQuery) -> OncewardError:
+    """Return ``error``, with which Spark has ended ``query`` outside of the batch's function; or,
+    of what it takes for lost, what the source says.
+    """
+    if not isinstance(error, SourceDataLost | PartitionsAdded):
+        return error
+    try:
+        running = ended_batch(query)
+        if running is None:
+            return error
+        with patience.within(_ASK_MS):
+            return source_identity(running, None).explain(error, running)
+    except OncewardError as instead:
+        return instead
+    except Exception:
+        log.debug("what became of the records cannot be found out", exc_info=True)
+        return error

@@ -45,7 +45,12 @@ from onceward.operate.restart import (
     without_progress,
 )
 from onceward.operate.waiting import LOOK_SECONDS, QueryEnd, must_be_a_query, within
-from onceward.spark.batch.checkpoint_files import newest_committed, newest_committed_at
+from onceward.spark.batch.checkpoint_files import (
+    PLAN_ANEW,
+    forget_planned,
+    newest_committed,
+    newest_committed_at,
+)
 from onceward.spark.batch.query import jvm_is_gone
 
 log = logging.getLogger(__name__)
@@ -297,10 +302,22 @@ class _Run:
         except (OncewardError, StreamingQueryException) as failed:
             after = self._newest_batch(query)
             self._progressed = after is not None and (before is None or after > before)
+            self._plan_anew(query, failed)
             return failed
         finally:
             end.stop()
         return None
+
+    def _plan_anew(self, query: StreamingQuery, failed: Exception) -> None:
+        """Have the next start plan the query's batch anew, where only that helps: Spark runs the
+        one that it has logged again and again."""
+        if not isinstance(failed, OncewardError) or PLAN_ANEW not in failed.details:
+            return
+        number = failed.details[PLAN_ANEW]
+        try:
+            within(_ASK_SECONDS, lambda: forget_planned(query, number))
+        except Exception as error:  # noqa: BLE001 — the next failure comes here again
+            log.warning("query %s: offsets/%s is not removed: %r", self.name, number, error)
 
     def _still_wanted(self) -> None:
         """Raise if the supervisor was told to stop, while the query is being defined."""

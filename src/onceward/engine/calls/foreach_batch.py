@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import events, patience
-from onceward.engine import decoding
+from onceward.engine import decoding, source_identity
 from onceward.engine.calls import gate, runs
 from onceward.engine.calls.advice import paragraph
 from onceward.engine.calls.batch import TO_FOREACH, Batch, as_exception, passed_wrongly
@@ -301,4 +301,6 @@ def error_of(query: StreamingQuery) -> OncewardError | None:
         # While the query runs, the function has kept the error to itself, so far.
         return remembered if query.exception() is not None else None
     refused = source_refusal(query)
-    return None if refused is None else decoding.explain_outside(refused)
+    if refused is None:
+        return None
+    return decoding.explain_outside(source_identity.explain_outside(refused, query))

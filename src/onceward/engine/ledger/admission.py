@@ -210,17 +210,17 @@ def _after_gap(
 
 
 def _is_not_before_end(sources: tuple[SourceRange, ...], newest: LedgerRecord) -> bool:
-    # Offsets of Kafka sources never go back; those of others cannot be compared.
+    # Offsets of Kafka sources never go back; those of others cannot be compared. A partition
+    # without a start is read from its first record.
     if len(sources) != len(newest.sources):
         return False
     return all(
-        start.get(topic, {}).get(partition, offset) >= offset
-        for end, start in (
-            (done.end, now.start) for done, now in zip(newest.sources, sources, strict=True)
-        )
-        if is_kafka_offset(end) and is_kafka_offset(start)
-        for topic, partitions in end.items()
+        now.start.get(topic, {}).get(partition, 0) >= offset
+        for done, now in zip(newest.sources, sources, strict=True)
+        if is_kafka_offset(done.end) and is_kafka_offset(now.start)
+        for topic, partitions in done.end.items()
         for partition, offset in partitions.items()
+        if partition in now.end.get(topic, {})
     )
 
 

@@ -9,7 +9,7 @@ there, or take the missing ones for lost.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from onceward.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
     OncewardError,
+    PartitionsAdded,
     SourceDataLost,
     SourceTopicReplaced,
     TopicMissing,
@@ -28,6 +29,7 @@ from onceward.ids import BatchId, SourceRange, TopicPartition, is_kafka_offset
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.kafka.wire.reads.offsets import bounds_at_newest_leaders
+from onceward.spark.batch.checkpoint_files import PLAN_ANEW
 from onceward.spark.batch.failures import DATA_LOSS
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 
@@ -94,14 +96,21 @@ class KafkaSourceIdentity:
         record. :raises SourceTopicReplaced: as :meth:`identify`."""
         self._first = running.batch
         identities = [source.identity for source in newest.sources] if newest else []
-        self._known = {
-            i: dict(each) for i, each in enumerate(identities) if isinstance(each, Mapping)
-        }
+        known = {i: dict(each) for i, each in enumerate(identities) if isinstance(each, Mapping)}
+        self._known = dict(known)
         self.identify(running)
+        # Also topics that this batch leaves out, which :meth:`check_parts` looks for
+        self._known |= {i: ids | self._known.get(i, {}) for i, ids in known.items()}
 
-    def check_new_parts(self, running: RunningBatch) -> None:
-        """Identify topics that no batch has read. :raises SourceTopicReplaced: as
-        :meth:`identify`."""
+    def check_parts(self, running: RunningBatch) -> None:
+        """Refuse a batch that leaves out partitions that are there, and would be read from their
+        first record once they are back; identify topics that no batch has read.
+
+        :raises PartitionsAdded, AccessDenied: see :meth:`_left_out`.
+        :raises SourceTopicReplaced: as :meth:`identify`.
+        """
+        if left_out := self._left_out(running):
+            raise left_out
         # 1. A topic appears in mid-run, and this batch reads it.
         # 2. It is deleted and created again while the batch reads.
         # 3. Identified only now, the ledger would name the second topic, with the offsets of the
@@ -143,15 +152,19 @@ class KafkaSourceIdentity:
                 found[source.index] = topic_ids
         return tuple(found)
 
-    def explain(self, lost: SourceDataLost, running: RunningBatch) -> OncewardError:
+    def explain(self, lost: OncewardError, running: RunningBatch) -> OncewardError:
         """Return ``lost`` where it is no loss of these sources, or a log begins behind the batch;
         else what its leaders say: its end was cut off, or all is there and Spark asked a broker
-        that no longer leads.
+        that no longer leads; or that a topic which the batch leaves out is there.
 
         :raises SourceTopicReplaced: a topic was created again.
+        :raises AccessDenied: a topic that is left out may not be described.
         """
-        if not str(lost.details.get("condition", "")).startswith(DATA_LOSS):
-            return lost
+        is_lost = str(lost.details.get("condition", "")).startswith(DATA_LOSS)
+        asks = is_lost or isinstance(lost, PartitionsAdded)
+        left_out = self._left_out(running) if asks else None
+        if left_out is not None or not is_lost:
+            return left_out or lost
         read: dict[TopicPartition, tuple[int, int]] = {}
         for source in running.kafka_sources:
             ranges = _ranges(running.sources[source.index])
@@ -217,6 +230,43 @@ class KafkaSourceIdentity:
                 if start < end and log[1] < end:
                     raise _cut_off(each, running, (start, end, log[1]))
 
+    def _left_out(self, running: RunningBatch) -> PartitionsAdded | None:
+        """Return the error for a batch that starts with partitions that it does not end with,
+        though their topic is the same and there. None also where nobody can be asked.
+
+        :raises AccessDenied: the topic may not be described, so that brokers, asked for all topics
+            (``topic_pattern``), leave it out without a word.
+        """
+        names: set[str] = set()
+        for source in running.kafka_sources:
+            starts, ends = _spans(running.sources[source.index])
+            known = self._known.get(source.index, {})
+            for topic, partitions in starts.items():
+                if partitions.keys() <= ends.get(topic, {}).keys():
+                    continue
+                found = self._found(source, topic, running)
+                if found is not None and found == known.get(topic, found):
+                    names.add(topic)
+        return _planned_without(sorted(names), running) if names else None
+
+    def _found(self, source: KafkaSource, topic: str, running: RunningBatch) -> str | None:
+        """Return the id of ``topic`` (of old brokers an empty one); None where there is none, or
+        nobody can be asked."""
+        refused: OncewardError | None = None
+        for client in self._question(source).clients:
+            try:
+                return client.topic_ids({topic}).get(topic, "")
+            except TopicMissing:  # noqa: PERF203
+                # It is: who may not describe a topic is told that instead
+                return None
+            except (AccessDenied, AuthenticationFailed) as error:
+                refused = refused or error
+        if isinstance(refused, AccessDenied):
+            raise _hidden(topic, running, refused) from refused
+        if refused is not None:
+            raise refused
+        return None
+
     def _bounds(
         self, source: KafkaSource, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, int] | None]:
@@ -249,16 +299,50 @@ class KafkaSourceIdentity:
         return {}
 
 
+def _spans(source: SourceRange) -> tuple[Any, Any]:
+    """Return where the batch starts and ends, by topic and partition."""
+    starts = source.start if is_kafka_offset(source.start) else {}
+    return starts, source.end if is_kafka_offset(source.end) else {}
+
+
 def _ranges(source: SourceRange) -> dict[TopicPartition, tuple[int, int]]:
     """Return what the batch reads of each partition: from, up to."""
-    starts = source.start if is_kafka_offset(source.start) else {}
-    ends = source.end if is_kafka_offset(source.end) else {}
+    starts, ends = _spans(source)
     return {
         TopicPartition(topic, int(number)): (int(start), int(end))
         for topic, partitions in ends.items()
         for number, end in partitions.items()
         if (start := starts.get(topic, {}).get(number, 0)) != end
     }
+
+
+_THEN_PLAN_ANEW = (
+    "then remove the file offsets/{number} from the query's checkpoint (nothing of that batch is "
+    "written), and start the query again: it is planned anew, with all of the topic; ow.supervise "
+    "does both by itself"
+)
+
+
+def _planned_without(topics: Sequence[str], running: RunningBatch) -> PartitionsAdded:
+    names, number = _joined(topics), running.batch.batch_id
+    return PartitionsAdded(
+        f"{running.batch} was planned without topic {names}, or a part of it, which earlier "
+        "batches have read and which is there: the brokers did not tell Spark of it, as the "
+        "principal lacked the right to describe it for a while, or a broker lagged behind",
+        next_step=_THEN_PLAN_ANEW.format(number=number).removeprefix("then "),
+        details={"topics": list(topics), PLAN_ANEW: number},
+    )
+
+
+def _hidden(topic: str, running: RunningBatch, denied: AccessDenied) -> AccessDenied:
+    return AccessDenied(
+        f"{running.batch} was planned without topic {topic}, which earlier batches have read: "
+        "brokers, asked for all topics (topic_pattern), leave out without a word what the "
+        f"principal may not describe. Asked for it by name: {denied.message}",
+        next_step=f"grant Read on topic {topic} (kafka-acls --add), also where it was deleted; "
+        + _THEN_PLAN_ANEW.format(number=running.batch.batch_id),
+        details=denied.details,
+    )
 
 
 def _no_leader(partition: TopicPartition, running: RunningBatch, why: str) -> BrokerUnreachable:

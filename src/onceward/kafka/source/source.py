@@ -8,8 +8,8 @@ a new checkpoint only: Spark takes every later start from its checkpoint.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from onceward.errors import (
     ConfigurationError,
     ContradictoryOptions,
     SourceDataLost,
+    TopicMissing,
 )
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.kafka.ledger.topic import DEFAULT_TOPIC, LedgerTopic
@@ -135,8 +136,8 @@ def kafka_source(
         has a login of its own.
     :raises TopicMissing, AuthenticationFailed: when a position has to be looked up (group,
         ledger).
-    :raises SourceDataLost: a topic in which the ledger ends, and which the pattern matches, is
-        gone.
+    :raises SourceDataLost, AccessDenied: a topic in which the ledger ends, and which the pattern
+        matches, is gone, or may not be described.
     """
     reads = topics_read(spark, topic, topic_pattern)
     _check(starting, otherwise, pipeline_id)
@@ -225,18 +226,28 @@ def _positive(name: str, value: object) -> str:
     return text
 
 
-def _partitions(client: KafkaClient, reads: TopicsRead) -> dict[str, list[int]]:
-    found = reads.there(client)
-    return (
-        {name: sorted(parts) for name, parts in client.topic_partitions(found).items()}
-        if found
-        else {}
-    )
+def _partitions(
+    client: KafkaClient, reads: TopicsRead, known: Collection[str] = ()
+) -> dict[str, list[int]]:
+    """Return the partitions of the topics that are read.
+
+    :param known: topics that the ledger has offsets of. A pattern that does not find one of
+        them finds it from its first record, should it see it later.
+    :raises AccessDenied: one of them may not be described, and brokers leave it out of a list of
+        all without a word.
+    """
+    listed = reads.there(client)
+    found = dict(client.topic_partitions(listed)) if listed else {}
+    for name in set(reads.among(known)) - set(listed):
+        with suppress(TopicMissing):
+            found |= client.topic_partitions([name])
+    return {name: sorted(parts) for name, parts in found.items()}
 
 
 def _group_positions(
     client: KafkaClient, reads: TopicsRead, group: str, otherwise: Otherwise
 ) -> str:
+    # Of topics that may not be described brokers do not tell a group's offsets either
     partitions = _partitions(client, reads)
     positions = committed_positions(client, group, partitions)
     return starting_json(
@@ -257,13 +268,13 @@ def _ledger_positions(
     ledger: Ledger | None,
     may_lose: bool,
 ) -> str:
-    partitions = _partitions(client, reads)
     name = checked_pipeline_id(pipeline)
     newest = (
         LedgerTopic(client, ledger_topic, name).newest()
         if ledger is None
         else newest_in(ledger, name)
     )
+    partitions = _partitions(client, reads, topics_in(newest))
     where = f"ledger {ledger_topic if ledger is None else ledger.where}, key {pipeline}"
     positions = ledger_positions(newest, name, reads.among(topics_in(newest)), str(reads))
     gone = sorted(set(reads.among({partition.topic for partition in positions})) - set(partitions))

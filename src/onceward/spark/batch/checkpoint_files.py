@@ -1,5 +1,5 @@
 """Small files of ours beside Spark's checkpoint, on the file system that has the checkpoint; and
-Spark's own log of commits there.
+Spark's own logs there.
 
 Called by ``engine.calls.journal`` and ``operate``; runs in the driver.
 ``<checkpoint>/onceward/<pipeline_id>/<name>``. Why there: Spark's commit log is written to that
@@ -19,6 +19,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward.errors import CheckpointUnreachable
 
+PLAN_ANEW = "plan_anew"
+"""In an error's ``details``: the number of a batch that Spark has logged and that cannot be
+written, so that only :func:`forget_planned` helps.
+"""
 _MISSING = "java.io.FileNotFoundException"
 _DAMAGED = "org.apache.hadoop.fs.ChecksumException"
 
@@ -149,3 +153,15 @@ def newest_committed_at(checkpoint: str) -> int | None:
         return None
     names = [str(status.getPath().getName()) for status in files.listStatus(folder)]
     return max((int(name) for name in names if name.isdecimal()), default=None)
+
+
+def forget_planned(query: StreamingQuery, number: int) -> None:
+    """Remove batch ``number`` from the log of planned batches of a query that has ended, so that
+    its next start plans it anew. Only if it is the newest one, and the next to be committed:
+    another process may run the query by now.
+    """
+    log = query._jsq.streamingQuery().offsetLog()
+    newest, committed = log.getLatestBatchId(), newest_committed(query)
+    is_newest = not newest.isEmpty() and int(newest.get()) == number
+    if is_newest and number == (0 if committed is None else committed + 1):
+        log.purgeAfter(number - 1)

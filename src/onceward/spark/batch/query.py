@@ -336,6 +336,16 @@ def _run(frame: DataFrame, execution: Any) -> _RunFacts:
     refuse_renames_that_keep_a_file(
         str(session.conf.get(FILE_MANAGER, "")), str(execution.resolvedCheckpointRoot())
     )
+    stateful = _keeps_state(execution.lastExecution().executedPlan())
+    found = _facts(execution, run_id, stateful=stateful)
+    with _lock:
+        _runs[run_id] = found
+        while len(_runs) > _MOST_RUNS:
+            _runs.popitem(last=False)
+    return found
+
+
+def _facts(execution: Any, run_id: str, *, stateful: bool) -> _RunFacts:
     sources = execution.sources()
     streams = tuple(sources.apply(index) for index in range(sources.size()))
     kafka = tuple(
@@ -344,7 +354,7 @@ def _run(frame: DataFrame, execution: Any) -> _RunFacts:
         if stream.getClass().getSimpleName().startswith("Kafka")
     )
     relations = zip(kafka, kafka_options(execution), strict=False)
-    found = _RunFacts(
+    return _RunFacts(
         run_id,
         str(execution.name() or ""),
         streams,
@@ -353,13 +363,20 @@ def _run(frame: DataFrame, execution: Any) -> _RunFacts:
             KafkaSource(index, _servers(options), _may_lose(options))
             for index, options in relations
         ),
-        _keeps_state(execution.lastExecution().executedPlan()),
+        stateful,
     )
-    with _lock:
-        _runs[run_id] = found
-        while len(_runs) > _MOST_RUNS:
-            _runs.popitem(last=False)
-    return found
+
+
+def ended_batch(query: StreamingQuery) -> RunningBatch | None:
+    """Return the newest batch that Spark had logged when ``query`` failed, ``stateful`` left out;
+    None where there is none.
+    """
+    execution = query._jsq.streamingQuery()
+    newest = execution.offsetLog().getLatestBatchId()
+    if newest.isEmpty():
+        return None
+    facts = _facts(execution, str(query.runId), stateful=False)
+    return _describe(facts, execution, BatchId(str(query.id), int(newest.get())))
 
 
 def _keeps_state(plan: Any) -> bool:
