@@ -35,7 +35,9 @@ from support.mysql_client import sql_at
 
 WEAK = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 LEDGER = {**WEAK, "cleanup.policy": "compact,delete", "max.message.bytes": "100000"} | {
-    "segment.bytes": str(1 << 30)
+    "segment.bytes": str(1 << 30),
+    "message.timestamp.before.max.ms": "60000",
+    "message.timestamp.after.max.ms": "60000",
 }
 OUTPUT = {**WEAK, "max.message.bytes": "500000", "message.timestamp.before.max.ms": "86400000"}
 SOURCE = {"unclean.leader.election.enable": "true", "retention.ms": "3600000"}
@@ -43,6 +45,8 @@ OF_TOPICS = {
     "ledger-compaction",
     "ledger-message-size",
     "ledger-segments",
+    "ledger-timestamps-after",
+    "ledger-timestamps-before",
     "ledger-unclean-election",
     "output-message-size",
     "output-timestamps",

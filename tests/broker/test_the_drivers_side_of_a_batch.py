@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
+from onceward import surroundings
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import CommitInDoubt, Fenced
+from onceward.errors import CommitInDoubt, Fenced, SendFailed
 from onceward.ids import AttemptId, ProducerIdentity
 from onceward.kafka.ledger.topic import LedgerTopic
 from onceward.kafka.source.source import _ledger_positions
@@ -95,6 +97,29 @@ def test_a_record_whose_transaction_is_not_decided_is_waited_for_when_a_run_begi
     assert heir.open(driver.running(0)) == record
     decide.join()
     client.close()
+
+
+def test_a_ledger_that_takes_no_old_timestamps_takes_what_was_decided_long_ago(
+    driver: Driver, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the progress of a delivery that takes long: each of its records is of one decision."""
+    driver.ledger_topic = new_topic(
+        driver.bootstrap,
+        prefix="ledger",
+        cleanup_policy="compact",
+        message_timestamp_before_max_ms=600_000,
+    )
+    target = driver.new()
+    target.open(driver.running(0))
+    record = driver.commit(target, 0)
+    assert record.committed_at_ms == 1_700_000_000_000
+    assert target.run.chain.progress(record).committed_at_ms == record.committed_at_ms
+    assert driver.committed_sequences() == [0, 0]
+    now_ns = surroundings.wall_clock_ns()
+    monkeypatch.setattr(surroundings, "wall_clock_ns", lambda: now_ns - 3_600 * 10**9)
+    with pytest.raises(SendFailed, match="which has the time of this machine's clock") as slow:
+        target.run.chain.progress(record)
+    assert driver.ledger_topic in slow.value.next_step
 
 
 def test_end_txn_waits_until_the_ledger_record_is_acknowledged(

@@ -20,6 +20,8 @@ FACTS: Mapping[str, tuple[str, str]] = {
     "ledger-compaction": ("compact,delete", "compact"),
     "ledger-message-size": ("1048575", "1048588"),
     "ledger-segments": ("1073741824", "52428800"),
+    "ledger-timestamps-before": ("599999", "600000"),
+    "ledger-timestamps-after": ("599999", "600000"),
     "output-message-size": ("1999999", "2000000"),
     "output-timestamps": ("86400000", "9223372036854775807"),
     "source-retention": ("3600000", "604800000"),

@@ -196,6 +196,14 @@ KINDS: tuple[Misconfiguration, ...] = (
         "ledger-segments", "ledger topic", "segment.bytes", "above 128 MiB",
         "the newest segment is never compacted, and each start reads all of it",
         _TOPIC + "segment.bytes=52428800", _above(128 << 20)),
+    *(
+        Misconfiguration(
+            f"ledger-timestamps-{side}", "ledger topic", f"message.timestamp.{side}.max.ms",
+            "below 10 minutes",
+            f"a driver whose clock is {where} by more than that can write no batch",
+            _TOPIC + f"message.timestamp.{side}.max.ms=3600000", _below(600_000))
+        for side, where in (("before", "behind"), ("after", "ahead"))
+    ),
     *_topic_kinds("output", "output topic", minimum="committed records"),
     Misconfiguration(
         "output-message-size", "output topic", "max.message.bytes",

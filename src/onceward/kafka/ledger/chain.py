@@ -23,10 +23,12 @@ from onceward.errors import (
     OncewardError,
     RecordTooLarge,
     ResourceError,
+    SendFailed,
 )
-from onceward.ids import AttemptId, PipelineId, topic_name
+from onceward.ids import AttemptId, PipelineId, TopicPartition, topic_name
 from onceward.kafka.ledger.reader import LedgerTopicReader
 from onceward.kafka.ledger.topic import DEFAULT_TOPIC, LedgerTopic
+from onceward.kafka.records.batch import Fragment
 from onceward.kafka.wire.appends.producer import Append, PartitionProducer
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.security import TokenProvider
@@ -40,6 +42,8 @@ from onceward.kafka.wire.transactions.states import State
 from onceward.kafka.wire.transactions.transaction import Transaction
 
 log = logging.getLogger(__name__)
+
+_INVALID_TIMESTAMP = 32
 
 
 class KafkaChain(Chain):
@@ -208,11 +212,15 @@ class KafkaChain(Chain):
         # a record that is written again keeps what it says of the transaction that decided
         if behind is None:
             record = replace(record, open_ms=int(self.transaction.open_for_ms))
+        offset = self._append(partition, self._topic.record_to_append(record))
+        if not self._confirmed:
+            self._confirm(offset, record.sequence - 1 if behind is None else behind)
+
+    def _append(self, partition: TopicPartition, fragment: Fragment) -> int:
+        """Append a record of ours, and return its offset. It is no input: what the ledger topic
+        refuses it for can be put right."""
         try:
-            (appended,) = self.producer().send(
-                [Append(partition, self._topic.record_to_append(record), 0)]
-            )
-        # a record of ours is no input: the topic's setting can be put right
+            (appended,) = self.producer().send([Append(partition, fragment, 0)])
         except RecordTooLarge as refusal:
             raise ResourceError(
                 f"the ledger's record does not fit: {refusal.message}",
@@ -220,11 +228,20 @@ class KafkaChain(Chain):
                 "default",
                 details=refusal.details,
             ) from refusal
+        except SendFailed as refusal:
+            if refusal.details.get("code") != _INVALID_TIMESTAMP:
+                raise
+            raise SendFailed(
+                f"the ledger's record, which has the time of this machine's clock, was refused: "
+                f"{refusal.message}",
+                next_step="set the clocks of driver and brokers right, or raise "
+                f"message.timestamp.before.max.ms and after.max.ms of topic {partition.topic}",
+                details=refusal.details,
+            ) from refusal
         # a takeover, or the transaction timeout: only the coordinator knows
         except Fenced as refusal:
             raise self.transaction.explain(refusal) from refusal
-        if not self._confirmed:
-            self._confirm(appended.base_offset, record.sequence - 1 if behind is None else behind)
+        return appended.base_offset
 
     def confirm(self) -> None:
         """Confirm, before a batch or a start is refused for what was read last, that it is the
@@ -246,12 +263,8 @@ class KafkaChain(Chain):
         partition = self._topic.partition()
         try:
             self.transaction.add_partitions([partition])
-            (appended,) = self.producer().send(
-                [Append(partition, self._topic.trial_to_append(self.transaction.identity), 0)]
-            )
-            self._confirm(appended.base_offset, self._committed)
-        except Fenced as refusal:
-            raise self.transaction.explain(refusal) from refusal
+            trial = self._topic.trial_to_append(self.transaction.identity)
+            self._confirm(self._append(partition, trial), self._committed)
         finally:
             if own and self.transaction.state is State.OPEN:
                 self.transaction.abort()

@@ -299,26 +299,25 @@ class LedgerTopic:
         """Return a record that is appended to be aborted: what lies before it is known to whoever
         has it. It names who wrote it, as every record does, or it would pass for a stranger's.
         """
-        value = json.dumps({"attempt": list(identity), "trial": True}).encode()
-        columns = RecordColumns.of(_one(value), key=_one(self.pipeline.encode()))
-        (fragment,) = encode_fragments(
-            columns,
-            codec=Codec.NONE,
-            batch_bytes=_LARGEST_RECORD_BYTES,
-            now_ms=surroundings.wall_clock_ns() // 1_000_000,
-        )
-        return fragment
+        return self._fragment(json.dumps({"attempt": list(identity), "trial": True}).encode())
 
     def record_to_append(self, record: LedgerRecord) -> Fragment:
         """Return ``record`` as one fragment for :meth:`partition`; compressed when it is large
         (thousands of partitions).
         """
         self.partition()
-        value = encode(record, **{_PARTITIONS: self._partitions})
+        return self._fragment(encode(record, **{_PARTITIONS: self._partitions}))
+
+    def _fragment(self, value: bytes) -> Fragment:
+        """Encode a record. Its time is that of writing: brokers refuse one that is older than
+        ``message.timestamp.before.max.ms``, and a batch may be delivered long after its decision.
+        """
         columns = RecordColumns.of(_one(value), key=_one(self.pipeline.encode()))
-        codec = Codec.GZIP if len(value) > _COMPRESS_ABOVE_BYTES else Codec.NONE
         (fragment,) = encode_fragments(
-            columns, codec=codec, batch_bytes=_LARGEST_RECORD_BYTES, now_ms=record.committed_at_ms
+            columns,
+            codec=Codec.GZIP if len(value) > _COMPRESS_ABOVE_BYTES else Codec.NONE,
+            batch_bytes=_LARGEST_RECORD_BYTES,
+            now_ms=surroundings.wall_clock_ns() // 1_000_000,
         )
         return fragment
 
