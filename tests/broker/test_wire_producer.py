@@ -18,7 +18,6 @@ import pytest
 
 from onceward.errors import (
     EpochPoisoned,
-    PartitionMissing,
     RecordTooLarge,
     Recovery,
     ResourceError,
@@ -248,7 +247,7 @@ def test_a_record_larger_than_the_topic_takes_names_topic_size_and_limit(
 def test_a_missing_topic_and_a_missing_partition_are_named(writer: Writer, topic: str) -> None:
     with pytest.raises(TopicMissing, match="no-such-topic"):
         writer.producer().send(one_by_one(TopicPartition("no-such-topic", 0), [b"x"]))
-    with pytest.raises(PartitionMissing, match=f"{topic} has no partition 99"):
+    with pytest.raises(SendFailed, match=f"{topic} has no partition 99"):
         writer.producer().send(one_by_one(TopicPartition(topic, 99), [b"x"]))
 
 

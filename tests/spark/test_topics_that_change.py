@@ -25,6 +25,10 @@ from onceward.errors import (
 )
 from onceward_testing.topic_reader import end_offsets
 
+BOTH_WAYS = pytest.mark.parametrize(
+    "driver_records", [0, 10_000], ids=["by-tasks", "by-the-driver"]
+)
+
 
 @pytest.mark.fault("source-partitions-added", "sink-partitions-added")
 def test_partitions_are_added_to_source_and_output_while_the_pipeline_runs(any_pipeline: Pipeline):
@@ -145,6 +149,27 @@ def test_an_output_topic_that_is_replaced_between_two_batches_is_named(
     assert pipeline.output in told[0]
 
 
+@BOTH_WAYS
+@pytest.mark.fault("sink-topic-deleted")
+def test_an_output_topic_that_has_fewer_partitions_in_the_middle_of_a_batch(
+    pipeline: Pipeline, at_step: Any, driver_records: int
+):
+    """The batch had put its records to partitions that are gone."""
+    pipeline.feed(40)
+    pipeline.run(driver_records=driver_records)
+
+    def replace(_: object) -> None:
+        delete(pipeline, pipeline.output)
+        create(pipeline, pipeline.output, 1)
+
+    replaced = at_step(events.SEND, "started", replace)
+    pipeline.feed(60)
+    pipeline.run(frame=pipeline.frame(max_offsets_per_trigger=60), driver_records=driver_records)
+    assert replaced.fired.is_set()
+    assert Counter(source_records(pipeline.visible())) == Counter(pipeline.fed[40:])
+    assert len(pipeline.ledger()) == 2
+
+
 @pytest.mark.fault("offsets-expired")
 @pytest.mark.parametrize("where", ["between two batches", "in a batch that is planned"])
 def test_source_records_that_expire_before_they_are_read_stop_the_pipeline(
@@ -243,11 +268,6 @@ def test_a_source_topic_that_is_missing(pipeline: Pipeline):
     assert type(error) is TopicMissing
     assert "no-such-topic" in error.message
     assert pipeline.bootstrap in error.message
-
-
-BOTH_WAYS = pytest.mark.parametrize(
-    "driver_records", [0, 10_000], ids=["by-tasks", "by-the-driver"]
-)
 
 
 def limited(pipeline: Pipeline, at_step: Any, limit: int) -> None:

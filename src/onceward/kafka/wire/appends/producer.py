@@ -18,7 +18,6 @@ from onceward.errors import (
     BrokerUnreachable,
     Fenced,
     OncewardError,
-    PartitionMissing,
     RecordTooLarge,
     SendFailed,
 )
@@ -158,11 +157,11 @@ class PartitionProducer:
 
         :param should_stop: called at least every 50 ms; what it raises ends the send.
         :raises SendFailed: not everything within ``delivery.timeout.ms``, or the broker has lost
-            the sequence; what was appended stays invisible until the batch is aborted and run
-            again.
+            the sequence, or the topic the partition; what was appended stays invisible until the
+            batch is aborted and run again.
         :raises Fenced: the epoch is not the current one: a newer owner, or the transaction timed
             out. The driver tells which (:meth:`Transaction.explain`).
-        :raises RecordTooLarge, AccessDenied, TopicMissing, PartitionMissing: naming the topic.
+        :raises RecordTooLarge, AccessDenied, TopicMissing: naming the topic.
         """
         with patience.asking(*(() if should_stop is None else (should_stop,))):
             send = _Send(self._client, self._settings, self._writer, appends)
@@ -344,9 +343,13 @@ class _Send:
             # after the other.
             lane.unheard_of = lane.unheard_of or Deadline(_UNHEARD_OF_MS)
             if lane.unheard_of.passed:
-                raise PartitionMissing(
-                    f"topic {lane.partition.topic} has no partition {lane.partition.partition}",
-                    next_step="correct the `partition` column, or add partitions to the topic",
+                # Of rows that name a partition it was there when they were looked at
+                raise SendFailed(
+                    f"topic {lane.partition.topic} has no partition {lane.partition.partition} "
+                    "any more, and records of this batch are for it: the topic was created again "
+                    "with fewer partitions",
+                    next_step="nothing: the batch runs again with the partitions that the topic "
+                    "has by then",
                 )
         else:
             lane.unheard_of = None
