@@ -361,7 +361,7 @@ class UnsupportedBroker(ResourceError):
 
 class LimitLowered(ResourceError):
     """A topic does not take a record that it would have taken before: its ``max.message.bytes``
-    was lowered.
+    was lowered, or another setting is to blame (``compression.type``, ``segment.bytes``).
     """
 
 

@@ -9,8 +9,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
-from streaming_pipeline import Pipeline, copy, source_position, source_records
+from streaming_pipeline import Pipeline, Transform, copy, source_position, source_records
 from topic_operations import add_partitions, create, delete, expire, produce, set_config, until
 
 import onceward as ow
@@ -270,6 +271,11 @@ def test_a_source_topic_that_is_missing(pipeline: Pipeline):
     assert pipeline.bootstrap in error.message
 
 
+def by_a_column(pipeline: Pipeline) -> Transform:
+    """As :func:`copy`, with the topic in the rows."""
+    return lambda rows: copy(rows).withColumn("topic", f.lit(pipeline.output))
+
+
 def limited(pipeline: Pipeline, at_step: Any, limit: int) -> None:
     """Once the first batch is committed, and the run has written to the topic, it takes ``limit``
     and no more.
@@ -304,21 +310,26 @@ def test_a_limit_that_was_lowered_is_asked_for_again_without_a_transaction(pipel
     assert set(source_records(pipeline.visible())) == set(pipeline.fed)
 
 
+@pytest.mark.parametrize("by_column", [False, True], ids=["topic=", "column topic"])
 @BOTH_WAYS
 def test_a_limit_below_the_size_of_a_record_stops_the_query_until_it_is_raised(
-    pipeline: Pipeline, at_step: Any, driver_records: int
+    pipeline: Pipeline, at_step: Any, driver_records: int, by_column: bool
 ):
     """The same record in a topic that never took it is refused for good."""
     pipeline.feed([(b"k%d" % n, b"x" * 1000) for n in range(160)])
     limited(pipeline, at_step, 500)
     met: list[OncewardError] = []
+    transform, named = (by_a_column(pipeline), {"topic": None}) if by_column else (copy, {})
 
     def start() -> StreamingQuery:
         if met:  # as the error says
             limit = met[-1].next_step.split("back to ")[1].split(",")[0]
             set_config(pipeline, pipeline.output, "max.message.bytes", limit)
         query = pipeline.start(
-            frame=pipeline.frame(max_offsets_per_trigger=80), driver_records=driver_records
+            transform,
+            frame=pipeline.frame(max_offsets_per_trigger=80),
+            driver_records=driver_records,
+            **named,
         )
         pipeline.ended(query)
         met.extend(filter(None, [ow.error_of(query)]))
@@ -327,6 +338,31 @@ def test_a_limit_below_the_size_of_a_record_stops_the_query_until_it_is_raised(
     ow.supervise(start, ow.restart.FixedDelay(delay_s=0))
     assert [type(error) for error in met] == [LimitLowered]
     pipeline.assert_exactly_once(ledger_records=2)
+
+
+def test_a_column_names_topics_whose_limit_was_lowered_without_a_transaction(pipeline: Pipeline):
+    sink, transform = (
+        pipeline.sink(delivery="at_least_once", topic=None),
+        by_a_column(pipeline),
+    )
+    pipeline.feed(4)
+    pipeline.run(transform, sink=sink)
+    set_config(pipeline, pipeline.output, "max.message.bytes", 500)
+    pipeline.feed([(b"large", b"x" * 1000)])
+    assert type(pipeline.refused(transform, sink=sink)) is LimitLowered
+
+
+def test_brokers_that_compress_anew_are_told_from_a_limit(pipeline: Pipeline):
+    """What is sent is smaller than the limit, and what would be in the log is not."""
+    set_config(pipeline, pipeline.output, "max.message.bytes", 5_000)
+    set_config(pipeline, pipeline.output, "compression.type", "uncompressed")
+    pipeline.feed([(b"large", b"x" * 10_000)])
+    error = pipeline.refused(options={"compression.type": "gzip"})
+    assert type(error) is LimitLowered
+    assert "set compression.type of topic" in error.next_step
+    set_config(pipeline, pipeline.output, "compression.type", "producer")
+    pipeline.run(options={"compression.type": "gzip"})
+    pipeline.assert_exactly_once()
 
 
 def test_records_go_to_the_dead_letters_from_when_a_limit_is_lowered(

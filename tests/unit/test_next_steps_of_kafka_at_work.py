@@ -19,7 +19,7 @@ import pytest
 
 import onceward as ow
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import RecordTooLarge, SendFailed, TopicMissing
+from onceward.errors import LimitLowered, RecordTooLarge, SendFailed, TopicMissing
 from onceward.ids import (
     AttemptId,
     BatchId,
@@ -250,11 +250,46 @@ def test_limits_of_a_topic() -> None:
         there.configs[setting] = before
         assert topic == "out"
         assert limits.producer_settings(there, topic).batch_bytes >= 5000
-        with pytest.raises(RecordTooLarge):  # not one that was lowered
+        with pytest.raises(SendFailed, match="has room for it by now"):
             refused(limits, there, 1)
 
     try:
         follow(lambda: refused(limits, there, 1), r"set (\S+) of topic (\w+) back to (\d+)", back)
+    finally:
+        _largest.clear()
+
+
+def test_topics_of_a_column_are_asked_once_they_are_written_to() -> None:
+    limits, there = TopicLimits(sink().settings), cluster(out=1)
+    there.configs["max.message.bytes"] = "9000"
+    try:
+        limits.learn(there, ["out"])
+        there.configs["max.message.bytes"] = "2000"
+        limits.learn(there, ["out"])
+        with pytest.raises(LimitLowered, match="it was 9000 before"):
+            refused(limits, there, 1)
+    finally:
+        _largest.clear()
+
+
+OTHER_SETTINGS = [
+    ({"compression.type": "uncompressed"}, r"set (compression.type) of topic out back to (\w+),"),
+    ({"segment.bytes": "3000"}, r"raise (segment.bytes) of topic out above (\d+);"),
+]
+
+
+@pytest.mark.parametrize(("configs", "says"), OTHER_SETTINGS, ids=["compression", "segment"])
+def test_another_setting_may_be_to_blame(configs: dict[str, str], says: str) -> None:
+    limits, there = TopicLimits(sink().settings), cluster(out=1)
+    there.configs |= {"max.message.bytes": "9000", **configs}
+
+    def done(setting: str, value: str) -> None:
+        there.configs[setting] = value
+        with pytest.raises(SendFailed, match="has room for it by now"):
+            refused(limits, there, 1)
+
+    try:
+        follow(lambda: refused(limits, there, 1), says, done)
     finally:
         _largest.clear()
 

@@ -132,6 +132,7 @@ class KafkaAttempt(Attempt):
         # now, when no transaction is open that could grow too old
         self._run.retention.check(self._oldest_ms)
         self._run.replaced.check(self._written)
+        self._run.learn_limits(sorted({at.topic for at in self._written}))
 
     def abort(self) -> None:
         # First: no task may get another lease

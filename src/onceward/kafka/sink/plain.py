@@ -146,7 +146,10 @@ class PlainBatches:
                 values["records"] = sum(result.rows for result in written)
             except RecordTooLarge as refusal:
                 raise self._refused(refusal) from refusal
-        self._retention.check(oldest_timestamps(*(result.committable for result in written)))
+        seen = [result.committable for result in written]
+        self._retention.check(oldest_timestamps(*(oldest_ms for _, oldest_ms in seen)))
+        with closing(KafkaClient(self._settings.client)) as client:
+            self._limits.learn(client, sorted({topic for topics, _ in seen for topic in topics}))
         return int(values["records"])
 
     def _refused(self, error: RecordTooLarge) -> OncewardError:
@@ -208,7 +211,8 @@ def given_back(client: KafkaClient, identity: _Identity) -> None:
 
 
 class _PlainWriter(TaskWriter):
-    """Sends as it goes. Prepares nothing but the oldest timestamp of each topic, ms since 1970."""
+    """Sends as it goes. Prepares nothing but its topics, and the oldest timestamp of each, ms
+    since 1970."""
 
     def __init__(self, settings: KafkaSinkSettings, task: TaskAttempt) -> None:
         self._client = KafkaClient.shared(settings.client)
@@ -223,11 +227,11 @@ class _PlainWriter(TaskWriter):
             if self._rows.held_bytes >= self._settings.held_bytes:
                 self._send_all()
 
-    def pre_commit(self) -> dict[str, int]:
+    def pre_commit(self) -> tuple[list[str], dict[str, int]]:
         self._send_all()
         if self._identity is not None:
             given_back(self._client, self._identity)
-        return self._rows.oldest_ms
+        return sorted(self._rows.topics), self._rows.oldest_ms
 
     def _send_all(self) -> None:
         fragments = self._rows.encode()

@@ -74,6 +74,8 @@ class HeldRows:
         self._held: dict[TopicPartition, list[RecordColumns]] = {}
         self.held_bytes = 0
         """Bytes held back, about."""
+        self.topics: set[str] = set()
+        """That rows went to."""
         self.oldest_ms: dict[str, int] = {}
         """By topic, the oldest of the timestamps that rows brought with them."""
 
@@ -96,6 +98,7 @@ class HeldRows:
             return
         for batch in pa.Table.from_batches(fresh).combine_chunks().to_batches():
             for topic, rows in self._by_topic(batch):
+                self.topics.add(topic)
                 self._look_at_timestamps(topic, rows)
                 columns = _columns(rows)
                 for partition, part in group_by_partition(

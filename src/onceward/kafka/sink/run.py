@@ -95,6 +95,10 @@ class KafkaRun:
         """Return settings whose record batches the topic takes, as far as is known."""
         return self._limits.producer_settings(self.client, topic)
 
+    def learn_limits(self, topics: Iterable[str]) -> None:
+        """Learn what these topics take, which were written to, as far as is not known yet."""
+        self._limits.learn(self.client, topics)
+
     def explain(self, error: OncewardError) -> OncewardError:
         """Return the error that a task's error comes to. What was learned of a topic that refuses
         a record is forgotten.

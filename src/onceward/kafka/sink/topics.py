@@ -11,7 +11,7 @@ while a query runs. The transaction timeout is not here: the coordinator checks 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from onceward import surroundings
@@ -86,6 +86,7 @@ class TopicLimits:
         self._fitting: dict[str | None, ProducerSettings] = {}
         # By topic, what record batches may have since one was refused
         self._refused: dict[str, int] = {}
+        self._asked: set[str] = set()
 
     def producer_settings(self, client: KafkaClient, topic: str | None) -> ProducerSettings:
         """Return settings with record batches no larger than ``topic`` takes; it is asked once,
@@ -95,7 +96,7 @@ class TopicLimits:
         ``batch.size`` stays as it is until a topic refuses a batch.
         """
         if topic not in self._fitting:
-            limits = [self._limit(client, topic)] if topic is not None else []
+            limits = [] if topic is None else [self._limit(topic, self._config(client, topic))]
             refused = self._refused.values() if topic is None else [self._refused.get(topic)]
             smallest = min(
                 (limit for limit in (*limits, *refused) if limit is not None), default=None
@@ -110,22 +111,36 @@ class TopicLimits:
         log.debug("batch.size lowered to %d, which topic %s takes", limit, topic or "of a row")
         return replace(producer, batch_bytes=limit)
 
+    def learn(self, client: KafkaClient, topics: Iterable[str]) -> None:
+        """Ask topics of a ``topic`` column that were written to what they take, in case they take
+        less later; each once. Never raises an error of ours."""
+        new = [t for t in topics if t not in self._asked and self._key(t) not in _largest]
+        for topic in new[:_MOST_QUESTIONS]:
+            self._asked.add(topic)
+            try:
+                self._limit(topic, self._config(client, topic, timeout_ms=_PATIENCE_MS))
+            except OncewardError as error:
+                # Brokers that are in trouble are not asked for the others, too
+                log.debug("what topic %s takes is not known: %s", topic, error)
+                return
+
     def refused(self, client: KafkaClient, error: RecordTooLarge) -> OncewardError:
         """Ask the topic again after a refusal by a broker, and return the error that the refusal
         comes to.
 
-        :returns: :class:`SendFailed` where smaller record batches will do, :class:`LimitLowered`
-            where the topic would have taken the record before; else ``error``.
+        :returns: :class:`SendFailed` where smaller record batches will do, or the limit was raised
+            meanwhile; :class:`LimitLowered` where the topic would have taken the record before, or
+            another of its settings is to blame; else ``error``.
         """
         topic, size, records = (
             str(error.details["topic"]),
             int(error.details["bytes"]),
             int(error.details["records"]),
         )
-        limit = self._limit(client, topic)
+        config = self._config(client, topic)
+        limit = self._limit(topic, config)
         self._fitting.clear()
-        # A limit that is no smaller than the batch was not the reason (segment.bytes is), or was
-        # raised meanwhile.
+        # A limit that is no smaller than the batch was not the reason, or was raised meanwhile
         shrunk = max(_LEAST_BYTES, size // _SHRINK_FACTOR)
         fits = limit if limit is not None and limit < size else shrunk
         if records > 1 and fits < size:
@@ -144,15 +159,47 @@ class TopicLimits:
                 "query goes on",
                 details={**error.details, "before": before, "now": limit},
             )
-        return error
+        fits = limit is not None and size <= limit
+        return self._refused_for_another_setting(error, topic, config) if fits else error
 
-    def _limit(self, client: KafkaClient, topic: str) -> int | None:
-        """Ask for ``max.message.bytes``; None when it may not be seen."""
+    def _refused_for_another_setting(
+        self, error: RecordTooLarge, topic: str, config: Mapping[str, str | None]
+    ) -> OncewardError:
+        """Return the error for a record that ``max.message.bytes`` has room for."""
+        size, compression = int(error.details["bytes"]), config.get("compression.type")
+        if int(config.get("segment.bytes") or size) < size:
+            next_step = f"raise segment.bytes of topic {topic} above {size}"
+        elif compression not in (None, "producer", self._settings.producer.compression):
+            next_step = (
+                f"set compression.type of topic {topic} back to producer, or raise its "
+                f"max.message.bytes: with {compression} brokers compress anew what they are sent, "
+                "and it becomes larger"
+            )
+        else:
+            return SendFailed(
+                error.message,
+                next_step="nothing: the topic has room for it by now, and the batch runs again",
+                details=error.details,
+            )
+        return LimitLowered(
+            f"{error.message}; max.message.bytes has room for it, and another setting has not",
+            next_step=f"{next_step}; then the query goes on",
+            details=error.details,
+        )
+
+    def _config(
+        self, client: KafkaClient, topic: str, timeout_ms: int | None = None
+    ) -> Mapping[str, str | None]:
+        """Ask for the topic's settings; empty when they may not be seen."""
         try:
-            value = client.topic_config(topic).get("max.message.bytes")
+            return client.topic_config(topic, timeout_ms=timeout_ms)
         except AccessDenied as denied:
             log.debug("max.message.bytes of %s is not known: %s", topic, denied)
-            return None
+            return {}
+
+    def _limit(self, topic: str, config: Mapping[str, str | None]) -> int | None:
+        """Return ``max.message.bytes``, and remember the largest; None: not known."""
+        value = config.get("max.message.bytes")
         if value is None:
             return None
         key = self._key(topic)
