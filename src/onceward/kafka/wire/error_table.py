@@ -222,7 +222,7 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
             "GROUP_ID_NOT_FOUND: the group with the pipeline's id is none of consumers, but a "
             "share group, say (KIP-932)",
             BatchFailed,
-            "delete that group (kafka-groups --list names its type), or choose another pipeline_id",
+            "delete that group (kafka-groups --list names its type), or take another pipeline_id",
         ),
         113: Rule(_V.ABORT, "the group uses the consumer protocol of KIP-848", BatchFailed),
     },
