@@ -5,10 +5,12 @@ out.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from streaming_pipeline import Pipeline, Transform, copy, source_position, source_records
@@ -262,6 +264,27 @@ def test_a_batch_that_ends_behind_a_log_that_was_cut_off_is_planned_anew(
         file.unlink()
     pipeline.run()
     pipeline.assert_exactly_once()
+
+
+@pytest.mark.parametrize("by_pattern", [False, True], ids=["by name", "by pattern"])
+def test_a_topic_that_the_query_no_longer_reads_is_not_missed(
+    pipeline: Pipeline, by_pattern: bool
+):
+    """It is there, and the batch leaves it out: as the user has said."""
+    other = pipeline.topic(1, prefix="dropped")
+
+    def reads(*topics: str) -> DataFrame:
+        options: dict[str, Any] = {"spark_options": {"failOnDataLoss": False}}
+        if by_pattern:
+            return pipeline.frame(topic_pattern="|".join(map(re.escape, topics)), **options)
+        return pipeline.frame(topic=list(topics), **options)
+
+    pipeline.feed(20)
+    produce(pipeline, other, [(b"k", b"of the other")], 0)
+    pipeline.run(frame=reads(pipeline.source, other))
+    pipeline.feed(20)
+    pipeline.run(frame=reads(pipeline.source))
+    assert len(pipeline.visible()) == 41
 
 
 def test_a_source_topic_that_is_missing(pipeline: Pipeline):

@@ -242,7 +242,9 @@ class KafkaSourceIdentity:
             starts, ends = _spans(running.sources[source.index])
             known = self._known.get(source.index, {})
             for topic, partitions in starts.items():
-                if partitions.keys() <= ends.get(topic, {}).keys():
+                there = partitions.keys() <= ends.get(topic, {}).keys()
+                # A pattern that was changed no longer means it
+                if there or not source.finds(topic):
                     continue
                 found = self._found(source, topic, running)
                 if found is not None and found == known.get(topic, found):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from typing import Any
@@ -47,12 +47,14 @@ _STATEFUL, _SHOWN_FIELDS = "state info [", 1
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
     """One Kafka source of a query: which of ``RunningBatch.sources`` it is, where it reads, and
-    whether it passes over records that are gone (``failOnDataLoss=false``).
+    whether it passes over records that are gone (``failOnDataLoss=false``). ``finds`` says whether
+    its pattern fits a topic: only of a pattern brokers may leave out a topic without a word.
     """
 
     index: int
     bootstrap_servers: frozenset[str]
     may_lose: bool = False
+    finds: Callable[[str], bool] = field(default=lambda topic: True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +362,7 @@ def _facts(execution: Any, run_id: str, *, stateful: bool) -> _RunFacts:
         streams,
         kafka,
         tuple(
-            KafkaSource(index, _servers(options), _may_lose(options))
+            KafkaSource(index, _servers(options), _may_lose(options), _pattern(options))
             for index, options in relations
         ),
         stateful,
@@ -468,6 +470,16 @@ def _servers(options: Any) -> frozenset[str]:
 
 def _may_lose(options: Any) -> bool:
     return str(options.get("failOnDataLoss") or "").strip().lower() == "false"
+
+
+def _pattern(options: Any) -> Callable[[str], bool]:
+    text = options.get("subscribePattern")
+    if not text:
+        return lambda topic: False
+    jvm: Any = SparkSession.active()._jvm
+    pattern = jvm.java.util.regex.Pattern.compile(text)
+    # As Spark does (SubscribePatternStrategy)
+    return lambda topic: bool(pattern.matcher(topic).find())
 
 
 def _input_records(sources: list[SourceRange]) -> int | None:
