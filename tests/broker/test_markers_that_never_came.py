@@ -25,6 +25,8 @@ from onceward_testing import LocalKafka
 from support.ledger_driver import Driver
 from support.wire_fixtures import appends_to, fragments, settings
 
+pytestmark = pytest.mark.lengthy("ci")
+
 AWAY = 3
 
 

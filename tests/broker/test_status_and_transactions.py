@@ -347,6 +347,7 @@ def test_one_that_a_moving_coordinator_may_still_commit_is_not_called_hanging(
     assert "ask again in 15 min" in done.stderr
 
 
+@pytest.mark.lengthy("ci")
 def test_a_committed_one_whose_marker_never_came_is_committed_and_not_aborted() -> None:
     """Coordinators of 4.3 pass over a partition that has no leader (KAFKA-20734)."""
     with LocalKafka(nodes=3) as kafka:

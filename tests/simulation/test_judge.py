@@ -312,14 +312,14 @@ class TestWhatIsInTheTopics:
         there.
         """
         newest = data(log_of(world, "onceward-ledger"))[-1]
-        world.cluster.create_topic("out-2", 1)
+        world.cluster.create_topic("out-2", world.setting.output_partitions)
         log = world.cluster.partitions["out-2", 0].log
         log.append(
             b"h", marshal.dumps((0, 0, [])), 1, newest.producer, newest.epoch, 0, True, 0, 0
         )
         log.end_transaction(newest.producer, newest.epoch, False, 0, 0, 0)
         log.raise_high(log.end)
-        world.setting.options.update(topics=3, output_partitions=1)
+        world.setting.options.update(topics=3)
         assert "I5" in found(world)
 
 
