@@ -235,7 +235,7 @@ class Broken(Numbers):
         (lambda position, limit: ([(1,)], {1, 2}), "not JSON"),
         (lambda position, limit: ([(1,)], float("nan")), "not JSON"),
         (lambda position, limit: ([(1,)], "x" * 200_000), "position of 200002 characters"),
-        (lambda position, limit: ([(1,)], (position + 1) % 2), "went back from 1 to 0"),
+        (lambda position, limit: ([(1,)], (position + 1) % 2), "had been in the same batch"),
         (
             lambda position, limit: ([(1,)], "b" if position == "a" else "a"),
             "had been in the same batch",
@@ -450,8 +450,17 @@ def test_a_position_that_may_be_later_is_taken(one: Any, other: Any):
 @pytest.mark.parametrize(("one", "other"), SMALLER)
 def test_a_position_that_goes_back_is_refused(one: Any, other: Any):
     """Its rows would come twice, without a word."""
-    reading = PartsReader(LaggingParts(one, [other]), SCHEMA, None, 0, 7, Carrier())
+    reading = PartsReader(LaggingParts(None, [one, other]), SCHEMA, None, 0, 7, Carrier())
+    assert reading.latestOffset()["position"] == one
     with pytest.raises(Carried, match=r"advance\(\) went back from .* come twice"):
+        reading.latestOffset()
+
+
+def test_a_source_that_counts_down_is_taken():
+    """It reads from the newest row on."""
+    reading = PartsReader(LaggingParts(9, [6, 3, 6]), SCHEMA, None, 0, 7, Carrier())
+    assert [reading.latestOffset()["position"] for _ in range(2)] == [6, 3]
+    with pytest.raises(Carried, match="went back from 3 to 6"):
         reading.latestOffset()
 
 

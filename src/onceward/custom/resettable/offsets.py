@@ -116,13 +116,16 @@ def same(one: Any, other: Any) -> bool:
 
 def goes_back(at: Offset, after: Any) -> bool:
     """Return whether ``after`` lies before ``at``, as far as positions of the user's can tell: it
-    is where the range before began, or numbers in it are smaller, none is larger, and all else is
-    the same. Texts have no order: cursors are opaque, and digits are of any length.
+    is where the range before began; or that range went up, and now numbers are smaller, none is
+    larger, and all else is the same. Texts have no order: cursors are opaque, and digits are of
+    any length. A source that reads from the newest row on counts down from the beginning.
     """
-    if not at.first and same(after, at.begins):
-        return True
+    if at.first:
+        return False
+    went_up = any(change > 0 for change in _changes(at.begins, at.position))
     changes = list(_changes(at.position, after))
-    return bool(changes) and all(change < 0 for change in changes)
+    is_down = bool(changes) and all(change < 0 for change in changes)
+    return same(after, at.begins) or (went_up and is_down)
 
 
 def _changes(before: Any, after: Any) -> Iterator[float]:
