@@ -368,7 +368,7 @@ def test_a_logged_file_that_is_gone_is_named_and_not_left_out(
         lost.write_text("")
         error = run()
         assert type(error) is SourceFileMissing
-        assert "emptied" in error.message
+        assert "are empty" in error.message
         assert error.details["files"] == [lost.as_uri()]
         lost.write_text(there)
         assert run() is None

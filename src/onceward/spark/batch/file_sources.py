@@ -93,10 +93,10 @@ def _must_not_be_emptied(
     )
     if emptied:
         raise SourceFileMissing(
-            f"{len(emptied)} of the files of {running.batch} were emptied since it was planned, "
-            f"and their rows would be left out: {', '.join(emptied[:_SHOWN])}",
-            next_step="restore what was in them, and start the query again; to go on without, "
-            f"start it once with spark.sql.files.{_IGNORES}=true",
+            f"{len(emptied)} of the files of {running.batch} are empty, and were changed since it "
+            f"was planned; rows that they had would be left out: {', '.join(emptied[:_SHOWN])}",
+            next_step="restore what was in them, and start the query again; to go on without, or "
+            f"if there was nothing, start it once with spark.sql.files.{_IGNORES}=true",
             details={"files": emptied[:100]},
         )
 
