@@ -18,8 +18,7 @@ from onceward.kafka.wire.client import KafkaClient
 
 MOST_CALLS_INTO_THE_JVM = 71
 REQUESTS = {
-    # ids of the source's topics; leaders of what was written last; partitions of the output's
-    "MetadataRequest": 3,
+    "MetadataRequest": 2,  # ids of the source's topics, partitions of the output's
     "ProduceFrame": 2,  # the rows, the ledger's record
     "TxnOffsetCommitRequest": 1,
     "EndTxnRequest": 1,

@@ -11,9 +11,8 @@ import pytest
 
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import BrokerUnreachable, Fenced, LedgerBehind, LedgerOutdated
-from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity, TopicPartition
+from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity
 from onceward.kafka.ledger.chain import KafkaChain
-from onceward.kafka.wire.transactions.markers import Markers
 from onceward.kafka.wire.transactions.states import State
 from support.errors import raises
 
@@ -31,7 +30,6 @@ class Transaction:
     def __init__(self) -> None:
         self.state = State.READY
         self.identity = ProducerIdentity(7, 1)
-        self.partitions: frozenset[TopicPartition] = frozenset()
         self.aborted = 0
 
     def begin(self) -> ProducerIdentity:
@@ -51,7 +49,6 @@ def chain(*read: LedgerRecord | Exception | None) -> Any:
     made._pipeline = PipelineId("p")
     made._producer_id, made._committed = 7, OURS.sequence
     made.transaction = Transaction()
-    made.markers = Markers(made, made._pipeline)
     answers = list(read)
 
     def newest() -> LedgerRecord | None:

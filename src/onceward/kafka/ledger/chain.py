@@ -37,7 +37,6 @@ from onceward.kafka.wire.options.settings import (
     ProducerSettings,
     settings_from_options,
 )
-from onceward.kafka.wire.transactions.markers import Markers
 from onceward.kafka.wire.transactions.states import State
 from onceward.kafka.wire.transactions.transaction import Transaction
 
@@ -66,7 +65,6 @@ class KafkaChain(Chain):
         self.transaction = Transaction(
             client, pipeline, producer.transaction_timeout_ms, outdated=self._outdated
         )
-        self.markers = Markers(client, pipeline)
         self._producer_id: int | None = None
         # sequences of ledger records
         self._put = self._committed = -1
@@ -136,14 +134,13 @@ class KafkaChain(Chain):
         return f"{self._client.cluster_id()}/{self._client.topic_ids([topic]).get(topic, topic)}"
 
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
-        if self.transaction.state is State.IN_DOUBT:
+        if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
             # An abort without an answer. Never a commit: while that is in doubt, the engine ends
             # the query.
             self.transaction.recover()
-        elif self.transaction.state in (State.OPEN, State.TIMED_OUT):
+        elif self.transaction.state is State.OPEN:
             # of an attempt that nobody has ended
-            self.abort()
-        self.markers.must_be_written()
+            self.transaction.abort()
         identity = self.transaction.begin()
         if identity.producer_id != self._producer_id:
             log.debug("%s: goes on as %s", self._pipeline, identity)
@@ -299,9 +296,7 @@ class KafkaChain(Chain):
 
     def commit(self) -> None:
         """Send ``EndTxn``, for the record that was :meth:`put` and all else in the transaction."""
-        identity, partitions = self.transaction.identity, self.transaction.partitions
         self.transaction.commit()
-        self.markers.expect(identity, partitions, commit=True)
         self._committed = self._put
 
     def producer(self, settings: ProducerSettings | None = None) -> PartitionProducer:
@@ -315,17 +310,13 @@ class KafkaChain(Chain):
         )
 
     def abort(self) -> None:
-        transaction = self.transaction
-        if transaction.state in (State.OPEN, State.TIMED_OUT):
-            self.markers.expect(transaction.identity, transaction.partitions, commit=False)
-        transaction.abort()
+        self.transaction.abort()
 
     def settle(self, *, confirm: bool = True) -> LedgerRecord | None:
         """End all doubt and return the newest record.
 
         :param confirm: as for :meth:`take`.
         """
-        identity, partitions = self.transaction.identity, self.transaction.partitions
         with patience.within(2 * self.transaction.patience_ms):
             if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
                 self.transaction.recover()
@@ -333,8 +324,6 @@ class KafkaChain(Chain):
                 # EndTxn was never sent, or it was answered: then nothing is open
                 self.transaction.abort()
         newest = self.newest()
-        ours = newest is not None and newest.attempt == AttemptId(*identity)
-        self.markers.expect(identity, partitions, commit=ours)
         if confirm:
             self._confirm_now()
         return newest

@@ -21,8 +21,8 @@ from onceward.errors import (
     TransactionTimeoutTooLarge,
     UnsupportedQuery,
 )
-from onceward.ids import ProducerIdentity, topic_name
 from onceward.ids import pipeline_id as checked_pipeline_id
+from onceward.ids import topic_name
 from onceward.kafka.ledger.chain import topic_place
 from onceward.kafka.ledger.topic import DEFAULT_TOPIC
 from onceward.kafka.sink import columns, dead_letters
@@ -37,7 +37,7 @@ from onceward.kafka.sink.settings import (
     name_checkpointing,
     with_checkpointing,
 )
-from onceward.kafka.sink.topics import check_topic, output_ends
+from onceward.kafka.sink.topics import check_topic
 from onceward.kafka.wire.options.security import TokenProvider
 from onceward.kafka.wire.options.settings import settings_from_options
 from onceward.spark.batch.query import RunningBatch
@@ -75,13 +75,6 @@ class KafkaTarget(AtomicTarget):
             self.confirm()
             raise
         self.run.replaced.begin(newest)
-        if newest is not None:
-            self.run.chain.markers.expect(
-                ProducerIdentity(*newest.attempt),
-                output_ends(newest),
-                commit=True,
-                by_this_run=False,
-            )
         return newest
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> KafkaAttempt:

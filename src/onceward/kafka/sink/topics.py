@@ -294,7 +294,10 @@ class ReplacedTopics:
 
     def begin(self, newest: LedgerRecord | None) -> None:
         """Go on from where the newest record ends."""
-        self._last.update({} if newest is None else output_ends(newest))
+        output = None if newest is None else newest.outputs.get(KIND)
+        for topic, partitions in ({} if output is None else output.data).items():
+            for partition, (_, _, last_offset, _) in partitions.items():
+                self._last[TopicPartition(topic, int(partition))] = last_offset
 
     def check(self, written: Written) -> None:
         """Warn, once each time, of topics in which what was written is not behind the last."""
@@ -319,16 +322,6 @@ class ReplacedTopics:
             for other in [other for other in self._last if other.topic == topic]:
                 del self._last[other]
         self._last.update({at: part.last_offset for at, part in written.items()})
-
-
-def output_ends(record: LedgerRecord) -> dict[TopicPartition, int]:
-    """Return the last offset that a batch has written to each partition."""
-    output = record.outputs.get(KIND)
-    return {
-        TopicPartition(topic, int(partition)): last_offset
-        for topic, partitions in ({} if output is None else output.data).items()
-        for partition, (_, _, last_offset, _) in partitions.items()
-    }
 
 
 def retention_ms(config: Mapping[str, str | None]) -> int | None:

@@ -72,7 +72,6 @@ class KafkaClient:
         self._connections = Connections(settings)
         self._lock = threading.Lock()
         self._leaders: dict[str, dict[int, int]] = {}
-        self._leader_epochs: dict[TopicPartition, int] = {}
         self._coordinators: dict[tuple[str, str], int] = {}
         self._cluster_id: str | None = None
         self._reached = False
@@ -216,12 +215,6 @@ class KafkaClient:
     def known_leader(self, partition: TopicPartition) -> int:
         """Return the leader's node id as last heard; ``NO_LEADER`` if there is none."""
         return self.known_leaders(partition.topic).get(partition.partition, NO_LEADER)
-
-    def leader_epoch(self, partition: TopicPartition, default: int) -> int:
-        """Return the leader's epoch as last heard (KIP-320), -1 of brokers before 2.1; ``default``
-        if nothing was."""
-        with self._lock:
-            return self._leader_epochs.get(partition, default)
 
     def forget_leaders(self, topics: Iterable[str]) -> None:
         """Ask again before the next request to a leader of ``topics``."""
@@ -405,10 +398,6 @@ class KafkaClient:
                 if topic.error_code == 0:
                     self._leaders[topic.name] = {
                         p.partition_index: p.leader_id for p in topic.partitions
-                    }
-                    self._leader_epochs |= {
-                        TopicPartition(topic.name, p.partition_index): p.leader_epoch
-                        for p in topic.partitions
                     }
 
     def _timeout_ms(self, timeout_ms: float | None) -> float:

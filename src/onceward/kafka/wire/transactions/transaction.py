@@ -209,17 +209,12 @@ class Transaction:
         with self._step(Step.ADD_PARTITIONS):
             self._opened_at = self._opened_at or Instant.now()
             missing = set(partitions) - self._added
-            # Noted before it is asked: without an answer they may be part of it, and an abort must
-            # end that.
-            self._added |= missing
             if missing and self.version == 1:
                 with self._refusals_explained():
+                    # Noted before it is asked: without an answer they may be part of it, and an
+                    # abort must end that.
+                    self._added |= missing
                     self._coordinator.add_partitions(self.identity, missing, self._deadline())
-
-    @property
-    def partitions(self) -> frozenset[TopicPartition]:
-        """Return those of the transaction that is open, or was the last."""
-        return frozenset(self._added)
 
     def commit_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
