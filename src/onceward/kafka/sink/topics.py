@@ -96,6 +96,8 @@ class TopicLimits:
         ``batch.size`` stays as it is until a topic refuses a batch.
         """
         if topic not in self._fitting:
+            if topic is not None:
+                self._asked.add(topic)
             limits = [] if topic is None else [self._limit(topic, self._config(client, topic))]
             refused = self._refused.values() if topic is None else [self._refused.get(topic)]
             smallest = min(
@@ -114,7 +116,7 @@ class TopicLimits:
     def learn(self, client: KafkaClient, topics: Iterable[str]) -> None:
         """Ask topics of a ``topic`` column that were written to what they take, in case they take
         less later; each once. Never raises an error of ours."""
-        new = [t for t in topics if t not in self._asked and self._key(t) not in _largest]
+        new = [topic for topic in topics if topic not in self._asked]
         for topic in new[:_MOST_QUESTIONS]:
             self._asked.add(topic)
             try:
