@@ -206,10 +206,11 @@ def test_partitions_that_came_in_mid_batch_are_mended_by_one_start_without_avail
     added = [(b"new-key-%d" % n, b"new-value-%d" % n) for n in range(20)]
     produce(pipeline, pipeline.source, added, 3)
     pipeline.fed += added
-    error = pipeline.refused()
-    assert type(error) is PartitionsAdded
-    assert "without availableNow" in error.next_step
-    assert pipeline.source in error.message
+    if pipeline.spark.version < "4.3":  # which runs it with availableNow, too
+        error = pipeline.refused()
+        assert type(error) is PartitionsAdded
+        assert "without availableNow" in error.next_step
+        assert pipeline.source in error.message
     query = pipeline.start(trigger={"processingTime": "0 seconds"})
     until(lambda: len(pipeline.visible()) >= 100, query, "the batch in the log never ended")
     query.stop()

@@ -253,8 +253,11 @@ def test_a_batch_that_ends_behind_a_log_that_was_cut_off_is_planned_anew(
     options = {"failOnDataLoss": not passes_over, "kafkaConsumer.pollTimeoutMs": 5_000}
     frame = pipeline.frame(spark_options=options)
     at_first = pipeline.refused(frame=frame, trigger={"availableNow": True})
-    assert type(at_first) is BrokerUnreachable
-    assert "without availableNow" in at_first.next_step
+    if type(at_first) is BrokerUnreachable:
+        assert "without availableNow" in at_first.next_step
+    else:
+        # Since Spark 4.3 it comes to the batch itself
+        assert type(at_first) is SourceDataLost
     error = pipeline.refused(frame=frame, trigger={"processingTime": "0 seconds"})
     assert type(error) is SourceDataLost
     assert "ends at offset 30" in error.message
