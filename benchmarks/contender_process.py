@@ -13,7 +13,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,6 +32,8 @@ _SERVING = Path(__file__).with_name("serving.py")
 _LAUNCH = "import runpy, sys; path = sys.argv.pop(1); runpy.run_path(path, run_name='__main__')"
 _END_SECONDS = 60.0
 _LOG_TAIL_LINES = 15
+_MOST_SECONDS = 180.0
+_LOOK_SECONDS = 0.02
 
 
 class ContenderFailed(OncewardError):
@@ -104,6 +107,21 @@ class ContenderProcess:
         if "error" in answer:
             raise self._failed(answer["error"])
         return answer
+
+    def wait_until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until something has come of what it was told.
+
+        :raises ContenderFailed: it has not within minutes; ``what`` says so.
+        """
+        until = time.monotonic() + _MOST_SECONDS
+        while not holds():
+            if time.monotonic() > until:
+                self.tell("stop")  # which tells why, if the query has failed
+                raise ContenderFailed(
+                    f"{self.contender.name}: {what} within {_MOST_SECONDS:.0f} s",
+                    next_step="see whether the machine is busy with other work, and run again",
+                )
+            time.sleep(_LOOK_SECONDS)
 
     def close(self, *, at_once: bool = False) -> None:
         """End it with its JVM and workers.

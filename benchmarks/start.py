@@ -18,15 +18,14 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from benchmarks.contender_process import ContenderFailed, ContenderProcess
+from benchmarks.contender_process import ContenderProcess
 from benchmarks.contenders import Contender
 from benchmarks.plan import ONCEWARD, SOURCE_PARTITIONS, in_turns
 from benchmarks.topics import Topics
 
 _RECORDS = 1_000
 _PARTITIONS = 4
-_MOST_SECONDS = 180.0
-_LOOK_SECONDS = 0.02
+_NOT_ALL = "not all came through"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,22 +133,10 @@ def _started(
             source=source,
             batch_records=_RECORDS,
         )
-        _until(process, lambda: topics.visible(output, _PARTITIONS) > seen)
+        process.wait_until(lambda: topics.visible(output, _PARTITIONS) > seen, _NOT_ALL)
         took = time.monotonic() - began
         # Spark's own sink may repeat a batch before it writes the next one
-        _until(process, lambda: not topics.audit(output, _PARTITIONS, records).lost)
+        process.wait_until(lambda: not topics.audit(output, _PARTITIONS, records).lost, _NOT_ALL)
         return took, session_s
     finally:
         process.close(at_once=True)
-
-
-def _until(process: ContenderProcess, holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + _MOST_SECONDS
-    while not holds():
-        if time.monotonic() > until:
-            process.tell("stop")  # which tells why, if the query has failed
-            raise ContenderFailed(
-                f"{process.contender.name}: not all came through within {_MOST_SECONDS:.0f} s",
-                next_step="see whether the machine is busy with other work, and run again",
-            )
-        time.sleep(_LOOK_SECONDS)
