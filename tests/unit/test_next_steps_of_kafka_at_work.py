@@ -263,9 +263,9 @@ def test_topics_of_a_column_are_asked_once_they_are_written_to() -> None:
     limits, there = TopicLimits(sink().settings), cluster(out=1)
     there.configs["max.message.bytes"] = "9000"
     try:
-        limits.learn(there, ["out"])
+        limits.learn(there.topic_config, ["out"])
         there.configs["max.message.bytes"] = "2000"
-        limits.learn(there, ["out"])
+        limits.learn(there.topic_config, ["out"])
         with pytest.raises(LimitLowered, match="it was 9000 before"):
             refused(limits, there, 1)
     finally:

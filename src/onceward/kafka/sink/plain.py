@@ -148,8 +148,8 @@ class PlainBatches:
                 raise self._refused(refusal) from refusal
         seen = [result.committable for result in written]
         self._retention.check(oldest_timestamps(*(oldest_ms for _, oldest_ms in seen)))
-        with closing(KafkaClient(self._settings.client)) as client:
-            self._limits.learn(client, sorted({topic for topics, _ in seen for topic in topics}))
+        topics = sorted({topic for topics, _ in seen for topic in topics})
+        self._limits.learn(self._topic_config, topics)
         return int(values["records"])
 
     def _refused(self, error: RecordTooLarge) -> OncewardError:

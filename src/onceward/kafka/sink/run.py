@@ -97,7 +97,7 @@ class KafkaRun:
 
     def learn_limits(self, topics: Iterable[str]) -> None:
         """Learn what these topics take, which were written to, as far as is not known yet."""
-        self._limits.learn(self.client, topics)
+        self._limits.learn(self.client.topic_config, topics)
 
     def explain(self, error: OncewardError) -> OncewardError:
         """Return the error that a task's error comes to. What was learned of a topic that refuses

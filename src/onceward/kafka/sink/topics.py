@@ -113,18 +113,24 @@ class TopicLimits:
         log.debug("batch.size lowered to %d, which topic %s takes", limit, topic or "of a row")
         return replace(producer, batch_bytes=limit)
 
-    def learn(self, client: KafkaClient, topics: Iterable[str]) -> None:
+    def learn(
+        self, topic_config: Callable[..., Mapping[str, str | None]], topics: Iterable[str]
+    ) -> None:
         """Ask topics of a ``topic`` column that were written to what they take, in case they take
-        less later; each once. Never raises an error of ours."""
+        less later; each once. Never raises an error of ours.
+
+        :param topic_config: :meth:`KafkaClient.topic_config`, or what calls it.
+        """
         new = [topic for topic in topics if topic not in self._asked]
         for topic in new[:_MOST_QUESTIONS]:
             self._asked.add(topic)
             try:
-                self._limit(topic, self._config(client, topic, timeout_ms=_PATIENCE_MS))
+                self._limit(topic, topic_config(topic, timeout_ms=_PATIENCE_MS))
             except OncewardError as error:
-                # Brokers that are in trouble are not asked for the others, too
                 log.debug("what topic %s takes is not known: %s", topic, error)
-                return
+                # Brokers that are in trouble are not asked for the others, too
+                if not isinstance(error, AccessDenied):
+                    return
 
     def refused(self, client: KafkaClient, error: RecordTooLarge) -> OncewardError:
         """Ask the topic again after a refusal by a broker, and return the error that the refusal
@@ -189,12 +195,10 @@ class TopicLimits:
             details=error.details,
         )
 
-    def _config(
-        self, client: KafkaClient, topic: str, timeout_ms: int | None = None
-    ) -> Mapping[str, str | None]:
+    def _config(self, client: KafkaClient, topic: str) -> Mapping[str, str | None]:
         """Ask for the topic's settings; empty when they may not be seen."""
         try:
-            return client.topic_config(topic, timeout_ms=timeout_ms)
+            return client.topic_config(topic)
         except AccessDenied as denied:
             log.debug("max.message.bytes of %s is not known: %s", topic, denied)
             return {}
