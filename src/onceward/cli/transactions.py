@@ -35,6 +35,10 @@ Topics = Annotated[
         "--topic", help="Ask the leaders of this topic who holds its readers up; may be repeated."
     ),
 ]
+StartOffset = Annotated[
+    int | None, typer.Option(min=0, help="The one that began there, should there be several.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 def _connected(
@@ -116,10 +120,8 @@ def abort(
         str | None, typer.Option(help="With --partition: where a transaction hangs.")
     ] = None,
     partition: Annotated[int | None, typer.Option(min=0)] = None,
-    start_offset: Annotated[
-        int | None, typer.Option(min=0, help="The one that began there, should there be several.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    start_offset: StartOffset = None,
+    yes: Yes = False,
     command_config: Config = None,
 ) -> None:
     """Abort a transaction, after a list of what it touches. By its transactional id where the
@@ -148,10 +150,8 @@ def commit(
     bootstrap_servers: Servers,
     topic: Annotated[str, typer.Option(help="Where a transaction hangs.")],
     partition: Annotated[int, typer.Option(min=0)],
-    start_offset: Annotated[
-        int | None, typer.Option(min=0, help="The one that began there, should there be several.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    start_offset: StartOffset = None,
+    yes: Yes = False,
     command_config: Config = None,
 ) -> None:
     """Write the commit marker that a partition lacks, after a list of what it touches. Only where

@@ -318,8 +318,8 @@ def _ranges(source: SourceRange) -> dict[TopicPartition, tuple[int, int]]:
     }
 
 
-_THEN_PLAN_ANEW = (
-    "then remove the file offsets/{number} from the query's checkpoint (nothing of that batch is "
+_PLAN_ANEW = (
+    "remove the file offsets/{number} from the query's checkpoint (nothing of that batch is "
     "written), and start the query again: it is planned anew, with all of the topic; ow.supervise "
     "does both by itself"
 )
@@ -331,7 +331,7 @@ def _planned_without(topics: Sequence[str], running: RunningBatch) -> Partitions
         f"{running.batch} was planned without topic {names}, or a part of it, which earlier "
         "batches have read and which is there: the brokers did not tell Spark of it, as the "
         "principal lacked the right to describe it for a while, or a broker lagged behind",
-        next_step=_THEN_PLAN_ANEW.format(number=number).removeprefix("then "),
+        next_step=_PLAN_ANEW.format(number=number),
         details={"topics": list(topics), PLAN_ANEW: number},
     )
 
@@ -341,8 +341,8 @@ def _hidden(topic: str, running: RunningBatch, denied: AccessDenied) -> AccessDe
         f"{running.batch} was planned without topic {topic}, which earlier batches have read: "
         "brokers, asked for all topics (topic_pattern), leave out without a word what the "
         f"principal may not describe. Asked for it by name: {denied.message}",
-        next_step=f"grant Read on topic {topic} (kafka-acls --add), also where it was deleted; "
-        + _THEN_PLAN_ANEW.format(number=running.batch.batch_id),
+        next_step=f"grant Read on topic {topic} (kafka-acls --add), also where it was deleted; then "
+        + _PLAN_ANEW.format(number=running.batch.batch_id),
         details=denied.details,
     )
 

@@ -193,8 +193,9 @@ class Holder:
     @property
     def committed_by(self) -> str | None:
         """Return the transactional id whose coordinator has committed it."""
-        is_committed = self.ended is not None and self.ended.state == _COMMITTED
-        return self.ended.transactional_id if self.ended and is_committed else None
+        if self.ended is None or self.ended.state != _COMMITTED:
+            return None
+        return self.ended.transactional_id
 
 
 def holders(client: KafkaClient, partitions: Iterable[TopicPartition]) -> list[Holder]:
