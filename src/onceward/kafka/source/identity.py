@@ -341,7 +341,8 @@ def _hidden(topic: str, running: RunningBatch, denied: AccessDenied) -> AccessDe
         f"{running.batch} was planned without topic {topic}, which earlier batches have read: "
         "brokers, asked for all topics (topic_pattern), leave out without a word what the "
         f"principal may not describe. Asked for it by name: {denied.message}",
-        next_step=f"grant Read on topic {topic} (kafka-acls --add), also where it was deleted; then "
+        next_step=f"grant Read on topic {topic} (kafka-acls --add), also where it was deleted; "
+        + "then "
         + _PLAN_ANEW.format(number=running.batch.batch_id),
         details=denied.details,
     )
