@@ -15,6 +15,7 @@ import kafka.errors as kafka_errors
 from kafka.protocol.admin import (
     CreateTopicsRequest,
     DescribeConfigsRequest,
+    DescribeProducersRequest,
     DescribeTransactionsRequest,
 )
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
@@ -55,6 +56,7 @@ HANDLERS: Mapping[type, tuple[str, Handler]] = {
     ProduceFrame: ("Produce", produce.produce),
     FetchRequest: ("Fetch", reads.fetch),
     ListOffsetsRequest: ("ListOffsets", reads.list_offsets),
+    DescribeProducersRequest: ("DescribeProducers", reads.describe_producers),
     MetadataRequest: ("Metadata", admin.metadata),
     OffsetFetchRequest: ("OffsetFetch", transaction_requests.offset_fetch),
     FindCoordinatorRequest: ("FindCoordinator", admin.find_coordinator),

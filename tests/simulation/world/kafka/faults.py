@@ -189,7 +189,10 @@ UNASKED = (
     "DescribeProducers",
     "WriteTxnMarkers",
 )
-"""Requests of the command line alone, which no pipeline sends: they are not in the model."""
+"""Requests of the command line alone, which no pipeline sends: they are not in the model. One sends
+``DescribeProducers`` where a leader has moved, which the model answers and never refuses: its
+coordinators wait for leaders.
+"""
 
 _LEADERS = ("Produce", "Fetch", "ListOffsets")
 _OF_TRANSACTIONS = (

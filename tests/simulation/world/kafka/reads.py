@@ -1,7 +1,7 @@
-"""``Fetch`` and ``ListOffsets``.
+"""``Fetch``, ``ListOffsets`` and ``DescribeProducers``.
 
 Sources: ``ReplicaManager.fetchMessages`` and ``readFromLog``, ``UnifiedLog.read``,
-``DelayedFetch``, ``Partition.fetchOffsetForTimestamp``.
+``DelayedFetch``, ``Partition.fetchOffsetForTimestamp``, ``ReplicaManager.activeProducerState``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulation.world.kafka.answers import (
     AbortedTransaction,
+    Answer,
     FetchAnswer,
     Fetched,
     FetchedTopic,
@@ -97,6 +98,47 @@ def list_offsets(
             parts.append(OfPartition(wanted.partition_index, code, offset))
         topics.append(OfTopic(topic.name, parts))
     reply(OfTopics(topics))
+
+
+def describe_producers(
+    cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]
+) -> None:
+    """Each partition's producers, or its error."""
+    reply(
+        Answer(
+            throttle_time_ms=0,
+            topics=[
+                Answer(
+                    name=topic.name,
+                    partitions=[
+                        _producers(index, _led(cluster, broker, topic.name, index))
+                        for index in topic.partition_indexes
+                    ],
+                )
+                for topic in request.topics
+            ],
+        )
+    )
+
+
+def _producers(index: int, led: Led | int) -> Answer:
+    code, producers = (led, {}) if isinstance(led, int) else (0, led.log.producers)
+    return Answer(
+        partition_index=index,
+        error_code=code,
+        error_message=None,
+        active_producers=[
+            Answer(
+                producer_id=producer,
+                producer_epoch=state.epoch,
+                last_sequence=-1,
+                last_timestamp=state.last_ms,
+                coordinator_epoch=state.coordinator_epoch,
+                current_txn_start_offset=state.open_since,
+            )
+            for producer, state in sorted(producers.items())
+        ],
+    )
 
 
 def _offset(led: Led, timestamp: int, committed: bool, version: int) -> tuple[int, int]:

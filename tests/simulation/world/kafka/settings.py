@@ -86,6 +86,7 @@ _NEWEST = {
     "ApiVersions": (4, 4),
     "CreateTopics": (7, 7),
     "DescribeConfigs": (4, 4),
+    "DescribeProducers": (0, 0),
     "DescribeTransactions": (0, 0),
 }
 API_KEYS = {
@@ -93,7 +94,8 @@ API_KEYS = {
     "FindCoordinator": 10,
     "ApiVersions": 18, "CreateTopics": 19, "InitProducerId": 22, "AddPartitionsToTxn": 24,
     "AddOffsetsToTxn": 25,
-    "EndTxn": 26, "TxnOffsetCommit": 28, "DescribeConfigs": 32, "DescribeTransactions": 65,
+    "EndTxn": 26, "TxnOffsetCommit": 28, "DescribeConfigs": 32, "DescribeProducers": 61,
+    "DescribeTransactions": 65,
 }  # fmt: skip
 
 
