@@ -18,7 +18,9 @@ from onceward.kafka.wire.client import KafkaClient
 
 MOST_CALLS_INTO_THE_JVM = 71
 REQUESTS = {
-    "MetadataRequest": 2,  # ids of the source's topics, partitions of the output's
+    "DescribeTransactionsRequest": 1,  # is the last transaction complete?
+    # leader epochs of what was written last, ids of the source's topics, partitions of the output's
+    "MetadataRequest": 3,
     "ProduceFrame": 2,  # the rows, the ledger's record
     "TxnOffsetCommitRequest": 1,
     "EndTxnRequest": 1,

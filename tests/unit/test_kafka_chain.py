@@ -11,7 +11,7 @@ import pytest
 
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import BrokerUnreachable, Fenced, LedgerBehind, LedgerOutdated
-from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity
+from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity, TopicPartition
 from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.wire.transactions.states import State
 from support.errors import raises
@@ -32,7 +32,7 @@ class Transaction:
         self.identity = ProducerIdentity(7, 1)
         self.aborted = 0
 
-    def begin(self) -> ProducerIdentity:
+    def begin(self, first: TopicPartition) -> ProducerIdentity:
         assert self.state is State.READY
         self.identity = ProducerIdentity(self.identity.producer_id + 1, 0)
         self.state = State.OPEN
@@ -57,7 +57,12 @@ def chain(*read: LedgerRecord | Exception | None) -> Any:
             raise answer
         return answer
 
-    made._topic = SimpleNamespace(newest=newest, topic="ledger", answers=answers)
+    made._topic = SimpleNamespace(
+        newest=newest,
+        topic="ledger",
+        answers=answers,
+        partition=lambda: TopicPartition("ledger", 0),
+    )
     return made
 
 

@@ -199,7 +199,15 @@ def claiming(claims: Claims) -> Transaction:
     transaction.identity, transaction._epoch_used = OURS, True
     transaction._coordinator = claims  # type: ignore[assignment]
     transaction._owner = IdOwner(claims, lambda: 1_000, 1_000)  # type: ignore[arg-type]
+    transaction._markers = Nothing()  # type: ignore[assignment]
     return transaction
+
+
+class Nothing:
+    """Markers of which none is missing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
 
 
 def test_brokers_that_allow_less_by_now_shorten_a_timeout_that_nobody_has_set() -> None:

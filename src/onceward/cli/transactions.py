@@ -152,13 +152,19 @@ def commit(
     partition: Annotated[int, typer.Option(min=0)],
     start_offset: StartOffset = None,
     yes: Yes = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Although no coordinator knows any more that it has committed it."
+        ),
+    ] = False,
     command_config: Config = None,
 ) -> None:
     """Write the commit marker that a partition lacks, after a list of what it touches. Only where
     the coordinator has committed the transaction, and passed over this partition.
     """
     with _connected(bootstrap_servers, command_config) as client:
-        _end_in(client, topic, partition, start_offset, yes, commit=True)
+        _end_in(client, topic, partition, start_offset, yes, commit=True, force=force)
 
 
 def _abort_by_id(client: KafkaClient, transactional_id: str, yes: bool) -> None:
@@ -197,6 +203,7 @@ def _end_in(
     yes: bool,
     *,
     commit: bool,
+    force: bool = False,
 ) -> None:
     from onceward.ids import TopicPartition
     from onceward.kafka.wire.transactions.listing import end_in_partition, holders
@@ -218,7 +225,7 @@ def _end_in(
         )
     print_table(_held_table(held))
     producer = held[0].producer
-    _must_hang(held[0], commit=commit)
+    _must_hang(held[0], commit=commit, force=force)
     kind = "a commit" if commit else "an abort"
     typer.echo(f"  writes {kind} marker for {producer.identity} into {where}")
     _must_agree(yes, "Commit" if commit else "Abort")
@@ -229,12 +236,12 @@ def _end_in(
             f"the transaction of {producer.identity} in {where} has changed meanwhile",
             next_step="list the transactions again",
         )
-    _must_hang(again[0], commit=commit)
+    _must_hang(again[0], commit=commit, force=force)
     end_in_partition(client, producer, commit=commit)
     typer.echo(f"{'committed' if commit else 'aborted'}; readers of {where} go on")
 
 
-def _must_hang(held: Holder, *, commit: bool) -> None:
+def _must_hang(held: Holder, *, commit: bool, force: bool) -> None:
     where, identity = held.producer.partition, held.producer.identity
     if held.owner:
         raise ResourceError(
@@ -257,7 +264,7 @@ def _must_hang(held: Holder, *, commit: bool) -> None:
             f"{where.partition} --bootstrap-servers …`. Only where you know that these records "
             "came after the commit, as before KIP-890, end them with kafka-transactions.sh abort",
         )
-    if commit and not held.committed_by:
+    if commit and not held.committed_by and not force:
         raise ResourceError(
             f"no coordinator says that it has committed the transaction of {identity} in {where}",
             next_step=f"end it with `onceward transactions abort --topic {where.topic} "

@@ -25,7 +25,7 @@ from onceward.errors import (
     ResourceError,
     SendFailed,
 )
-from onceward.ids import AttemptId, PipelineId, TopicPartition, topic_name
+from onceward.ids import AttemptId, PipelineId, ProducerIdentity, TopicPartition, topic_name
 from onceward.kafka.ledger.reader import LedgerTopicReader
 from onceward.kafka.ledger.topic import DEFAULT_TOPIC, LedgerTopic
 from onceward.kafka.records.batch import Fragment
@@ -63,8 +63,14 @@ class KafkaChain(Chain):
         self._pipeline = pipeline
         self._producer_settings = producer
         self.transaction = Transaction(
-            client, pipeline, producer.transaction_timeout_ms, outdated=self._outdated
+            client,
+            pipeline,
+            producer.transaction_timeout_ms,
+            outdated=self._outdated,
+            was_committed=self._was_committed,
         )
+        # attempts that the newest record names, and the one that is put
+        self._decided, self._deciding = _attempts(None), _attempts(None)
         self._producer_id: int | None = None
         # sequences of ledger records
         self._put = self._committed = -1
@@ -82,6 +88,7 @@ class KafkaChain(Chain):
         """
         with patience.within(2 * self.transaction.patience_ms):
             self._topic.ensure_topic()
+            self.transaction.end_what_hangs(self._topic.partition())
             # The order matters: after take_over no earlier owner can commit, so what the ledger
             # says then is final.
             self._producer_id = self.transaction.take_over().producer_id
@@ -112,7 +119,7 @@ class KafkaChain(Chain):
 
     def newest(self) -> LedgerRecord | None:
         known, newest = self._committed, self._topic.newest()
-        self._committed = _sequence(newest)
+        self._committed, self._decided = _sequence(newest), _attempts(newest)
         self._confirmed = False
         if self._committed < known:
             raise self._cut_off(known)
@@ -141,7 +148,7 @@ class KafkaChain(Chain):
         elif self.transaction.state is State.OPEN:
             # of an attempt that nobody has ended
             self.transaction.abort()
-        identity = self.transaction.begin()
+        identity = self.transaction.begin(self._topic.partition())
         if identity.producer_id != self._producer_id:
             log.debug("%s: goes on as %s", self._pipeline, identity)
             try:
@@ -186,6 +193,14 @@ class KafkaChain(Chain):
         ours = AttemptId(*self.transaction.identity)
         return peeked is not None and peeked.sequence > self._committed and peeked.attempt != ours
 
+    def _was_committed(self, identity: ProducerIdentity) -> bool | None:
+        """Return whether the ledger has the transaction: it is nothing else that commits under
+        this id. Of those before the newest record only that one is known."""
+        if AttemptId(*identity) in self._decided:
+            return True
+        ours = (number for owner, number in self._decided if owner == identity.producer_id)
+        return None if identity.epoch < max(ours, default=-1) else False
+
     def append(self, record: LedgerRecord) -> None:
         self.put(record)
         self.commit()
@@ -205,7 +220,7 @@ class KafkaChain(Chain):
         """
         partition = self._topic.partition()
         self.transaction.add_partitions([partition])
-        self._put = record.sequence
+        self._put, self._deciding = record.sequence, _attempts(record)
         # a record that is written again keeps what it says of the transaction that decided
         if behind is None:
             record = replace(record, open_ms=int(self.transaction.open_for_ms))
@@ -256,7 +271,7 @@ class KafkaChain(Chain):
         """Confirm what was just read in a transaction that is aborted, its own if none is open."""
         own = self.transaction.state is not State.OPEN
         if own:
-            self.transaction.begin()
+            self.transaction.begin(self._topic.partition())
         partition = self._topic.partition()
         try:
             self.transaction.add_partitions([partition])
@@ -297,7 +312,7 @@ class KafkaChain(Chain):
     def commit(self) -> None:
         """Send ``EndTxn``, for the record that was :meth:`put` and all else in the transaction."""
         self.transaction.commit()
-        self._committed = self._put
+        self._committed, self._decided = self._put, self._deciding
 
     def producer(self, settings: ProducerSettings | None = None) -> PartitionProducer:
         """Return the driver's own producer, under the open transaction's identity."""
@@ -319,6 +334,7 @@ class KafkaChain(Chain):
         """
         with patience.within(2 * self.transaction.patience_ms):
             if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
+                self.transaction.end_what_hangs(self._topic.partition())
                 self.transaction.recover()
             else:
                 # EndTxn was never sent, or it was answered: then nothing is open
@@ -397,6 +413,13 @@ def topic_place(bootstrap_servers: Hashable, topic: str) -> LedgerPlace:
     """Return where a ledger topic is. The brokers are left to a shell's own variable."""
     options = "" if topic == DEFAULT_TOPIC else f"--ledger-topic {topic}"
     return LedgerPlace((bootstrap_servers, topic), options)
+
+
+def _attempts(record: LedgerRecord | None) -> frozenset[AttemptId]:
+    """Return the attempt that wrote the record, and the one that it decided."""
+    if record is None:
+        return frozenset()
+    return frozenset({record.attempt, record.decided or record.attempt})
 
 
 def _sequence(record: LedgerRecord | None) -> int:

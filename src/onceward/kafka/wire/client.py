@@ -172,7 +172,7 @@ class KafkaClient:
         missing_until = Deadline(min(2_000, timeout_ms))
 
         def codes(answer: Any) -> list[int]:
-            self._learn(answer)
+            self.learn(answer)
             found = [(t.name, t.error_code) for t in answer.topics if t.error_code]
             for topic, code in found:
                 rule = find_rule(Api.METADATA, code)
@@ -221,6 +221,20 @@ class KafkaClient:
         with self._lock:
             for topic in topics:
                 self._leaders.pop(topic, None)
+
+    def learn(self, metadata: Any) -> None:
+        """Take over brokers and leaders from an answer to ``MetadataRequest``."""
+        self._connections.learn_brokers(metadata)
+        with self._lock:
+            self._reached = True
+            self._cluster_id = metadata.cluster_id
+            for topic in metadata.topics:
+                if topic.error_code:
+                    self._leaders.pop(topic.name, None)
+                else:
+                    self._leaders[topic.name] = {
+                        p.partition_index: p.leader_id for p in topic.partitions
+                    }
 
     def coordinator(
         self, key: str, kind: CoordinatorKind, *, timeout_ms: float | None = None
@@ -282,7 +296,7 @@ class KafkaClient:
     def cluster_id(self) -> str:
         """Return Kafka's own id of the cluster, whatever bootstrap server was used."""
         if self._cluster_id is None:
-            self._learn(self._ask(lambda: metadata_request([])))
+            self.learn(self._ask(lambda: metadata_request([])))
         return self._cluster_id or ""
 
     def reach(self) -> None:
@@ -388,17 +402,6 @@ class KafkaClient:
             lambda left_ms: self.call_any(build(), left_ms),
             lambda answer: [getattr(answer, "error_code", 0) or 0],
         )
-
-    def _learn(self, metadata: Any) -> None:
-        self._connections.learn_brokers(metadata)
-        with self._lock:
-            self._reached = True
-            self._cluster_id = metadata.cluster_id
-            for topic in metadata.topics:
-                if topic.error_code == 0:
-                    self._leaders[topic.name] = {
-                        p.partition_index: p.leader_id for p in topic.partitions
-                    }
 
     def _timeout_ms(self, timeout_ms: float | None) -> float:
         # A cluster that never answered is probably misnamed: say so soon.

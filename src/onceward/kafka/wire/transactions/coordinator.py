@@ -6,10 +6,10 @@ Called by ``kafka.wire.transactions.transaction`` (driver).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import (
@@ -22,6 +22,7 @@ from kafka.protocol.producer import (
 
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.wire.acls import Kind
+from onceward.kafka.wire.admin import metadata_request
 from onceward.kafka.wire.client import CoordinatorKind, KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.conversation import Answered, Code, asked, converse
@@ -44,6 +45,13 @@ class TransactionDescription:
     """Milliseconds since 1970; None while nothing is open."""
     partitions: tuple[TopicPartition, ...] = ()
     """Those of the transaction that is open."""
+
+
+class Leader(NamedTuple):
+    """A partition's leader, and its epoch (KIP-320; -1 of brokers before 2.1)."""
+
+    node_id: int
+    epoch: int
 
 
 class TransactionCoordinator:
@@ -221,6 +229,21 @@ class TransactionCoordinator:
             state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None,
             tuple(TopicPartition(t.topic, p) for t in state.topics for p in sorted(t.partitions)),
         )
+
+    def leaders(self, topics: Collection[str], deadline: Deadline) -> dict[TopicPartition, Leader]:
+        """Ask the coordinator's broker, by whose metadata it acts, for leaders; without topics
+        that it does not know, or does not show."""
+        answer = self._ask(
+            Api.METADATA, lambda: metadata_request(sorted(topics)), deadline, codes=lambda _: ()
+        )
+        self.client.learn(answer)
+        return {
+            TopicPartition(topic.name, each.partition_index): Leader(
+                each.leader_id, each.leader_epoch
+            )
+            for topic in answer.topics
+            for each in topic.partitions
+        }
 
     def _ask(
         self,

@@ -1,6 +1,6 @@
 """Transactions of any client, as brokers know them: listed, described, and ended from outside.
 
-KIP-664. Called by :mod:`onceward.operate` and the command line; no pipeline does. A transaction is
+KIP-664. Called by :mod:`onceward.operate`, the command line, and :mod:`.markers`. A transaction is
 known in two places, and they may differ: its coordinator has the transactional id, state, start
 and timeout; each leader has the producer that holds its last stable offset. One that a leader
 holds open and no coordinator knows of *hangs*: nothing but :func:`end_in_partition` ends it.
@@ -18,7 +18,7 @@ ended by a commit marker, or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -33,11 +33,14 @@ from onceward.kafka.wire.client import NO_LEADER, KafkaClient
 from onceward.kafka.wire.conversation import Answered, Refused, Unanswered, asked, raise_as_error
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api
-from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator
+from onceward.kafka.wire.transactions.coordinator import (
+    TransactionCoordinator,
+    TransactionDescription,
+)
 from onceward.kafka.wire.transactions.errors import brokers_limit
 
 ONGOING = "Ongoing"
-_COMMITTED, _ABORTED = "CompleteCommit", "CompleteAbort"
+COMMITTED, _ABORTED = "CompleteCommit", "CompleteAbort"
 _NO_SUCH_ID = 105
 _NOTHING_OPEN = -1
 _KAFKAS_LIMIT_MS = 900_000
@@ -123,22 +126,31 @@ def describe_transaction(
 
 
 def open_producers(
-    client: KafkaClient, partitions: Iterable[TopicPartition]
+    client: KafkaClient,
+    partitions: Iterable[TopicPartition],
+    *,
+    leaders: Mapping[TopicPartition, int] | None = None,
+    timeout_ms: int | None = None,
 ) -> list[OpenProducer]:
     """Return who holds a transaction open in ``partitions``, oldest record first.
+
+    :param leaders: where they are; default: as last heard.
+    :param timeout_ms: for each leader; default: ``request.timeout.ms``.
 
     :raises AccessDenied: Read on the topics is needed.
     :raises BrokerUnreachable: the leader of a partition does not answer, or there is none.
     """
     found = []
     partitions = list(partitions)
-    if lost := [where for where in partitions if client.known_leader(where) == NO_LEADER]:
+    if leaders is None:
+        leaders = {where: client.known_leader(where) for where in partitions}
+    if lost := [where for where in partitions if leaders.get(where, NO_LEADER) == NO_LEADER]:
         raise BrokerUnreachable(
             f"{', '.join(map(str, lost))}: no leader, which alone knows what is open there",
             next_step="wait until a broker that holds it is back, and ask again",
         )
-    by_leader = sorted(partitions, key=lambda p: (client.known_leader(p), p))
-    for leader, group in groupby(by_leader, key=client.known_leader):
+    by_leader = sorted(partitions, key=lambda p: (leaders[p], p))
+    for leader, group in groupby(by_leader, key=leaders.__getitem__):
         kind = DescribeProducersRequest.TopicRequest
         request = DescribeProducersRequest(
             topics=[
@@ -157,6 +169,7 @@ def open_producers(
                 for t in answer.topics
                 for p in t.partitions
             ],
+            timeout_ms,
         )
         found += [
             OpenProducer(
@@ -193,7 +206,7 @@ class Holder:
     @property
     def committed_by(self) -> str | None:
         """Return the transactional id whose coordinator has committed it."""
-        if self.ended is None or self.ended.state != _COMMITTED:
+        if self.ended is None or self.ended.state != COMMITTED:
             return None
         return self.ended.transactional_id
 
@@ -223,7 +236,7 @@ def holders(client: KafkaClient, partitions: Iterable[TopicPartition]) -> list[H
             each,
             owners.get((each.identity.producer_id, each.partition)),
             max(0, each.last_write_ms + limit_ms - now_ms),
-            next((one for one in known if _has_ended(one, each)), None),
+            next((one for one in known if has_ended(one, each)), None),
         )
         for each in after
         if _key(each) in before
@@ -234,12 +247,14 @@ def _key(producer: OpenProducer) -> tuple[TopicPartition, int, int]:
     return producer.partition, producer.identity.producer_id, producer.start_offset
 
 
-def _has_ended(described: DescribedTransaction, producer: OpenProducer) -> bool:
+def has_ended(
+    described: DescribedTransaction | TransactionDescription, producer: OpenProducer
+) -> bool:
     """Return whether the transaction that is open at the leader is the one that its coordinator
     ended last. Version 2 has raised the epoch since (KIP-890)."""
     ours, theirs = producer.identity, described.identity
     is_last = ours.producer_id == theirs.producer_id and theirs.epoch - ours.epoch in (0, 1)
-    return is_last and described.state in (_COMMITTED, _ABORTED)
+    return is_last and described.state in (COMMITTED, _ABORTED)
 
 
 def _transactions_of(
@@ -260,7 +275,9 @@ def _transactions_of(
     return [each for each in described if each is not None]
 
 
-def end_in_partition(client: KafkaClient, producer: OpenProducer, *, commit: bool) -> None:
+def end_in_partition(
+    client: KafkaClient, producer: OpenProducer, *, commit: bool, leader: int | None = None
+) -> None:
     """Write a marker for ``producer`` into its partition, an abort marker as
     ``kafka-transactions.sh abort`` does: readers of committed records go on.
 
@@ -272,6 +289,7 @@ def end_in_partition(client: KafkaClient, producer: OpenProducer, *, commit: boo
     """
     kind = WriteTxnMarkersRequest.WritableTxnMarker
     where = producer.partition
+    leader = client.known_leader(where) if leader is None else leader
     marker = kind(
         producer_id=producer.identity.producer_id,
         producer_epoch=producer.identity.epoch,
@@ -286,12 +304,13 @@ def end_in_partition(client: KafkaClient, producer: OpenProducer, *, commit: boo
         Api.WRITE_TXN_MARKERS,
         f"{where}, {producer.identity}",
         WriteTxnMarkersRequest(markers=[marker], min_version=1, max_version=1),
-        client.known_leader(where),
+        leader,
         lambda answer: [
             p.error_code for m in answer.markers for t in m.topics for p in t.partitions
         ],
     )
-    left = [p for p in open_producers(client, [where]) if p.identity == producer.identity]
+    after = open_producers(client, [where], leaders={where: leader})
+    left = [p for p in after if p.identity == producer.identity]
     if left and left[0].start_offset == producer.start_offset:
         raise ResourceError(
             f"{where} still has the transaction of {producer.identity} open",
@@ -306,11 +325,12 @@ def _ask_node(
     request: Any,
     node: int,
     codes: Callable[[Any], Sequence[int | Answered]],
+    timeout_ms: int | None = None,
 ) -> Any:
     return asked(
         api,
         subject,
         lambda left_ms: client.call(request, node, left_ms),
         codes,
-        Deadline(client.settings.request_timeout_ms),
+        Deadline(timeout_ms or client.settings.request_timeout_ms),
     )

@@ -53,6 +53,7 @@ from onceward.kafka.wire.transactions.fencing import (
     RequestedTimeouts,
     shortest_timeout,
 )
+from onceward.kafka.wire.transactions.markers import Markers, WasCommitted
 from onceward.kafka.wire.transactions.states import TRANSITIONS, State, Step
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class Transaction:
     :param outdated: has somebody newer written since we did? Asked where the coordinator cannot
         tell: before a claim of an id that it has forgotten (``transactional.id.expiration.ms``),
         or of what was given to us or to somebody.
+    :param was_committed: what the ledger says of a transaction that another run has ended.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Transaction:
         *,
         patience_ms: int | None = None,
         outdated: Callable[[], bool] = lambda: False,
+        was_committed: WasCommitted = lambda identity: None,
     ) -> None:
         self.transactional_id = transactional_id
         self.timeout_ms = timeout_ms or LONGEST_TRANSACTION_MS
@@ -107,6 +110,7 @@ class Transaction:
         self._owner = IdOwner(
             self._coordinator, lambda: self.patience_ms, client.settings.request_timeout_ms
         )
+        self._markers = Markers(self._coordinator, was_committed)
         self._lock = surroundings.RLock()
         self._epoch_used = False
         self._given_at = Instant.now()
@@ -177,14 +181,17 @@ class Transaction:
             return False
         return True
 
-    def begin(self) -> ProducerIdentity:
+    def begin(self, first: TopicPartition | None = None) -> ProducerIdentity:
         """Open a transaction under an epoch that no transaction had before; return the identity
         for its writers.
 
+        :param first: the ledger's partition, of which the last marker is looked for before.
+        :raises BatchFailed: it is missing (:mod:`.markers`).
         :raises Fenced: a newer owner.
         :raises BrokerUnreachable: no answer; may be called again.
         """
         with self._step(Step.BEGIN):
+            self._markers.begin(self.identity, first, self._deadline())
             # KIP-890: a late Produce or EndTxn of the same epoch would land in this transaction.
             # Version 2 got a new epoch with the answer to the last EndTxn; under version 1 we
             # raise it by InitProducerId with our own identity, which can be fenced and never
@@ -205,15 +212,19 @@ class Transaction:
         Version 2 has no such request: the first ``Produce`` adds the partition.
 
         :raises TransactionTimedOut, Fenced, AccessDenied, TopicMissing: …
+        :raises BatchFailed: the marker of an earlier transaction is missing (:mod:`.markers`).
         """
         with self._step(Step.ADD_PARTITIONS):
-            self._opened_at = self._opened_at or Instant.now()
             missing = set(partitions) - self._added
-            if missing and self.version == 1:
+            if not missing:
+                return
+            self._opened_at = self._opened_at or Instant.now()
+            self._markers.before_joining(missing, self.identity, self._deadline())
+            # Noted before it is asked: without an answer they may be part of it, and an abort must
+            # end that.
+            self._added |= missing
+            if self.version == 1:
                 with self._refusals_explained():
-                    # Noted before it is asked: without an answer they may be part of it, and an
-                    # abort must end that.
-                    self._added |= missing
                     self._coordinator.add_partitions(self.identity, missing, self._deadline())
 
     def commit_offsets(
@@ -271,7 +282,13 @@ class Transaction:
             except BaseException:
                 self.state = State.IN_DOUBT
                 raise
-            self._ended(identity)
+            self._ended(identity, commit=True)
+
+    def end_what_hangs(self, ledger: TopicPartition) -> None:
+        """Write the marker that the ledger's partition lacks, before :meth:`take_over` or
+        :meth:`recover`: what is read there afterwards is what was decided."""
+        with self._lock:
+            self._markers.before_claim(ledger, self._deadline())
 
     def abort(self) -> None:
         """Send ``EndTxn(abort)``: nothing of the transaction ever becomes visible. Does nothing if
@@ -341,6 +358,7 @@ class Transaction:
             if refused.rule.meaning is Meaning.ABORT:
                 # Nothing is open under this epoch (INVALID_TXN_STATE), or the coordinator has
                 # forgotten the id: what was asked for holds. The next begin() takes a fresh epoch.
+                self._markers.ended(self.identity, commit=False)
                 self.state = State.READY
                 return
             self.state = State.IN_DOUBT
@@ -351,7 +369,7 @@ class Transaction:
         except BaseException:
             self.state = State.IN_DOUBT
             raise
-        self._ended(identity)
+        self._ended(identity, commit=False)
 
     def _raise_commit_refusal(self, refused: Refused) -> NoReturn:
         # INVALID_TXN_STATE is how 4.x answers a commit after it has aborted the transaction for
@@ -380,7 +398,8 @@ class Transaction:
             details={"transactional_id": self.transactional_id, "identity": list(self.identity)},
         ) from outcome
 
-    def _ended(self, identity: ProducerIdentity) -> None:
+    def _ended(self, identity: ProducerIdentity, *, commit: bool) -> None:
+        self._markers.ended(self.identity, commit=commit)
         # version 2: the next epoch, or at rollover a new producer id
         if identity != self.identity:
             self._adopt(identity, None)
