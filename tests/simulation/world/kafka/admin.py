@@ -98,7 +98,8 @@ def _topic(cluster: Cluster, broker: Broker, name: str) -> Answer:
                 error_code=NO_LEADER if leader == NOBODY else 0,
                 partition_index=partition.index,
                 leader_id=leader,
-                leader_epoch=partition.epoch,
+                leader_epoch=partition.epoch
+                - (bool(cluster.late) and cluster.is_late(broker, (name, partition.index))),
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
                 offline_replicas=[

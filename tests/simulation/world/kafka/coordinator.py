@@ -332,6 +332,10 @@ class Coordinator:
         if not cluster.health.well and cluster.brokers[led.node].isolated:
             self._marker_written(held, complete, where, 13)
             return
+        if cluster.late and cluster.is_late(cluster.brokers[led.node], where):
+            # it asks whom its broker's metadata names (``addTxnMarkersToBrokerQueue``)
+            self._marker_written(held, complete, where, 6)
+            return
         commit = facts.state is rules.PREPARE_COMMIT
         code = cluster.write_marker(
             where, facts.producer, facts.epoch, commit, led.epoch, facts.client_version

@@ -198,6 +198,14 @@ class Nodes:
         if views:
             self.late[where] = views
 
+    def is_late(self, broker: Broker, where: Where) -> bool:
+        """Return whether ``broker`` has not heard of the leader yet."""
+        partition = self.partitions.get(where)
+        return partition is not None and self.leader_seen_by(broker, partition) not in (
+            partition.leader,
+            NOBODY,
+        )
+
     def leader_seen_by(self, broker: Broker, partition: Partition) -> int:
         """The node that ``broker`` names as the leader of ``partition``."""
         views = self.late.get((partition.topic, partition.index))
