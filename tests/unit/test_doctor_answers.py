@@ -61,7 +61,7 @@ def test_lines_for_a_shell_are_quoted_and_what_is_optional_is_commented_out() ->
 def test_every_form_has_the_same_lines() -> None:
     lines = json.loads(said(*NAMES, "--format", "json"))
     table = said(*NAMES, "--format", "table").splitlines()[2:]
-    assert len(lines) == len(table) == 11
+    assert len(lines) == len(table) == 13
     assert [row.split()[0] for row in table] == [line["operation"] for line in lines]
     assert {line["needed"] for line in lines} == {"always", "first start", "optional"}
 

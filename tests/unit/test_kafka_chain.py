@@ -4,15 +4,16 @@ whoever took over.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import BrokerUnreachable, Fenced, LedgerBehind, LedgerOutdated
+from onceward.errors import BatchFailed, BrokerUnreachable, Fenced, LedgerBehind, LedgerOutdated
 from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity, TopicPartition
-from onceward.kafka.ledger.chain import KafkaChain
+from onceward.kafka.ledger.chain import KafkaChain, _attempts
 from onceward.kafka.wire.transactions.states import State
 from support.errors import raises
 
@@ -116,3 +117,24 @@ def test_a_ledger_that_cannot_be_read_under_a_new_producer_id_is_asked_again():
         ours.begin(OURS)
     assert ours.begin(OURS) == AttemptId(9, 0), "the id was not taken for checked"
     assert not ours._topic.answers
+
+
+def test_the_newest_record_tells_what_became_of_a_transaction_of_ours_if_any_does() -> None:
+    ours = chain()
+    ours._confirmed, ours._decided = True, _attempts(None)
+    assert ours._was_committed(ProducerIdentity(7, 3)) is False
+    ours._decided = _attempts(replace(OURS, attempt=AttemptId(7, 5), decided=AttemptId(7, 2)))
+    told = {epoch: ours._was_committed(ProducerIdentity(7, epoch)) for epoch in range(1, 7)}
+    assert told == {1: None, 2: True, 3: None, 4: None, 5: True, 6: False}
+    assert ours._was_committed(ProducerIdentity(8, 0)) is False
+
+
+def test_what_a_broker_that_does_not_lead_the_ledger_may_have_left_out_is_not_aborted() -> None:
+    ours, confirmed = chain(), []
+    ours._confirmed, ours._decided = False, _attempts(OURS)
+    ours.transaction.state = State.OPEN
+    ours.confirm = lambda: confirmed.append(True)
+    with raises(BatchFailed):
+        ours._was_committed(ProducerIdentity(7, 9))
+    assert confirmed
+    assert ours._was_committed(ProducerIdentity(*OURS.attempt)) is True

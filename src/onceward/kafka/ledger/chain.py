@@ -17,6 +17,7 @@ from onceward import patience
 from onceward.engine.ledger.chain import Chain, Ledger, LedgerPlace, cut_off_error
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
+    BatchFailed,
     Fenced,
     LedgerBehind,
     LedgerOutdated,
@@ -198,6 +199,15 @@ class KafkaChain(Chain):
         this id. Of those before the newest record only that one is known."""
         if AttemptId(*identity) in self._decided:
             return True
+        if self.transaction.state is State.OPEN and not self._confirmed:
+            # What was read may lack that very record. (Before the first transaction it is asked
+            # of the ledger's own partition, where nothing that was committed is open any more.)
+            self.confirm()
+            raise BatchFailed(
+                f"{self._pipeline}: {identity} has left a partition without its marker, and the "
+                "ledger was read anew for what became of it",
+                next_step="none: the batch runs again under a new epoch",
+            )
         ours = (number for owner, number in self._decided if owner == identity.producer_id)
         return None if identity.epoch < max(ours, default=-1) else False
 

@@ -97,6 +97,7 @@ def minimal_acls(
         ("Read", Kind.GROUP, [pipeline_id] if group else [], Need.ALWAYS, _OFFSETS),
         ("Create", topic, [] if ledger_exists else [ledger_topic], Need.FIRST_START, _CREATES),
         ("DescribeConfigs", topic, topics, Need.OPTIONAL, "batch.size fits its max.message.bytes"),
+        ("Read", topic, topics, Need.OPTIONAL, "markers that Kafka 4.3 may leave out are seen"),
         ("DescribeConfigs", topic, [ledger_topic], Need.OPTIONAL, _CHECKED),
     )
     return [
@@ -113,7 +114,12 @@ _CHECKED = "its cleanup.policy and replicas are checked"
 
 _DESCRIBE = "Describe (Read and Write include it)"
 _WRITES = (Api.PRODUCE, Api.ADD_PARTITIONS_TO_TXN)
-_READS = (Api.FETCH, Api.TXN_OFFSET_COMMIT, Api.ADD_OFFSETS_TO_TXN)
+_READS = (
+    Api.FETCH,
+    Api.TXN_OFFSET_COMMIT,
+    Api.ADD_OFFSETS_TO_TXN,
+    Api.DESCRIBE_PRODUCERS,
+)
 _KINDS = {29: Kind.TOPIC, 30: Kind.GROUP, 31: Kind.CLUSTER, 53: Kind.TRANSACTIONAL_ID}
 
 
@@ -129,7 +135,7 @@ def denied(api: Api, code: int) -> tuple[Kind, str] | None:
     if api in (Api.LIST_GROUPS, Api.DESCRIBE_GROUPS):
         return kind, "Describe"
     if kind is Kind.CLUSTER:
-        return kind, "IdempotentWrite"
+        return kind, "ClusterAction" if api is Api.WRITE_TXN_MARKERS else "IdempotentWrite"
     if kind is Kind.TRANSACTIONAL_ID:
         return kind, "Write"
     if api in _WRITES:

@@ -64,6 +64,8 @@ class Markers:
         # the identity that a partition was last written under, and the leader epoch before
         self._joined: dict[TopicPartition, tuple[ProducerIdentity, int]] = {}
         self._outcomes: dict[ProducerIdentity, bool] = {}
+        # of the transaction that is open, or was the last
+        self._topics: set[str] = set()
         # as the coordinator's broker has them, since the last transaction is complete
         self._leaders: dict[TopicPartition, Leader] = {}
 
@@ -73,7 +75,8 @@ class Markers:
         """Look at the ledger's partition before the next transaction begins, and makes the
         coordinator forget what it has decided. Raises as :meth:`before_joining`."""
         self._leaders.clear()
-        topics = {where.topic for where in (*self._joined, *([first] if first else []))}
+        # most batches write to the same topics as the one before
+        topics, self._topics = self._topics | ({first.topic} if first else set()), set()
         if not topics:
             return
         self._wait_until_complete(deadline)
@@ -100,6 +103,7 @@ class Markers:
         :raises TopicMissing, AccessDenied: of what is to be written.
         """
         partitions = set(partitions)
+        self._topics |= {where.topic for where in partitions}
         if unknown := {where.topic for where in partitions - self._leaders.keys()}:
             self._leaders |= self._asked(unknown, deadline)
         moved = sorted(where for where in partitions if self._has_moved(where))
@@ -116,6 +120,7 @@ class Markers:
         :raises AccessDenied, ResourceError: it is missing, and cannot be written.
         :raises BrokerUnreachable: …
         """
+        self._leaders.clear()
         described = self._wait_until_complete(deadline)
         if described is None:
             return
@@ -150,6 +155,8 @@ class Markers:
         """Return what this producer has open there, once there are leaders to ask."""
         topics, backoff = {where.topic for where in partitions}, Backoff()
         if any(where not in self._leaders for where in partitions):
+            # by name, if it is that they are missing, or may not be seen
+            self._client.topic_partitions(topics)
             self._leaders |= self._asked(topics, deadline)
         while (found := self._asked_of_leaders(partitions, deadline)) is None:
             backoff.wait(deadline)
