@@ -64,6 +64,7 @@ class HandmadeBroker(socketserver.ThreadingTCPServer):
         self.tls = tls
         self.silent_at: int | None = None
         self.refuses_logins = False
+        self.throttle_ms = 0
         self.asked: Counter[int] = Counter()
         self.refused: list[str] = []
         self.node_at = self.coordinator_at = self.port
@@ -92,7 +93,10 @@ class HandmadeBroker(socketserver.ThreadingTCPServer):
                 struct.pack(">ii", 1, 1) + text("127.0.0.1") + struct.pack(">ih", self.node_at, -1)
             )
             return (
-                struct.pack(">i", 0) + broker + text("handmade-cluster") + struct.pack(">ii", 1, 0)
+                struct.pack(">i", self.throttle_ms)
+                + broker
+                + text("handmade-cluster")
+                + struct.pack(">ii", 1, 0)
             )
         if api == SASL_HANDSHAKE:
             return struct.pack(">hi", 0, 2) + text("PLAIN") + text("OAUTHBEARER")

@@ -187,6 +187,36 @@ def test_a_provider_that_fails_is_quoted_and_a_broker_that_refuses_a_token_is_an
             refused.cluster_id()
 
 
+@pytest.mark.parametrize(
+    "given", [None, b"a-token", ("a-token", 3600), "Bearer a-token", "a-token\n", ""]
+)
+def test_a_provider_that_returns_something_else_is_named_and_its_token_is_not(
+    client_of: Callable[..., KafkaClient], given: Any
+) -> None:
+    class Other:
+        def token(self) -> Any:
+            return given
+
+    with HandmadeBroker() as broker:
+        client = client_of(broker.bootstrap_servers, WITH_TOKEN, Other())
+        with pytest.raises(TokenUnavailable, match="the text of the token alone") as unavailable:
+            client.cluster_id()
+        assert "a-token" not in str(unavailable.value)
+        assert broker.asked[SASL_AUTHENTICATE] == 0
+
+
+def test_a_pause_that_a_quota_asks_for_is_no_broker_that_is_away(
+    client_of: Callable[..., KafkaClient],
+) -> None:
+    with HandmadeBroker() as broker:
+        client = client_of(broker.bootstrap_servers)
+        broker.throttle_ms = 60_000
+        client.call(about_nothing(), "bootstrap-0", 5_000)
+        with pytest.raises(BrokerUnreachable, match="a quota"):
+            client.call(about_nothing(), "bootstrap-0", 300)
+        assert broker.asked[METADATA] == 1
+
+
 def test_a_client_that_is_kept_uses_a_certificate_that_was_renewed_in_its_place(
     certificates: Path, client_of: Callable[..., KafkaClient], tmp_path: Path
 ) -> None:
@@ -285,7 +315,7 @@ def test_a_leader_that_moved_under_its_id_is_asked_where_metadata_say(
         with pytest.raises(BrokerUnreachable):
             client.call(about_nothing(), 1, 300)
         bootstrap.node_at = new.node_at = new.port
-        client._learn(client.call_any(about_nothing()))
+        client.learn(client.call_any(about_nothing()))
         client.call(about_nothing(), 1)
         assert new.asked[METADATA] == 1
 

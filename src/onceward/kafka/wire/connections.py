@@ -45,6 +45,10 @@ _RECEIVE_MAX_BYTES = 256 * 1024 * 1024
 # in-flight limits are kept by wire.appends.producer; a full connection would refuse requests
 _UNLIMITED = 1_000_000
 _THROTTLE_POLL_S = 0.005
+_THROTTLED = (
+    "the broker asks this client to pause for longer: a quota (producer_byte_rate, "
+    "consumer_byte_rate or request_percentage of its user or client.id)"
+)
 _CLOSE_S = 2.0
 _AUTHENTICATION_ERRORS = (
     kafka_errors.SaslAuthenticationFailedError,
@@ -59,7 +63,7 @@ _TLS_CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 _IDENTITY_PROVIDER = (
     "see that the identity provider answers: token() of oauth_token_provider= has to return "
-    "within seconds"
+    "the text of a token within seconds"
 )
 
 
@@ -230,7 +234,7 @@ class Connections:
         return answer
 
     async def _exchange(self, loop: _Loop, request: Any, node_id: NodeId, deadline: float) -> Any:
-        manager = loop.manager
+        manager, why = loop.manager, "not connected in time"
         while True:
             try:
                 connection = manager.get_connection(node_id)
@@ -238,8 +242,7 @@ class Connections:
                 delay = manager.connection_delay(node_id)  # waiting to reconnect
             else:
                 if connection.connected and connection.paused:
-                    # The broker asked for a pause (quotas)
-                    delay = _THROTTLE_POLL_S
+                    delay, why = _THROTTLE_POLL_S, _THROTTLED
                 else:
                     # While the connection is being made, send_request queues: that keeps requests
                     # in order. What is queued has no clock of its own, and is not sent any more
@@ -253,7 +256,7 @@ class Connections:
                         else answer
                     )
             if time.monotonic() + delay >= deadline:
-                raise kafka_errors.KafkaTimeoutError("not connected in time")
+                raise kafka_errors.KafkaTimeoutError(why)
             await loop.net.sleep(delay)
 
     async def _set_up_and_answered(

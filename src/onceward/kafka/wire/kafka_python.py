@@ -298,6 +298,12 @@ class _Connection(KafkaConnection):  # type: ignore[misc] # kafka-python is unty
                 raise TokenLost(f"{PROVIDER} did not return in time") from None
             except Exception as error:
                 raise TokenLost(f"{PROVIDER} raised {type(error).__name__}: {error}") from error
+            if not isinstance(token, str) or not token or token.split() != [token]:
+                what = "text with white space, or none" if isinstance(token, str) else ""
+                raise TokenLost(
+                    f"{PROVIDER} is to return the text of the token alone, without white space "
+                    f"or a word like Bearer, and returned {what or type(token).__name__}"
+                )
             self.config["sasl_oauth_token_provider"] = _Token(token)
         self.config[_DELEGATED] = self._manager.is_token
         self.waits_for = "an answer to the login (SASL)"
