@@ -9,6 +9,8 @@ import pickle
 import pytest
 
 from onceward.errors import (
+    AccessDenied,
+    AuthenticationFailed,
     BrokerUnreachable,
     CheckpointCorrupted,
     Fenced,
@@ -121,6 +123,28 @@ STATE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
             [Thrown(STATE, GONE, "KAFKA_DATA_LOSS.PARTITIONS_DELETED")],
             SourceDataLost,
             "Partitions in-1 are gone",
+        ),
+        (
+            [
+                Thrown(SPARK, ABORTED),
+                Thrown(
+                    "org.apache.kafka.common.errors.TopicAuthorizationException",
+                    "Not authorized to access topics: [in]",
+                ),
+            ],
+            AccessDenied,
+            "may not read a topic: Not authorized to access topics: [in]. The principal",
+        ),
+        (
+            [
+                Thrown(SPARK, ABORTED),
+                Thrown(
+                    "org.apache.kafka.common.errors.SaslAuthenticationException",
+                    "Authentication failed during authentication due to invalid credentials",
+                ),
+            ],
+            AuthenticationFailed,
+            "could not log in: SaslAuthenticationException: Authentication failed",
         ),
     ],
 )

@@ -377,6 +377,9 @@ def publishing_first(decided: BatchId, offered: BatchId) -> str:
     )
 
 
+_CAUSED_BY = "Caused by: "
+
+
 def paragraph(error: BaseException) -> str:
     """Return ``error`` as one paragraph for the log, also of pages of Java."""
     if isinstance(error, OncewardError):
@@ -387,10 +390,13 @@ def paragraph(error: BaseException) -> str:
 
 
 def _first_words(lines: Sequence[str]) -> list[str]:
-    """Return what a task raised, behind Python's traceback; else the first two lines."""
+    """Return what a task raised, behind Python's traceback; else the first two lines, or the first
+    and Java's innermost cause."""
     traceback = next((at for at, line in enumerate(lines) if _TRACEBACK in line), len(lines))
     raised = [line for line in lines[traceback + 1 :] if not line[0].isspace()][:1]
-    return raised or [line.strip() for line in lines[:2]]
+    causes = [line.strip() for line in lines if line.startswith(_CAUSED_BY)]
+    words = [line.strip() for line in lines[:2]]
+    return raised or ([words[0], causes[-1]] if causes else words)
 
 
 def _text(frames: Sequence[FrameWritten]) -> str:

@@ -13,6 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from onceward.errors import (
+    AccessDenied,
+    AuthenticationFailed,
     BrokerUnreachable,
     ChangeUnreadable,
     CheckpointCorrupted,
@@ -105,7 +107,38 @@ def known_failure(causes: Sequence[Thrown]) -> OncewardError | None:
         or _damaged_checkpoint(causes)
         or _dead_worker(causes)
         or _unreadable_file(causes)
+        or refused_reader(causes)
     )
+
+
+def refused_reader(
+    causes: Sequence[Thrown], topics: str = "", servers: str = ""
+) -> OncewardError | None:
+    """Return what brokers have refused Spark's Kafka source, which reads through Kafka's Java
+    client: when it plans a batch, or in a task.
+
+    :param topics, servers: those of the query, where they are known; the client's own words name
+        the topics mostly.
+    """
+    where = (f" topic {topics}" if topics else "") + (f" on {servers}" if servers else "")
+    if denied := has_kind(causes, "TopicAuthorizationException"):
+        return AccessDenied(
+            f"Spark's Kafka source may not read{where or ' a topic'}: "
+            f"{denied.message.rstrip('.')}. The principal lacks Read on it",
+            next_step="grant it Read on the topic (kafka-acls --add), or all that the pipeline "
+            "needs: `onceward doctor --acls` prints the lines",
+            details={"resource": f"topic {topics}".strip(), "operation": "Read"},
+        )
+    if refused := has_kind(causes, "SaslAuthenticationException", "SslAuthenticationException"):
+        at = f" at {servers}" if servers else ""
+        return AuthenticationFailed(
+            f"Spark's Kafka source could not log in{at}: {causes[-1] if at else refused}",
+            next_step="check security.protocol and the sasl.* and ssl.* options against the "
+            "broker's listener. Passwords and certificates are those with which kafka_source was "
+            "called: where they have changed since, call it anew (under supervise, inside the "
+            "function that starts the query)",
+        )
+    return None
 
 
 def _raised(causes: Sequence[Thrown]) -> OncewardError | None:

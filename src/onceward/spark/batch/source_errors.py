@@ -13,14 +13,12 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward.errors import (
-    AccessDenied,
-    AuthenticationFailed,
     OncewardError,
     PartitionsAdded,
     TopicMissing,
 )
 from onceward.spark.batch.causes import has_kind, thrown_from
-from onceward.spark.batch.failures import known_failure
+from onceward.spark.batch.failures import known_failure, refused_reader
 from onceward.spark.batch.query import kafka_options
 
 # KafkaOffsetReader, of startingOffsets, at batch 0: a Scala assertion, which has no class or
@@ -28,10 +26,10 @@ from onceward.spark.batch.query import kafka_options
 _OTHER_PARTITIONS = (
     "assertion failed: If startingOffsets contains specific offsets, you must specify all"
 )
-_LOGIN_REFUSALS = (
+_REFUSALS = (
+    "TopicAuthorizationException",
     "SaslAuthenticationException",
     "SslAuthenticationException",
-    "SSLHandshakeException",
 )
 
 
@@ -46,15 +44,6 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
     if exception.isEmpty():
         return None
     causes = thrown_from(exception.get())
-    if has_kind(causes, "TopicAuthorizationException"):
-        topics, servers = _read_by(execution)
-        return AccessDenied(
-            f"Spark's Kafka source may not read topic {topics} on {servers}: the principal lacks "
-            "Read on it",
-            next_step="grant it Read on the topic (kafka-acls --add), or all that the pipeline "
-            "needs: `onceward doctor --acls` prints the lines",
-            details={"resource": f"topic {topics}", "operation": "Read"},
-        )
     if has_kind(causes, "UnknownTopicOrPartitionException"):
         topics, servers = _read_by(execution)
         return TopicMissing(
@@ -77,13 +66,8 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
             "supervise, call it inside the function that starts the query); nothing was read yet",
             details={"topics": topics, "bootstrap_servers": servers},
         )
-    if has_kind(causes, *_LOGIN_REFUSALS):
-        _, servers = _read_by(execution)
-        return AuthenticationFailed(
-            f"Spark's Kafka source could not log in at {servers}: {causes[-1]}",
-            next_step="check security.protocol and the sasl.* and ssl.* options against the "
-            "broker's listener",
-        )
+    if has_kind(causes, *_REFUSALS):
+        return refused_reader(causes, *_read_by(execution))
     return known_failure(causes)
 
 
