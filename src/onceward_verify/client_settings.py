@@ -32,6 +32,7 @@ _OF_JAVA_ALONE = frozenset(
         "key.deserializer",
         "value.deserializer",
         "sasl.login.callback.handler.class",
+        "onceward.oauth.token.provider",
     }
 )
 _OURS = frozenset(
@@ -56,6 +57,15 @@ def settings_from_file(file: Path) -> dict[str, str]:
 
 def librdkafka_settings(properties: dict[str, str]) -> dict[str, str]:
     """Translate ``given``, in either dialect, to librdkafka's."""
+    mechanism = properties.get("sasl.mechanism", properties.get("sasl.mechanisms"))
+    if mechanism == "OAUTHBEARER" and properties.get("sasl.oauthbearer.method") != "oidc":
+        raise WrongUsage(
+            "sasl.mechanism=OAUTHBEARER needs tokens, which librdkafka asks an identity provider "
+            "for",
+            next_step="add sasl.oauthbearer.method=oidc, sasl.oauthbearer.client.id, "
+            "sasl.oauthbearer.client.secret and sasl.oauthbearer.token.endpoint.url to "
+            "--command-config, or name another login there",
+        )
     settings: dict[str, str] = {}
     pem = properties.get("ssl.truststore.type", "").upper() == "PEM"
     for name, value in properties.items():

@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from secured_cluster import PASSWORD, SecuredKafka, SecuredPipeline
+from typer.testing import CliRunner
 
 import fault_table
 import onceward
+from onceward.cli import app
 from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import settings_from_options
@@ -176,6 +178,7 @@ def _workers_know_tokens() -> Iterator[None]:
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
+OF_COMMANDS: Tokens | None = None
 TOKEN_LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
 RENEWALS = 4
 LONGEST_SECONDS = 120
@@ -212,8 +215,11 @@ def test_tokens_are_renewed_as_they_expire(
 
 
 @pytest.mark.fault("token-expiring")
-def test_an_expired_token_is_refused_by_name(
-    secured: SecuredKafka, secured_pipeline: SecuredPipeline, tmp_path: Path
+def test_an_expired_token_is_refused_by_name_and_a_command_takes_a_good_one_too(
+    secured: SecuredKafka,
+    secured_pipeline: SecuredPipeline,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline = secured_pipeline
     secured.grant(pipeline.needed())
@@ -230,3 +236,10 @@ def test_an_expired_token_is_refused_by_name(
     in_time = Tokens(tmp_path / "more-tokens", seconds=60)
     pipeline.run(sink=pipeline.sink(**login, oauth_token_provider=in_time))
     pipeline.assert_exactly_once()
+    monkeypatch.setattr(sys.modules[__name__], "OF_COMMANDS", in_time)
+    named = {**TOKEN_LOGIN, "onceward.oauth.token.provider": f"{__name__}:OF_COMMANDS"}
+    config = tmp_path / "client.properties"
+    config.write_text("".join(f"{name}={value}\n" for name, value in named.items()))
+    where = ["--bootstrap-servers", secured.bootstrap("TOKEN"), "--command-config", str(config)]
+    done = CliRunner().invoke(app, ["status", *where, "--ledger-topic", pipeline.ledger_topic])
+    assert pipeline.name in done.output

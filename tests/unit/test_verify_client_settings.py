@@ -62,3 +62,11 @@ def test_a_delegation_token_is_no_login_of_librdkafkas(tmp_path: Path):
 def test_a_file_that_is_not_there_is_named(tmp_path: Path):
     with raises(CannotTell, "nothing.properties"):
         settings_from_file(tmp_path / "nothing.properties")
+
+
+def test_tokens_come_from_an_identity_provider_that_librdkafka_asks(tmp_path: Path):
+    login = "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
+    with raises(CannotTell, "OAUTHBEARER") as refused:
+        settings(tmp_path, f"{login}onceward.oauth.token.provider=tokens:TOKENS\n")
+    assert "sasl.oauthbearer.method=oidc" in refused.value.next_step
+    assert settings(tmp_path, f"{login}sasl.oauthbearer.method=oidc\n")

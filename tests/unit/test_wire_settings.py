@@ -267,11 +267,38 @@ class Tokens:
         return "t"
 
 
+TOKENS = Tokens()
+
+
 class TokensWithoutAWeakReference:
     __slots__ = ()
 
     def token(self) -> str:
         return "t"
+
+
+@pytest.mark.parametrize("name", ["Tokens", "TOKENS"])
+def test_a_command_names_the_object_that_it_asks_for_tokens(name: str) -> None:
+    options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    named = {**options, "onceward.oauth.token.provider": f"{__name__}:{name}"}
+    provider = parsed(named)[0].oauth_token_provider
+    assert isinstance(provider, Tokens)
+    assert provider.token()
+    with raises(ConfigurationError) as refused:
+        parsed(options)
+    assert "onceward.oauth.token.provider=module:object" in refused.value.next_step
+
+
+@pytest.mark.parametrize("named", ["no_such_module:x", "os:no_such_name", "os", "os:sep"])
+def test_what_a_command_cannot_ask_for_tokens_is_refused(named: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"onceward\.oauth\.token\.provider"):
+        parsed(
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "OAUTHBEARER",
+                "onceward.oauth.token.provider": named,
+            }
+        )
 
 
 @pytest.mark.parametrize("kind", [Tokens, TokensWithoutAWeakReference])

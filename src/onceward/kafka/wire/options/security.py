@@ -8,6 +8,7 @@ secret is ever part of a ``repr``.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import re
@@ -15,7 +16,7 @@ import ssl
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, FileUnreadable
 from onceward.libraries import readable_file
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+NAMED_PROVIDER = "onceward.oauth.token.provider"
+"""``module:object`` in the file of ``--command-config``: what a command asks for tokens."""
 
 SECURITY_OPTIONS = (
     "security.protocol",
@@ -113,6 +117,29 @@ def security_from_options(
     )
 
 
+def imported_provider(named: str) -> TokenProvider:
+    """Return the object that ``module:object`` names, for whoever can pass none: commands. A class
+    is called.
+
+    :raises ConfigurationError: it cannot be imported, or has no ``token()``.
+    """
+    module, _, name = named.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+        provider = found() if isinstance(found, type) else found
+    except Exception as error:
+        raise ConfigurationError(
+            f"{NAMED_PROVIDER}={named} cannot be imported: {type(error).__name__}: {error}",
+            next_step="write module:object, and have the module's folder on PYTHONPATH",
+        ) from error
+    if not callable(getattr(provider, "token", None)):
+        raise ConfigurationError(
+            f"{NAMED_PROVIDER}={named} has no method token()",
+            next_step="name an object whose token() returns the text of a valid token",
+        )
+    return cast("TokenProvider", provider)
+
+
 def _sasl(
     options: Mapping[str, str], protocol: str, token_provider: TokenProvider | None
 ) -> dict[str, Any]:
@@ -129,7 +156,8 @@ def _sasl(
             raise ConfigurationError(
                 "sasl.mechanism=OAUTHBEARER needs tokens",
                 next_step="pass oauth_token_provider=, an object whose token() returns a valid "
-                "token",
+                f"token; for a command add {NAMED_PROVIDER}=module:object to the file of "
+                "--command-config",
             )
         return {"mechanism": mechanism}
     login = {name: options.get(f"sasl.{name}") for name in ("username", "password")}

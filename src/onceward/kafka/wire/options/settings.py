@@ -21,9 +21,11 @@ from typing import Any
 from onceward.errors import ConfigurationError, ContradictoryOptions, FileUnreadable, UnknownOption
 from onceward.kafka.records.compression import Codec, check_level
 from onceward.kafka.wire.options.security import (
+    NAMED_PROVIDER,
     SECURITY_OPTIONS,
     Security,
     TokenProvider,
+    imported_provider,
     java_security_options,
     security_from_options,
 )
@@ -175,6 +177,8 @@ def settings_from_options(
     """
     _refuse_other_types(options, oauth_token_provider)
     texts = {name: _text(name, value) for name, value in options.items()}
+    if (named := texts.pop(NAMED_PROVIDER, None)) and oauth_token_provider is None:
+        oauth_token_provider = imported_provider(named)
     for name in texts:
         _refuse_unknown(name)
     numbers = {name: _number(name, text) for name, text in texts.items() if name in _NUMBERS}
