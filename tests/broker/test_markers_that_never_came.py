@@ -158,9 +158,10 @@ def test_what_was_aborted_stays_so_when_the_next_attempt_is_committed(
     assert driver.committed_sequences() == [0]
 
 
+@AGAIN
 @pytest.mark.parametrize("away", ["out"], indirect=True)
 def test_a_partition_without_a_leader_holds_up_what_is_written_to_it_alone(
-    three: LocalKafka, driver: Driver
+    three: LocalKafka, driver: Driver, anew: bool
 ) -> None:
     target = driver.new()
     target.open(driver.running(0))
@@ -170,6 +171,10 @@ def test_a_partition_without_a_leader_holds_up_what_is_written_to_it_alone(
         # It ends once the controllers know, and not before
         driver.commit(target, 1)
         driver.commit(target, 2)
+    if anew:
+        # What the run knew stands in older records, as long as compaction leaves them.
+        target = driver.new()
+        target.open(driver.running(3))
     write(target, driver, 3, b"aborted").abort()
     write(target, driver, 3, b"next").commit()
     assert visible(driver) == [b"decided", b"next"]

@@ -13,7 +13,7 @@ import pytest
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import BatchFailed, BrokerUnreachable, Fenced, LedgerBehind, LedgerOutdated
 from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity, TopicPartition
-from onceward.kafka.ledger.chain import KafkaChain, _attempts
+from onceward.kafka.ledger.chain import KafkaChain, _attempts, _committed_among
 from onceward.kafka.wire.transactions.states import State
 from support.errors import raises
 
@@ -123,10 +123,28 @@ def test_the_newest_record_tells_what_became_of_a_transaction_of_ours_if_any_doe
     ours = chain()
     ours._confirmed, ours._decided = True, _attempts(None)
     assert ours._was_committed(ProducerIdentity(7, 3)) is False
-    ours._decided = _attempts(replace(OURS, attempt=AttemptId(7, 5), decided=AttemptId(7, 2)))
+    newest = replace(OURS, attempt=AttemptId(7, 5), decided=AttemptId(7, 2))
+    ours._decided, ours._earlier = _attempts(newest), list
     told = {epoch: ours._was_committed(ProducerIdentity(7, epoch)) for epoch in range(1, 7)}
     assert told == {1: None, 2: True, 3: None, 4: None, 5: True, 6: False}
     assert ours._was_committed(ProducerIdentity(8, 0)) is False
+
+
+def test_of_what_lies_before_the_newest_record_those_that_are_left_tell() -> None:
+    left = [record(9, AttemptId(7, 8)), record(8, AttemptId(7, 5)), record(6, AttemptId(7, 2))]
+    told = {epoch: _committed_among(left, AttemptId(7, epoch)) for epoch in range(1, 10)}
+    assert told == {
+        1: None,
+        2: True,
+        3: None,
+        4: None,  # a record between 6 and 8 is gone
+        5: True,
+        6: False,
+        7: False,
+        8: True,
+        9: None,
+    }
+    assert _committed_among(left, AttemptId(6, 7)) is None
 
 
 def test_what_a_broker_that_does_not_lead_the_ledger_may_have_left_out_is_not_aborted() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from onceward import patience
@@ -196,9 +197,12 @@ class KafkaChain(Chain):
 
     def _was_committed(self, identity: ProducerIdentity) -> bool | None:
         """Return whether the ledger has the transaction: it is nothing else that commits under
-        this id. Of those before the newest record only that one is known."""
+        this id. Of those before the newest record only what compaction has left is known."""
         if AttemptId(*identity) in self._decided:
             return True
+        ours = (number for owner, number in self._decided if owner == identity.producer_id)
+        if identity.epoch < max(ours, default=-1):
+            return _committed_among(self._earlier(), AttemptId(*identity))
         if self.transaction.state is State.OPEN and not self._confirmed:
             # What was read may lack that very record. (Before the first transaction it is asked
             # of the ledger's own partition, where nothing that was committed is open any more.)
@@ -208,8 +212,10 @@ class KafkaChain(Chain):
                 "ledger was read anew for what became of it",
                 next_step="none: the batch runs again under a new epoch",
             )
-        ours = (number for owner, number in self._decided if owner == identity.producer_id)
-        return None if identity.epoch < max(ours, default=-1) else False
+        return False
+
+    def _earlier(self) -> list[LedgerRecord]:
+        return LedgerTopicReader(self._client, self._topic.topic).recent(self._pipeline)
 
     def append(self, record: LedgerRecord) -> None:
         self.put(record)
@@ -430,6 +436,24 @@ def _attempts(record: LedgerRecord | None) -> frozenset[AttemptId]:
     if record is None:
         return frozenset()
     return frozenset({record.attempt, record.decided or record.attempt})
+
+
+def _committed_among(newest_first: Sequence[LedgerRecord], attempt: AttemptId) -> bool | None:
+    """Return whether one of these records is the attempt's: it is if it has one, and it is not if
+    it lies between two batches that follow each other."""
+    for record in newest_first:
+        if attempt in _attempts(record):
+            return True
+    return (
+        False
+        if any(
+            later.sequence == earlier.sequence + 1
+            and later.attempt.owner == earlier.attempt.owner == attempt.owner
+            and earlier.attempt.number < attempt.number < later.attempt.number
+            for later, earlier in pairwise(newest_first)
+        )
+        else None
+    )
 
 
 def _sequence(record: LedgerRecord | None) -> int:

@@ -229,6 +229,7 @@ def holders(client: KafkaClient, partitions: Iterable[TopicPartition]) -> list[H
         for where in each.partitions
     }
     limit_ms = int(brokers_limit(client)[0] or _KAFKAS_LIMIT_MS)
+    version = client.transaction_version()
     after = open_producers(client, {where for where, _, _ in before})
     now_ms = surroundings.wall_clock_ns() // 1_000_000
     return [
@@ -236,7 +237,7 @@ def holders(client: KafkaClient, partitions: Iterable[TopicPartition]) -> list[H
             each,
             owners.get((each.identity.producer_id, each.partition)),
             max(0, each.last_write_ms + limit_ms - now_ms),
-            next((one for one in known if has_ended(one, each)), None),
+            next((one for one in known if has_ended(one, each, version)), None),
         )
         for each in after
         if _key(each) in before
@@ -248,12 +249,19 @@ def _key(producer: OpenProducer) -> tuple[TopicPartition, int, int]:
 
 
 def has_ended(
-    described: DescribedTransaction | TransactionDescription, producer: OpenProducer
+    described: DescribedTransaction | TransactionDescription,
+    producer: OpenProducer,
+    version: int,
 ) -> bool:
     """Return whether the transaction that is open at the leader is the one that its coordinator
-    ended last. Version 2 has raised the epoch since (KIP-890)."""
+    ended last.
+
+    Version 2 has raised the epoch since (KIP-890): one of the same epoch is the next, of which a
+    coordinator that is one no longer has not heard.
+    """
     ours, theirs = producer.identity, described.identity
-    is_last = ours.producer_id == theirs.producer_id and theirs.epoch - ours.epoch in (0, 1)
+    ahead = (1,) if version == 2 else (0, 1)
+    is_last = ours.producer_id == theirs.producer_id and theirs.epoch - ours.epoch in ahead
     return is_last and described.state in (COMMITTED, _ABORTED)
 
 

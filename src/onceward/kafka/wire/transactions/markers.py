@@ -128,9 +128,10 @@ class Markers:
         if before := self._open(owner, [where], deadline):
             # In this order: what a leader had open before it is called ended stays open
             described = self._wait_until_complete(deadline)
+            version = self._client.transaction_version()
             for each in self._open(owner, [where], deadline):
                 same = any(each.start_offset == earlier.start_offset for earlier in before)
-                if same and described is not None and listing.has_ended(described, each):
+                if same and described and listing.has_ended(described, each, version):
                     self._write(each, commit=described.state == listing.COMMITTED)
 
     def _has_moved(self, where: TopicPartition) -> bool:
