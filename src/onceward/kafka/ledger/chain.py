@@ -94,6 +94,7 @@ class KafkaChain(Chain):
             # The order matters: after take_over no earlier owner can commit, so what the ledger
             # says then is final.
             self._producer_id = self.transaction.take_over().producer_id
+            self.transaction.end_what_was_aborted(self._topic.partition())
         newest = self.newest()
         self._doubt_a_strange_writer(newest)
         if confirm:

@@ -64,6 +64,7 @@ class Markers:
         # the identity that a partition was last written under, and the leader epoch before
         self._joined: dict[TopicPartition, tuple[ProducerIdentity, int]] = {}
         self._outcomes: dict[ProducerIdentity, bool] = {}
+        self._before: TransactionDescription | None = None
         # of the transaction that is open, or was the last
         self._topics: set[str] = set()
         # as the coordinator's broker has them, since the last transaction is complete
@@ -121,7 +122,7 @@ class Markers:
         :raises BrokerUnreachable: …
         """
         self._leaders.clear()
-        described = self._wait_until_complete(deadline)
+        described = self._before = self._wait_until_complete(deadline)
         if described is None:
             return
         owner = described.identity.producer_id
@@ -133,6 +134,23 @@ class Markers:
                 same = any(each.start_offset == earlier.start_offset for earlier in before)
                 if same and described and listing.has_ended(described, each, version):
                     self._write(each, commit=described.state == listing.COMMITTED)
+
+    def after_claim(
+        self, where: TopicPartition, ours: ProducerIdentity, deadline: Deadline
+    ) -> None:
+        """Abort what the claim has aborted, should the ledger's partition have lacked a leader
+        then; or an earlier claim by somebody who did not look, as Kafka's tools. Readers of the
+        ledger would wait for it."""
+        self._leaders.clear()
+        before = self._before
+        for each in self._open(ours.producer_id, [where], deadline):
+            if each.identity.epoch < ours.epoch:
+                was_open = (
+                    before is None
+                    or (before.state == "Empty")
+                    or (before.state == listing.ONGOING and before.identity == each.identity)
+                )
+                self._write(each, commit=False if was_open else None)
 
     def _has_moved(self, where: TopicPartition) -> bool:
         joined, leader = self._joined.get(where), self._leaders.get(where)
@@ -209,11 +227,11 @@ class Markers:
                 f"{lacks}; whether it was committed stands no longer in the ledger, and another "
                 "transaction would decide it",
                 next_step="see which records they are (`onceward transactions list --topic "
-                f"{where.topic} --bootstrap-servers …`), and end it with `onceward transactions "
-                f"abort --topic {where.topic} --partition {where.partition} --bootstrap-servers "
-                "…`, or where their batch was committed with `onceward transactions commit "
-                f"--force --topic {where.topic} --partition {where.partition} "
-                "--bootstrap-servers …`",
+                f"{where.topic} --bootstrap-servers …`). Where their batch was committed, end it "
+                f"with `onceward transactions commit --force --topic {where.topic} --partition "
+                f"{where.partition} --bootstrap-servers …`, where it was not with `onceward "
+                f"transactions abort --topic {where.topic} --partition {where.partition} "
+                "--bootstrap-servers …`; both from 15 minutes after its last record on",
                 details=details,
             )
         log.warning("%s; writing it: %s", lacks, verb)

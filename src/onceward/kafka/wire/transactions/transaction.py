@@ -290,6 +290,11 @@ class Transaction:
         with self._lock:
             self._markers.before_claim(ledger, self._deadline())
 
+    def end_what_was_aborted(self, ledger: TopicPartition) -> None:
+        """Write the abort marker that the ledger's partition lacks, after :meth:`take_over`."""
+        with self._lock:
+            self._markers.after_claim(ledger, self.identity, self._deadline())
+
     def abort(self) -> None:
         """Send ``EndTxn(abort)``: nothing of the transaction ever becomes visible. Does nothing if
         none is open.
