@@ -227,8 +227,8 @@ class Markers:
                 f"{lacks}; whether it was committed stands no longer in the ledger, and another "
                 "transaction would decide it",
                 next_step="see which records they are (`onceward transactions list --topic "
-                f"{where.topic} --bootstrap-servers …`). Where their batch was committed, end it "
-                f"with `onceward transactions commit --force --topic {where.topic} --partition "
+                f"{where.topic} --bootstrap-servers …`). Where their batch was committed, end "
+                f"it with `onceward transactions commit --force --topic {where.topic} --partition "
                 f"{where.partition} --bootstrap-servers …`, where it was not with `onceward "
                 f"transactions abort --topic {where.topic} --partition {where.partition} "
                 "--bootstrap-servers …`; both from 15 minutes after its last record on",
