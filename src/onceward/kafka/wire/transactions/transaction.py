@@ -186,7 +186,6 @@ class Transaction:
         for its writers.
 
         :param first: the ledger's partition, of which the last marker is looked for before.
-        :raises BatchFailed: it is missing (:mod:`.markers`).
         :raises Fenced: a newer owner.
         :raises BrokerUnreachable: no answer; may be called again.
         """
@@ -211,8 +210,7 @@ class Transaction:
         """Let ``partitions`` take part, before the first record of each; repeating costs nothing.
         Version 2 has no such request: the first ``Produce`` adds the partition.
 
-        :raises TransactionTimedOut, Fenced, AccessDenied, TopicMissing: …
-        :raises BatchFailed: the marker of an earlier transaction is missing (:mod:`.markers`).
+        :raises TransactionTimedOut, Fenced, AccessDenied, TopicMissing, BatchFailed: …
         """
         with self._step(Step.ADD_PARTITIONS):
             missing = set(partitions) - self._added
@@ -285,13 +283,12 @@ class Transaction:
             self._ended(identity, commit=True)
 
     def end_what_hangs(self, ledger: TopicPartition) -> None:
-        """Write the marker that the ledger's partition lacks, before :meth:`take_over` or
-        :meth:`recover`: what is read there afterwards is what was decided."""
+        """Write the marker that the ledger lacks, before :meth:`take_over` or :meth:`recover`."""
         with self._lock:
             self._markers.before_claim(ledger, self._deadline())
 
     def end_what_was_aborted(self, ledger: TopicPartition) -> None:
-        """Write the abort marker that the ledger's partition lacks, after :meth:`take_over`."""
+        """Write the abort marker that the ledger lacks, after :meth:`take_over`."""
         with self._lock:
             self._markers.after_claim(ledger, self.identity, self._deadline())
 
