@@ -9,8 +9,8 @@ from pathlib import Path
 
 from onceward import errors
 from onceward.errors import OncewardError, Recovery
-from onceward.operate.exit_status import exit_status
 from onceward.operate.restart import may_pass
+from onceward.operate.run_job import exit_status
 
 PAGE = Path(__file__).parents[1] / "reference" / "recovery.md"
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from onceward.delivery.sink import WriteAheadSink as WriteAheadSink
     from onceward.delivery.upsert_sink import UpsertSink as UpsertSink
     from onceward.engine.calls.foreach_batch import error_of as error_of
-    from onceward.engine.checkpointing import checkpointing as checkpointing
+    from onceward.engine.policy import checkpointing as checkpointing
     from onceward.engine.task_writer import TaskWriter as TaskWriter
     from onceward.engine.two_phase import CommitResult as CommitResult
     from onceward.errors import OncewardError as OncewardError
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from onceward.lake.sinks import IcebergSink as IcebergSink
     from onceward.mysql.source.source import mysql_changes as mysql_changes
     from onceward.operate import restart as restart
-    from onceward.operate.exit_status import exit_status as exit_status
     from onceward.operate.logs import JsonFormatter as JsonFormatter
     from onceward.operate.metrics import push_metrics as push_metrics
     from onceward.operate.metrics import register_metrics as register_metrics
     from onceward.operate.metrics import serve_metrics as serve_metrics
+    from onceward.operate.run_job import exit_status as exit_status
     from onceward.operate.supervise import supervise as supervise
     from onceward.operate.tracing import trace_batches as trace_batches
     from onceward.operate.waiting import wait as wait
@@ -76,9 +76,9 @@ _HOME = {
     "TwoPhaseCommitSink": "onceward.custom.two_phase",
     "UpsertSink": "onceward.delivery.upsert_sink",
     "WriteAheadSink": "onceward.delivery.sink",
-    "checkpointing": "onceward.engine.checkpointing",
+    "checkpointing": "onceward.engine.policy",
     "error_of": "onceward.engine.calls.foreach_batch",
-    "exit_status": "onceward.operate.exit_status",
+    "exit_status": "onceward.operate.run_job",
     "kafka_source": "onceward.kafka.source.source",
     "lineage": "onceward.kafka.source.lineage",
     "mysql_changes": "onceward.mysql.source.source",

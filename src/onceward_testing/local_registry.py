@@ -25,7 +25,7 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
-from onceward.spark.session.archives import archive
+from onceward.spark.session.jars import archive
 from onceward.spark.session.java import java_executable
 from onceward_testing.guarded_process import GuardedProcess
 from onceward_testing.local_server import LocalServer, http_status

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from onceward.errors import ConfigurationError
-from onceward.spark.session.archives import archive
-from onceward.spark.session.jars import resolve
+from onceward.spark.session.jars import archive, resolve
 from onceward_testing.server_files import put_missing_libraries, server_folder, unpack_once
 
 Kind = Literal["mysql", "mariadb"]

@@ -36,9 +36,14 @@ from onceward.mysql.binlog.event import (
     BinlogEvent,
 )
 from onceward.mysql.binlog.gtid_sets import Gtids
-from onceward.mysql.source.position import Coordinates, Position, binlog_number
 from onceward.mysql.source.ranges import PlannedRange, RangePlanner
-from onceward.mysql.source.settings import ChangesSettings, make_settings
+from onceward.mysql.source.settings import (
+    ChangesSettings,
+    Coordinates,
+    Position,
+    binlog_number,
+    make_settings,
+)
 from onceward.mysql.source.transactions import TransactionWalk
 from support.binlog_files import events_of_file
 from support.errors import raises

@@ -47,9 +47,8 @@ from onceward.mysql.snapshot import chunks
 from onceward.mysql.snapshot.keys import KeyColumn
 from onceward.mysql.source import partitions
 from onceward.mysql.source.partitions import to_frame
-from onceward.mysql.source.position import Coordinates, Position
 from onceward.mysql.source.ranges import PlannedRange, RangePlanner
-from onceward.mysql.source.settings import ChangesSettings
+from onceward.mysql.source.settings import ChangesSettings, Coordinates, Position
 from support.binlog_files import events_of_file
 from support.errors import raises
 

@@ -16,7 +16,7 @@ from onceward.mysql.binlog import json_rows
 from onceward.mysql.binlog.charsets import charset_by_collation, decoder_for, single_byte_table
 from onceward.mysql.binlog.column_types import ColumnKind, TableColumn
 from onceward.mysql.binlog.decoder import Decoder
-from onceward.mysql.binlog.errors import InvalidCell
+from onceward.mysql.binlog.event import InvalidCell
 from onceward.mysql.binlog.json_binary import DEEPEST, InvalidJson, double_text, json_text
 from onceward.mysql.binlog.json_rows import escape, row_json
 from onceward.mysql.binlog.table_map import TableMap

@@ -30,19 +30,19 @@ from made_tables import (
 from onceward.errors import ChangeUnreadable
 from onceward.mysql.binlog.compression import decompress
 from onceward.mysql.binlog.decoder import Decoder, inner_events
-from onceward.mysql.binlog.errors import NOTHING_SKIPPABLE, Skippable
 from onceward.mysql.binlog.event import (
     GTID,
+    NOTHING_SKIPPABLE,
     PARTIAL_UPDATE_ROWS,
     QUERY,
     ROWS_EVENTS,
     TRANSACTION_PAYLOAD,
     BinlogEvent,
+    Skippable,
 )
 from onceward.mysql.binlog.rows import describe_rows
-from onceward.mysql.source.position import Position
 from onceward.mysql.source.ranges import RangePlanner
-from onceward.mysql.source.settings import make_settings
+from onceward.mysql.source.settings import Position, make_settings
 from support.binlog_files import events_of_file
 from support.errors import raises
 

@@ -14,7 +14,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from onceward.ids import TopicPartition as Partition
-from onceward.kafka.wire.reads import fetch as fetching
+from onceward.kafka.wire.reads import committed as fetching
 from onceward.kafka.wire.reads.committed import committed_records, decided_ends
 from onceward_testing import LocalKafka
 from support.dead_letter_desk import Desk, about

@@ -32,10 +32,9 @@ from onceward.errors import (
     TransactionTimedOut,
 )
 from onceward.kafka.dead_letters import ledger, replay
-from onceward.kafka.dead_letters.letter import LetterFilter
 from onceward.kafka.dead_letters.replay import Outcome, Replay
 from onceward.kafka.dead_letters.sending import Parcel, Sender
-from onceward.kafka.dead_letters.topic import DeadLetterTopic
+from onceward.kafka.dead_letters.topic import DeadLetterTopic, LetterFilter
 from onceward.kafka.wire.transactions.transaction import Transaction
 from onceward_testing import LocalKafka
 from onceward_testing.faults import fired_faults

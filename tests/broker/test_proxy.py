@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from onceward.ids import TopicPartition
 from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.transactions.errors import brokers_limit
+from onceward.kafka.wire.transactions.fencing import brokers_limit
 from onceward_testing import KafkaProxy, LocalKafka, ProxyFault
 from onceward_testing.kafka_node import brokers_seen_by
 from support.wire_fixtures import Writer, settings

@@ -19,7 +19,7 @@ from onceward.errors import CommitInDoubt, Fenced, SendFailed
 from onceward.ids import AttemptId, ProducerIdentity
 from onceward.kafka.ledger.topic import LedgerTopic
 from onceward.kafka.source.source import _ledger_positions
-from onceward.kafka.source.topics_read import NamedTopics
+from onceward.kafka.source.topics_and_positions import NamedTopics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward_testing.sink_contract import certain

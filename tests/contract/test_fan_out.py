@@ -22,7 +22,7 @@ from test_database import DatabaseKit
 from test_folder_sink import folder_sink, reader
 
 import onceward as ow
-from onceward.engine import task_job
+from onceward.engine import spark_jobs
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.fan_out import FanOutTarget
 from onceward.engine.ledger.record import LedgerRecord, RecordState
@@ -123,7 +123,7 @@ class HereKit(FanOutKit):
 
     def __init__(self, http: HttpTarget, folder: Path, patch: pytest.MonkeyPatch) -> None:
         super().__init__()
-        patch.setattr(task_job, "run", TasksHere().run)
+        patch.setattr(spark_jobs, "run", TasksHere().run)
         patch.setattr(file_writer, "write", write_here)
         self.pipeline = pipeline_id(f"contract-{uuid.uuid4().hex[:10]}")
         self.folder, self.http = folder, http

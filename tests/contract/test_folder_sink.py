@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import onceward as ow
-from onceward.engine import task_job
+from onceward.engine import spark_jobs
 from onceward.engine.ledger.chain import Ledger
 from onceward.errors import OncewardError, SendFailed
 from onceward_testing import LocalKafka
@@ -136,7 +136,7 @@ class InThisProcess(TwoPhaseKit):
             lambda: folder_sink.FolderSink(folder=folder, pipeline_id=pipeline, ledger=ledger),
             reader(folder),
         )
-        patch.setattr(task_job, "run", TasksHere().run)
+        patch.setattr(spark_jobs, "run", TasksHere().run)
 
     def frame(self, values: Sequence[str], tasks: int = 2) -> ArrowFrame:
         return ArrowFrame(pa.table({"value": pa.array(values, pa.string())}))

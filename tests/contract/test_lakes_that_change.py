@@ -1067,7 +1067,7 @@ def test_a_path_that_the_jvm_cannot_write_is_the_settings_fault(
     lake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Delta would write to another one, and find no table at this one."""
-    monkeypatch.setattr("onceward.spark.batch.file_names._encoding", lambda _: "ANSI_X3.4-1968")
+    monkeypatch.setattr("onceward.spark.batch.write_errors._encoding", lambda _: "ANSI_X3.4-1968")
     with pytest.raises(ConfigurationError, match="this JVM cannot write"):
         DeltaTable(lake, f"{tmp_path}/\xe9t\xe9")
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import onceward as ow
-from onceward.engine import task_job
+from onceward.engine import spark_jobs
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.target import Target
 from onceward.ids import pipeline_id
@@ -145,7 +145,7 @@ class PreparedContract(TwoPhaseContract):
 class WithoutSpark(PreparedContract):
     @pytest.fixture(autouse=True)
     def _tasks_here(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        monkeypatch.setattr(task_job, "run", TasksHere().run)
+        monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
         yield
         staging.sessions.forget_all()
 

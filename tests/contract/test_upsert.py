@@ -20,7 +20,7 @@ from upsert_kits import TasksOfUpsertsHere, UpsertKit
 import onceward as ow
 from onceward.delivery.redis_writer import TOMBSTONES, RedisWriter
 from onceward.delivery.upserts import Upsert
-from onceward.engine import task_job
+from onceward.engine import spark_jobs
 from onceward.engine.ledger.chain import Ledger
 from onceward.errors import (
     AccessDenied,
@@ -96,7 +96,7 @@ class TestInThisProcess(TwoPhaseContract):
     def kit(
         self, local_redis: LocalRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> RedisKit:
-        monkeypatch.setattr(task_job, "run", TasksHere().run)
+        monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
         return RedisKitHere(None, local_redis, tmp_path, ow.FolderLedger(tmp_path / "ledger"))
 
 
@@ -104,7 +104,7 @@ class TestInThisProcess(TwoPhaseContract):
 def here(
     local_redis: LocalRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RedisKitHere]:
-    monkeypatch.setattr(task_job, "run", TasksHere().run)
+    monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
     kit = RedisKitHere(None, local_redis, tmp_path, ow.FolderLedger(tmp_path / "ledger"))
     yield kit
     kit.close()
@@ -622,7 +622,7 @@ def at_server(
     server: LocalRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[float], RedisKitHere]]:
     """By ``commit_timeout_s``."""
-    monkeypatch.setattr(task_job, "run", TasksHere().run)
+    monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
     with ExitStack() as kits:
 
         def kit(commit_timeout_s: float) -> RedisKitHere:

@@ -19,7 +19,7 @@ import onceward as ow
 from onceward.delivery import opensearch_writer
 from onceward.delivery.opensearch_answers import NotTaken
 from onceward.delivery.upserts import Upsert
-from onceward.engine import task_job
+from onceward.engine import spark_jobs
 from onceward.engine.ledger.chain import Ledger
 from onceward.errors import (
     ConfigurationError,
@@ -90,7 +90,7 @@ class TestInThisProcess(TwoPhaseContract):
     def kit(
         self, opensearch: LocalOpenSearch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> OpenSearchKit:
-        monkeypatch.setattr(task_job, "run", TasksHere().run)
+        monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
         kit = OpenSearchKitHere(None, opensearch, tmp_path, ow.FolderLedger(tmp_path / "ledger"))
         kit.make()
         return kit
@@ -100,7 +100,7 @@ class TestInThisProcess(TwoPhaseContract):
 def here(
     opensearch: LocalOpenSearch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[OpenSearchKitHere]:
-    monkeypatch.setattr(task_job, "run", TasksHere().run)
+    monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
     kit = OpenSearchKitHere(
         None, opensearch, tmp_path, ow.FolderLedger(tmp_path / "ledger"), commit_timeout_s=30.0
     )
@@ -495,7 +495,7 @@ def test_a_server_that_is_killed_in_mid_delivery_is_waited_for_and_has_it_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Also the versions of what was deleted, as long as they are in its log."""
-    monkeypatch.setattr(task_job, "run", TasksHere().run)
+    monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
     with LocalOpenSearch() as server:
         settings: dict[str, Any] = {
             "commit_timeout_s": 1.0,

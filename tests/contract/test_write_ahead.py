@@ -20,7 +20,7 @@ import onceward as ow
 from onceward import events
 from onceward.delivery import target as write_ahead
 from onceward.delivery.target import WriteAheadTarget
-from onceward.engine import task_job
+from onceward.engine import spark_jobs
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.engine.micro_batch import MicroBatches
@@ -120,7 +120,7 @@ def here(
     http: HttpTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[HttpKitHere]:
     """With a server that ignores keys: every repetition shows."""
-    monkeypatch.setattr(task_job, "run", TasksHere().run)
+    monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
     kit = HttpKitHere(None, http, tmp_path, ow.FolderLedger(tmp_path / "ledger"), how="ignores")
     yield kit
     kit.close()
@@ -136,7 +136,7 @@ class TestOnSpark(TwoPhaseContract):
 class TestInThisProcess(TwoPhaseContract):
     @pytest.fixture
     def kit(self, http: HttpTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HttpKit:
-        monkeypatch.setattr(task_job, "run", TasksHere().run)
+        monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
         return HttpKitHere(None, http, tmp_path, ow.FolderLedger(tmp_path / "ledger"))
 
 
@@ -151,7 +151,7 @@ class TestWithALedgerInKafka(TwoPhaseContract):
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> HttpKit:
-        monkeypatch.setattr(task_job, "run", TasksHere().run)
+        monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
         topic = new_topic(kafka.bootstrap_servers, 1, prefix="ledger", cleanup_policy="compact")
         return HttpKitHere(None, http, tmp_path, ow.KafkaLedger(kafka.bootstrap_servers, topic))
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from database_place import MySQLPlace, Place
 
-from onceward.engine import driver_rows, task_job
+from onceward.engine import driver_rows, spark_jobs
 from onceward.sql.mysql import staging as mysql_staging
 from onceward.sql.postgresql import staging
 from onceward.sql.sink import attempt
@@ -58,7 +58,7 @@ def _without_spark(made: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pla
         rows: pa.Table = frame.rows
         return rows
 
-    monkeypatch.setattr(task_job, "run", TasksHere().run)
+    monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
     monkeypatch.setattr(driver_rows, "fetch", fetch)
     monkeypatch.setattr(driver_rows.DriverTurn, "takes", lambda turn, running: made.small)
     yield made

@@ -29,9 +29,8 @@ from onceward.mysql.snapshot.state import (
     next_state,
 )
 from onceward.mysql.source.connection import Server, open_dump
-from onceward.mysql.source.position import Coordinates, Position
 from onceward.mysql.source.position_search import starting_position
-from onceward.mysql.source.settings import ChangesSettings, make_settings
+from onceward.mysql.source.settings import ChangesSettings, Coordinates, Position, make_settings
 from onceward.mysql.source.transactions import TransactionWalk
 from onceward_testing import LocalMySQL
 from support.mysql_client import sql_at

@@ -31,7 +31,7 @@ from onceward.mysql.snapshot.result_set import fetch_columns
 from onceward.mysql.source import connection as connecting
 from onceward.mysql.source.connection import Server, open_dump
 from onceward.mysql.source.dump import Dump
-from onceward.mysql.source.position import Coordinates
+from onceward.mysql.source.settings import Coordinates
 from onceward_testing import LocalMySQL
 from support.binlog_files import events_of_file
 from support.mysql_client import sql_at

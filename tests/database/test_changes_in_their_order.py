@@ -13,7 +13,7 @@ from database_place import MySQLPlace, Place
 
 from onceward.engine import driver_rows
 from onceward.errors import RowRefused
-from onceward.sql.ledger import overdue
+from onceward.sql.ledger import database
 from onceward.sql.mysql.dialect import MySQLDialect
 from onceward_testing import LocalMySQL
 
@@ -161,7 +161,7 @@ def test_a_large_batch_has_longer_for_what_goes_ahead_of_it(
         monkeypatch.setattr(MySQLDialect, name, timed)
     filled(my_either, NAME, [(1, "a"), (2, "b")])
     my_either.write("t", changes(("u", 1, "-"), ("u", 2, "a"), ("u", 1, "b")), **CHANGES)
-    assert set(limits) == {overdue.seconds_for(3)}
+    assert set(limits) == {database.seconds_for(3)}
 
 
 def test_what_the_source_could_not_do_is_refused_and_nothing_is_written(

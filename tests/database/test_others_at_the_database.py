@@ -32,7 +32,7 @@ from onceward.errors import (
     SendFailed,
 )
 from onceward.spark.batch.job import JobInterrupted
-from onceward.sql.ledger import overdue
+from onceward.sql.ledger import database
 from onceward.sql.ledger import table as ledger_table
 from onceward.sql.mysql import staging as mysql_staging
 from onceward.sql.postgresql import staging
@@ -226,7 +226,7 @@ def test_a_commit_that_waits_for_a_standby_that_is_gone_is_in_doubt(
     place.small = True
     running = Running(place)
     running.write(values(1))
-    monkeypatch.setattr(overdue, "COMMIT_SECONDS", 1.0)
+    monkeypatch.setattr(database, "COMMIT_SECONDS", 1.0)
     monkeypatch.setattr(ledger_table, "_STATEMENT_MS", 1_000)
     standby_is_gone(True)
     with pytest.raises(CommitInDoubt, match="could not be found out"):
@@ -270,7 +270,7 @@ def test_a_server_process_that_stands_still_is_left_for_another(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its kernel answers keepalives all the while."""
-    monkeypatch.setattr(overdue, "READ_SECONDS", 1.0)
+    monkeypatch.setattr(database, "READ_SECONDS", 1.0)
     place.sql("CREATE TABLE {s}.t (value bigint)")
     place.small = True
     running = Running(place)
@@ -339,7 +339,7 @@ def test_a_commit_that_waits_for_a_backups_lock_is_in_doubt(
     """FLUSH TABLES WITH READ LOCK, as backups take it."""
     my_place.sql("CREATE TABLE {s}.t (value bigint)")
     my_place.small = True
-    monkeypatch.setattr(overdue, "COMMIT_SECONDS", 1.0)
+    monkeypatch.setattr(database, "COMMIT_SECONDS", 1.0)
     monkeypatch.setattr(ledger_table, "_STATEMENT_MS", 1_000)
     running = Running(my_place)
     running.write(values(1))

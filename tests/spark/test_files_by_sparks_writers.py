@@ -36,8 +36,8 @@ from onceward.errors import (
     RowRefused,
     SendFailed,
 )
-from onceward.spark.batch import file_names
-from onceward.spark.session.environment import block_manager
+from onceward.spark.batch import write_errors
+from onceward.spark.batch.shuffles import block_manager
 from onceward_testing.sink_contract import batch
 from onceward_verify.files import FilesQuestion, check_files
 
@@ -165,7 +165,7 @@ def test_a_path_that_the_jvm_cannot_write_is_the_settings_fault(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """As in a JVM without a locale. HDFS has its names in UTF-8 whatever that is."""
-    monkeypatch.setattr(file_names, "_encoding", lambda _: "ANSI_X3.4-1968")
+    monkeypatch.setattr(write_errors, "_encoding", lambda _: "ANSI_X3.4-1968")
     frame = rows(spark)
     for path in (tmp_path / "\xe9t\xe9", f"{tmp_path}/\xe9t\xe9"):
         with pytest.raises(ConfigurationError, match=r"this JVM cannot write .*ANSI_X3.4-1968"):

@@ -12,7 +12,7 @@ from pyspark.sql import Row
 from streaming_pipeline import Pipeline
 
 from onceward import events
-from onceward.kafka.sink.sequencer.server import Sequencer
+from onceward.kafka.sink.sequencer.listener import Sequencer
 from onceward.spark.batch import job
 
 BATCH = 40

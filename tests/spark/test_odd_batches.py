@@ -18,7 +18,7 @@ from streaming_pipeline import Pipeline, copy, source_records
 
 from onceward import events
 from onceward.engine.calls.advice import paragraph
-from onceward.engine.task_job import plan_write
+from onceward.engine.spark_jobs import plan_write
 from onceward.engine.task_writer import TaskWriter, results
 from onceward.ids import TaskAttempt
 from onceward_testing.topic_reader import end_offsets

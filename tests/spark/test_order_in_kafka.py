@@ -18,7 +18,7 @@ from streaming_pipeline import Pipeline
 import onceward as ow
 from fault_table import fired
 from onceward import events
-from onceward.spark.session.environment import block_manager
+from onceward.spark.batch.shuffles import block_manager
 
 RECORDS, KEYS = 900, 7
 POSITION = "CAST(CAST(value AS STRING) AS INT) AS position"

@@ -14,10 +14,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ComputationsMixed
-from onceward.spark.batch import persisted
-from onceward.spark.batch.persisted import Readers, count_rows
-from onceward.spark.batch.shuffles import Shuffles
-from onceward.spark.session.environment import block_manager
+from onceward.spark.batch import shuffles
+from onceward.spark.batch.shuffles import Readers, Shuffles, block_manager, count_rows
 
 
 def register_again(spark: SparkSession) -> None:
@@ -91,7 +89,7 @@ def test_two_readers_after_an_executor_is_gone(
         read = (
             [some, others] if way == "two frames" else [some.repartition(3), others.repartition(3)]
         )
-    behind = persisted._persisted_behind(
+    behind = shuffles._persisted_behind(
         kept
     )  # now: adaptive execution fills a cache when asked for a plan
     assert blocks(kept, behind) == 2
@@ -127,10 +125,10 @@ def test_a_replay_counts_frames_of_one_computation(
     assert computed.value == 3, "by the blocks that are there"
     there = iter([{"driver", "gone"}, {"driver", "gone"}, {"driver"}, {"driver"}])
     with monkeypatch.context() as patch:
-        patch.setattr(persisted, "_executors", lambda context: frozenset(next(there)))
+        patch.setattr(shuffles, "_executors", lambda context: frozenset(next(there)))
         with pytest.raises(ComputationsMixed, match="read more than once"):
             count_rows(frames)
-    assert blocks(kept, persisted._persisted_behind(kept)) == 0
+    assert blocks(kept, shuffles._persisted_behind(kept)) == 0
     assert count_rows(frames) == [50, 50]
 
 
@@ -158,7 +156,7 @@ def test_two_readers_and_all_executors_there(counted: tuple[DataFrame, Any]):
 def test_a_checkpointed_frame_is_left_alone(spark: SparkSession):
     """Its blocks are all there is of it."""
     kept = spark.range(10).repartition(2).localCheckpoint()
-    persisted.drop_blocks(kept.where("id < 5"))
+    shuffles.drop_blocks(kept.where("id < 5"))
     assert kept.count() == 10
 
 
@@ -169,9 +167,9 @@ def after_the_loss_of_an_executor(
     lose.
     """
     context = frame.sparkSession.sparkContext
-    there = persisted._executors(context)
+    there = shuffles._executors(context)
     with monkeypatch.context() as before:
-        before.setattr(persisted, "_executors", lambda _: there | {"lost:1"})
+        before.setattr(shuffles, "_executors", lambda _: there | {"lost:1"})
         readers = Readers(context)
     for one in read:
         readers.add(one)

@@ -18,8 +18,7 @@ from streaming_pipeline import Pipeline
 from fault_table import fired
 from onceward import events
 from onceward.errors import ComputationsMixed, SendFailed
-from onceward.spark.batch.shuffles import Shuffles
-from onceward.spark.session.environment import block_manager
+from onceward.spark.batch.shuffles import Shuffles, block_manager
 
 RECORDS = 400
 

@@ -64,7 +64,7 @@ class TasksHere:
         limit: object,
         prepared: list[TaskResult],
     ) -> None:
-        """In the place of :func:`onceward.engine.task_job.run`."""
+        """In the place of :func:`onceward.engine.spark_jobs.run`."""
         for number in frame.again:
             self._task(number, frame, open_writer)
         prepared += [self._task(number, frame, open_writer) for number in range(frame.tasks)]

@@ -77,7 +77,7 @@ def test_py4j_never_looks_at_the_methods_of_sparks_environment(module: Path):
     `spark/session/environment.py` goes around it.
     """
     calls = re.findall(r"\.env\(\)\s*\.|SparkEnv\.get", module.read_text())
-    assert calls == [], "use onceward.spark.session.environment"
+    assert calls == [], "use onceward.spark.batch.shuffles"
 
 
 def test_no_folder_or_module_has_a_name_without_purpose():

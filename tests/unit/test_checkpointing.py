@@ -9,7 +9,7 @@ import pytest
 
 import onceward as ow
 from onceward.engine.calls import gate
-from onceward.engine.checkpointing import Checkpointing, seconds
+from onceward.engine.policy import Checkpointing, seconds
 from onceward.errors import ConfigurationError, ContradictoryOptions, TransactionTimeoutTooLarge
 from onceward.kafka.sink.settings import name_checkpointing
 from onceward.spark.batch.refused_modes import BY_FILE_SYSTEM, FILE_MANAGER

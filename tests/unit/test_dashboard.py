@@ -45,7 +45,7 @@ from onceward.errors import (
     TopicMissing,
 )
 from onceward.ids import TopicPartition
-from onceward.kafka.dead_letters.letter import Letter
+from onceward.kafka.dead_letters.topic import Letter
 from onceward.operate.metric_state import LastFailure
 from onceward.operate.metrics import serve_metrics
 from onceward.operate.status import (

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from onceward.errors import InvalidColumn
-from onceward.sql.postgresql import types
+from onceward.sql.postgresql import catalogue
 from onceward.sql.sink import columns
 from onceward.sql.sink.columns import Column, Table, Written
 from support.errors import raises
@@ -33,11 +33,11 @@ def table(*columns: Column, unique: tuple[frozenset[str], ...] = ()) -> Table:
 
 
 def fit(*said: Any) -> tuple[Written, ...]:
-    return columns.fit(*said, types.fitting)
+    return columns.fit(*said, catalogue.fitting)
 
 
 def staged_columns(schema: StructType) -> dict[str, str]:
-    return columns.staged_columns(schema, types.staged)
+    return columns.staged_columns(schema, catalogue.staged)
 
 
 def fits(staged: str, theirs: str, **more: bool) -> Written:

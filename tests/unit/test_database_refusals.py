@@ -9,8 +9,8 @@ import pymysql
 import pytest
 
 from onceward.errors import AccessDenied, ConfigurationError, RowRefused, SendFailed, TableMissing
+from onceward.sql.ledger.database import Overdue
 from onceward.sql.ledger.mysql import MySQL
-from onceward.sql.ledger.overdue import Overdue
 from onceward.sql.ledger.postgresql import PostgreSQL
 from onceward.sql.mysql import refusals as mysql
 from onceward.sql.postgresql import refusals as postgresql

@@ -17,7 +17,7 @@ from onceward.errors import ConfigurationError, ContradictoryOptions, RowRefused
 from onceward.ids import AttemptId, BatchId, PipelineId, chain_mark
 from onceward.sql.mysql.prepared import xid
 from onceward.sql.postgresql.prepared import sent_as
-from onceward.sql.sink import transaction_names as names
+from onceward.sql.sink import dialect as names
 from onceward.sql.sink.columns import Written, must_stay_as_they_are
 
 POSTGRES, MYSQL = "postgresql://u:p@h/d", "mysql://u:p@h/d"

@@ -13,8 +13,7 @@ import pytest
 from onceward.engine.ledger.record import Output, decode, encode
 from onceward.errors import ConfigurationError, LedgerUnreadable, RecordTooLarge
 from onceward.ids import AttemptId, TopicPartition
-from onceward.kafka.dead_letters import counting, ledger, text
-from onceward.kafka.dead_letters.counting import Counts
+from onceward.kafka.dead_letters import ledger, text
 from onceward.kafka.dead_letters.ledger import (
     OffsetSet,
     Replayed,
@@ -22,13 +21,14 @@ from onceward.kafka.dead_letters.ledger import (
     next_record,
     parse_replayed,
 )
-from onceward.kafka.dead_letters.letter import (
+from onceward.kafka.dead_letters.replay import Replay
+from onceward.kafka.dead_letters.text import Counts
+from onceward.kafka.dead_letters.topic import (
     Letter,
     LetterFilter,
     headers_to_feed_back,
     parse_letter,
 )
-from onceward.kafka.dead_letters.replay import Replay
 from onceward.kafka.records.reader import ControlType, Record
 from onceward.kafka.sink import dead_letters as written
 from onceward.kafka.sink.dead_letters import ABOUT as ABOUT_NAMES
@@ -356,7 +356,7 @@ def test_times_that_are_none_are_numbers():
 
 
 def test_others_names_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(counting, "MOST_GROUPS", 10)
+    monkeypatch.setattr(text, "MOST_GROUPS", 10)
     counts = Counts("t")
     for number in range(100):
         counts.add(

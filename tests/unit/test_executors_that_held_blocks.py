@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from onceward.errors import ComputationsMixed
-from onceward.spark.batch import persisted
-from onceward.spark.batch.persisted import Readers, count_rows
+from onceward.spark.batch import shuffles
+from onceward.spark.batch.shuffles import Readers, count_rows
 
 Executors = list[set[str]]
 
@@ -21,9 +21,9 @@ def read_twice(monkeypatch: pytest.MonkeyPatch, there: Executors) -> Readers:
     end.
     """
     known = iter(there)
-    monkeypatch.setattr(persisted, "_executors", lambda context: frozenset(next(known)))
-    monkeypatch.setattr(persisted, "_persisted_behind", lambda frame: Counter({7: 1}))
-    monkeypatch.setattr(persisted, "_drop", lambda context, rdds: None)
+    monkeypatch.setattr(shuffles, "_executors", lambda context: frozenset(next(known)))
+    monkeypatch.setattr(shuffles, "_persisted_behind", lambda frame: Counter({7: 1}))
+    monkeypatch.setattr(shuffles, "_drop", lambda context, rdds: None)
     context: Any = None
     readers = Readers(context)
     for _ in range(2):
@@ -64,10 +64,10 @@ def test_frames_are_counted_of_one_computation(monkeypatch: pytest.MonkeyPatch, 
     known = iter(
         [{"a", "b"}, {"a", "b"}, {"b"} if lost else {"a", "b"}, {"b"} if lost else {"a", "b"}]
     )
-    monkeypatch.setattr(persisted, "_executors", lambda context: frozenset(next(known)))
-    monkeypatch.setattr(persisted, "_persisted_behind", lambda frame: Counter({7: 1}))
-    monkeypatch.setattr(persisted, "_drop", lambda context, rdds: None)
-    monkeypatch.setattr(persisted, "_counted", lambda frame: (frame.rows, frame))
+    monkeypatch.setattr(shuffles, "_executors", lambda context: frozenset(next(known)))
+    monkeypatch.setattr(shuffles, "_persisted_behind", lambda frame: Counter({7: 1}))
+    monkeypatch.setattr(shuffles, "_drop", lambda context, rdds: None)
+    monkeypatch.setattr(shuffles, "_counted", lambda frame: (frame.rows, frame))
 
     class Frame:
         sparkSession: Any = type("Session", (), {"sparkContext": None})  # noqa: N815 — Spark's name

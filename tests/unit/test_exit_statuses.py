@@ -21,8 +21,8 @@ from onceward.errors import (
     Recovery,
     SendFailed,
 )
-from onceward.operate import exit_status
-from onceward.operate.exit_status import FINAL, describe
+from onceward.operate import run_job
+from onceward.operate.run_job import FINAL, describe
 
 MAY_PASS, NEEDS_A_CHANGE, FENCED = 75, 78, 79
 KINDS = [
@@ -62,12 +62,12 @@ def test_every_recovery_is_in_the_table():
 
 def test_numbers_are_those_of_the_page_and_collide_with_nobodys():
     statuses = {
-        exit_status.FINISHED: 0,
-        exit_status.FAILED: 1,
-        exit_status.USAGE: 64,
-        exit_status.MAY_PASS: MAY_PASS,
-        exit_status.NEEDS_A_CHANGE: NEEDS_A_CHANGE,
-        exit_status.FENCED: FENCED,
+        run_job.FINISHED: 0,
+        run_job.FAILED: 1,
+        run_job.USAGE: 64,
+        run_job.MAY_PASS: MAY_PASS,
+        run_job.NEEDS_A_CHANGE: NEEDS_A_CHANGE,
+        run_job.FENCED: FENCED,
     }
     assert all(name == value for name, value in statuses.items())
     # 2 is argparse's and a shell's; 126 and above are a shell's, 50 to 56 Spark's executors'

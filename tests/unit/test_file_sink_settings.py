@@ -27,9 +27,9 @@ from pyspark.sql.types import (
 
 import onceward as ow
 from onceward.errors import ConfigurationError, ContradictoryOptions, InvalidColumn, RowRefused
-from onceward.files import columns, manifest
+from onceward.files import manifest, target
 from onceward.files.publishing import _must_be_read_back
-from onceward.files.shape import reader_shape
+from onceward.files.reading import reader_shape
 from onceward.spark.files import file_system
 from onceward.spark.files.file_system import LocalFiles, hidden
 from support.errors import raises
@@ -171,7 +171,7 @@ def test_the_ledger_is_beside_the_files_and_hidden(path: Any):
 )
 def test_a_frame_that_does_not_fit_is_named(schema: str, settings: dict[str, Any], named: str):
     with pytest.raises(InvalidColumn) as refused:
-        columns.check(fields(schema), sink(**settings).settings)
+        target.check(fields(schema), sink(**settings).settings)
     assert named in str(refused.value)
 
 
@@ -189,7 +189,7 @@ def test_a_frame_that_does_not_fit_is_named(schema: str, settings: dict[str, Any
     ],
 )
 def test_a_frame_that_fits(schema: str, settings: dict[str, Any]):
-    columns.check(fields(schema), sink(**settings).settings)
+    target.check(fields(schema), sink(**settings).settings)
 
 
 def test_a_folder_that_does_not_give_its_value_back_is_refused():

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from onceward.kafka.sink.sequencer.server import Sequencer
+from onceward.kafka.sink.sequencer.listener import Sequencer
 from onceward.kafka.wire.client import KafkaClient
 from support.wire_fixtures import settings
 

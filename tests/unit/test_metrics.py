@@ -24,7 +24,7 @@ from onceward.events import Event
 from onceward.ids import TopicPartition, partition_offsets
 from onceward.kafka.source import identity
 from onceward.kafka.wire.options.settings import ClientSettings
-from onceward.operate import lag, metrics
+from onceward.operate import metrics
 from onceward.operate.metric_state import FAMILIES, MetricState
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -283,7 +283,7 @@ def test_settings_of_a_sink_on_the_cluster_will_do_for_the_lag(monkeypatch: pyte
 def test_lag_is_never_negative_and_of_known_partitions_alone():
     ends = {TopicPartition("t", 0): 7, TopicPartition("t", 1): 9, TopicPartition("t", 2): 1}
     stable = {TopicPartition("t", 0): 10, TopicPartition("t", 1): 2}
-    assert lag.lags(ends, stable) == {("t", "0"): 3, ("t", "1"): 0}
+    assert metrics.lags(ends, stable) == {("t", "0"): 3, ("t", "1"): 0}
     assert partition_offsets({"t": {"0": 7}}) == {TopicPartition("t", 0): 7}
     assert partition_offsets("a position of something else") == {}
 
@@ -418,7 +418,7 @@ def test_a_lag_that_cannot_be_asked_for_is_logged_once_and_in_no_line_of_a_batch
     known: list[int | None] = []
     over = threading.Event()
 
-    def ask(self: lag.LagWatcher, position: Any) -> Any:
+    def ask(self: metrics.LagWatcher, position: Any) -> Any:
         known.append(batch_log.known_lags.get("orders"))
         answer = next(answers, None)
         if answer is None:
@@ -427,10 +427,10 @@ def test_a_lag_that_cannot_be_asked_for_is_logged_once_and_in_no_line_of_a_batch
             raise answer
         return answer
 
-    monkeypatch.setattr(lag.LagWatcher, "_ask", ask)
+    monkeypatch.setattr(metrics.LagWatcher, "_ask", ask)
     place = [(frozenset({"b:1"}), {"t": {"0": 7}})]
     found: list[Any] = []
-    watcher = lag.LagWatcher(lambda: {"orders": place}, lambda *one: found.append(one), 0.001)
+    watcher = metrics.LagWatcher(lambda: {"orders": place}, lambda *one: found.append(one), 0.001)
     assert over.wait(10)
     watcher.stop()
     assert known[:4] == [None, 3, None, None]
@@ -441,13 +441,13 @@ def test_a_lag_that_cannot_be_asked_for_is_logged_once_and_in_no_line_of_a_batch
 def test_of_a_pipeline_that_has_ended_no_lag_is_asked_for(monkeypatch: pytest.MonkeyPatch):
     asked = threading.Semaphore(0)
 
-    def ask(self: lag.LagWatcher, position: Any) -> Any:
+    def ask(self: metrics.LagWatcher, position: Any) -> Any:
         asked.release()
         return {("t", "0"): 3}
 
-    monkeypatch.setattr(lag.LagWatcher, "_ask", ask)
+    monkeypatch.setattr(metrics.LagWatcher, "_ask", ask)
     positions: dict[str, Any] = {"orders": PLACE}
-    watcher = lag.LagWatcher(lambda: dict(positions), lambda *one: None, 0.001)
+    watcher = metrics.LagWatcher(lambda: dict(positions), lambda *one: None, 0.001)
     try:
         assert asked.acquire(timeout=10)
         del positions["orders"]

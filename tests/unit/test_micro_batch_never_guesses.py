@@ -25,8 +25,14 @@ from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.record import FrameWritten, LedgerRecord, Output, RecordState
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.source_identity import SourceIdentity, UnknownIdentity
-from onceward.engine.target import Attempt, Prepared, Target, Write
+from onceward.engine.target import (
+    Attempt,
+    Prepared,
+    SourceIdentity,
+    Target,
+    UnknownIdentity,
+    Write,
+)
 from onceward.errors import (
     BatchChanged,
     BatchFailed,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import onceward as ow
-from onceward.engine import checkpointing
+from onceward.engine import policy
 from onceward.engine.calls import runs
 from onceward.engine.calls.batch import Batch, must_be_a_frame
 from onceward.engine.decoding import find_steps
@@ -185,11 +185,11 @@ def test_a_step_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_duration_as_it_is_asked_for(setting: str) -> None:
     def done(name: str, *texts: str) -> None:
         for value in (10, *texts):
-            checkpointing.checkpointing(**{name: value})  # type: ignore[arg-type]
+            policy.checkpointing(**{name: value})  # type: ignore[arg-type]
 
     wrong: dict[str, Any] = {setting: "soon"}
     follow(
-        lambda: checkpointing.checkpointing(**wrong),
+        lambda: policy.checkpointing(**wrong),
         r'set (\w+) to seconds, or to a text such as "(.*?)", "(.*?)" or "(.*?)"$',
         done,
     )
@@ -199,22 +199,22 @@ def test_a_duration_as_it_is_asked_for(setting: str) -> None:
 def test_a_count_as_it_is_asked_for(setting: str) -> None:
     wrong: dict[str, Any] = {setting: 0}
     follow(
-        lambda: checkpointing.checkpointing(**wrong),
+        lambda: policy.checkpointing(**wrong),
         r"set (\w+) to a whole number of at least (\d)",
-        lambda name, least: checkpointing.checkpointing(**{name: int(least)}),
+        lambda name, least: policy.checkpointing(**{name: int(least)}),
     )
 
 
 def test_a_timeout_and_concurrency_as_they_are_asked_for() -> None:
     follow(
-        lambda: checkpointing.checkpointing(timeout=0),
+        lambda: policy.checkpointing(timeout=0),
         r"set timeout to more than a batch takes",
-        partial(checkpointing.checkpointing, timeout="1 ms"),
+        partial(policy.checkpointing, timeout="1 ms"),
     )
     follow(
-        lambda: checkpointing.checkpointing(max_concurrent=2),
+        lambda: policy.checkpointing(max_concurrent=2),
         r"leave max_concurrent out",
-        checkpointing.checkpointing,
+        policy.checkpointing,
     )
 
 

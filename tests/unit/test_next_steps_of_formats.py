@@ -18,7 +18,7 @@ from pyspark.sql import types as t
 
 import onceward as ow
 from onceward.errors import OncewardError
-from onceward.files.columns import check as check_columns_of_files
+from onceward.files.target import check as check_columns_of_files
 from onceward.formats import validation
 from onceward.formats.avro.memory import as_registry
 from onceward.formats.avro.schemas import parse_json

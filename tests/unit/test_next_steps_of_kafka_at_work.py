@@ -36,8 +36,7 @@ from onceward.kafka.sink.rows import HeldRows, partition_counts
 from onceward.kafka.sink.sequencer import listener
 from onceward.kafka.sink.topics import TopicLimits, _largest, check_topic
 from onceward.kafka.source import source
-from onceward.kafka.source.positions import ledger_positions, starting_json
-from onceward.kafka.source.topics_read import topics_read
+from onceward.kafka.source.topics_and_positions import ledger_positions, starting_json, topics_read
 from onceward.spark.batch.query import RunningBatch
 from support.next_steps import Done, Row, Wrong, follow, named
 

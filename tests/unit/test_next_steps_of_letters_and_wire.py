@@ -36,9 +36,9 @@ from onceward.ids import (
     topic_name,
 )
 from onceward.kafka.dead_letters import ledger as replays
-from onceward.kafka.dead_letters.letter import Letter, LetterFilter
 from onceward.kafka.dead_letters.replay import Outcome, Replay
 from onceward.kafka.dead_letters.sending import Parcel, Sender, _given_up
+from onceward.kafka.dead_letters.topic import Letter, LetterFilter
 from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.sink.run import KafkaRun
 from onceward.kafka.sink.sequencer.leases import superseded_error
@@ -50,8 +50,12 @@ from onceward.kafka.wire.conversation import Refused
 from onceward.kafka.wire.error_table import Api, find_rule
 from onceward.kafka.wire.options.security import MECHANISMS
 from onceward.kafka.wire.options.settings import settings_from_options
-from onceward.kafka.wire.transactions.errors import refused_early, taken_over, timeout_too_large
-from onceward.kafka.wire.transactions.fencing import Fencing
+from onceward.kafka.wire.transactions.fencing import (
+    Fencing,
+    refused_early,
+    taken_over,
+    timeout_too_large,
+)
 from onceward.kafka.wire.transactions.states import TRANSITIONS, State, Step
 from onceward.kafka.wire.transactions.transaction import Transaction
 from support.next_steps import Done, Row, Wrong, follow, named

@@ -16,26 +16,25 @@ from pyspark.sql import types as t
 
 import onceward as ow
 from onceward.errors import OncewardError
-from onceward.mysql.binlog.errors import (
+from onceward.mysql.binlog.event import (
     SET_FULL_METADATA,
+    BinlogEvent,
     Skippable,
     add_event,
     damaged_event,
     unreadable_change,
     unreadable_event,
 )
-from onceward.mysql.binlog.event import BinlogEvent
 from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.snapshot import catalogue
 from onceward.mysql.source import requirements
 from onceward.mysql.source.grants import grant_target
-from onceward.mysql.source.position import Position
 from onceward.mysql.source.requirements import Requirement
-from onceward.mysql.source.settings import ChangesSettings, make_settings
+from onceward.mysql.source.settings import ChangesSettings, Position, make_settings
+from onceward.sql.mysql import catalogue as mysql_types
 from onceward.sql.mysql import refusals as mysql_refusals
-from onceward.sql.mysql import types as mysql_types
+from onceward.sql.postgresql import catalogue as postgresql_types
 from onceward.sql.postgresql import refusals as postgresql_refusals
-from onceward.sql.postgresql import types as postgresql_types
 from onceward.sql.sink import columns
 from onceward.sql.sink.columns import Column, Table, Written
 from support.next_steps import Row, Wrong, advice, case_name

@@ -22,7 +22,7 @@ from onceward.delivery.upserts import UpsertColumns
 from onceward.errors import RowRefused
 from onceward.sql.mysql import staging as mysql_staging
 from onceward.sql.postgresql import staging as postgresql_staging
-from onceward.sql.sink import columns, rows
+from onceward.sql.sink import columns
 from onceward.sql.sink.columns import Written
 from support.next_steps import Done, Wrong, advice, case_name, follow_whole
 
@@ -175,7 +175,7 @@ VALUES: list[tuple[Check, pa.Array, str, list[Callable[[pa.Table], pa.Table]]]] 
         [filtered],
     ),
     (
-        lambda given: rows.python_values(given.column("x"), "x"),
+        lambda given: columns.python_values(given.column("x"), "x"),
         pa.array([b"\xff", b"a"]).view(pa.string()),
         "is_valid_utf8 finds such",
         [filtered],

@@ -16,6 +16,7 @@ from pyspark.sql import types as t
 import onceward as ow
 from onceward.errors import OncewardError, Recovery
 from onceward.kafka.source import source
+from onceward.spark import types
 from onceward.spark.batch import failures, shuffles
 from onceward.spark.batch.causes import Thrown
 from onceward.spark.batch.refused_modes import (
@@ -25,9 +26,8 @@ from onceward.spark.batch.refused_modes import (
     refuse_source_evolution,
     refuse_unsupported,
 )
-from onceward.spark.files import times
 from onceward.spark.files.file_system import refuse_other_schemes
-from onceward.spark.session import archives, connector, jars, java
+from onceward.spark.session import connector, jars, java
 from support.next_steps import Done, Row, Wrong, follow, named
 
 
@@ -89,12 +89,12 @@ ROW = t.StructType([t.StructField("at", t.TimestampType())])
 
 def microseconds(**settings: str) -> None:
     session: Any = Session(**settings)
-    times.must_keep_microseconds(session, ROW)
+    types.must_keep_microseconds(session, ROW)
 
 
 def dates(kind: str, **settings: str) -> None:
     session: Any = Session(**settings)
-    times.must_keep_dates(session, ROW, kind)
+    types.must_keep_dates(session, ROW, kind)
 
 
 def set_to(check: Done, name: str, value: str) -> None:
@@ -302,9 +302,9 @@ def test_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(coordinates)
         return [Path("jar")]
 
-    for module in (jars, archives):
+    for module in (jars, jars):
         monkeypatch.setattr(module, "kept_or_asked", kept)
-    for ask in (jars.resolve, archives.archive):
+    for ask in (jars.resolve, jars.archive):
         follow(partial(ask, "a:b"), r"^write it as (\S+)$", ask)
     assert asked == [("group:artifact:version",), ("group:artifact:version:type:classifier",)]
 

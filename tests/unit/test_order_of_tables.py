@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from onceward.sql.sink.columns import Table
-from onceward.sql.sink.order import Reference, circle, parents_first
+from onceward.sql.sink.columns import Reference, Table, circle, parents_first
 
 
 class Part(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from onceward.spark.batch.same_values import misfit
+from onceward.spark.tables.iceberg_values import misfit
 
 WIDER = [
     "byte short", "byte integer", "short long", "integer long", "short float", "byte double",

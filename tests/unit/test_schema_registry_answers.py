@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from onceward.formats.registry import answers
 from onceward.formats.registry.answers import RegisteredSchema, Version
-from onceward.formats.registry.json_limits import DEEPEST, NotFit, parse_json
+from onceward.formats.registry.http import DEEPEST, NotFit, parse_json
 from support.errors import raises
 
 MOST_BYTES = 10_000

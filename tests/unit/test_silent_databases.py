@@ -11,9 +11,9 @@ import pytest
 
 from onceward import patience
 from onceward.errors import SendFailed
-from onceward.sql.ledger import overdue
+from onceward.sql.ledger import database
+from onceward.sql.ledger.database import Overdue, Patience, seconds_for
 from onceward.sql.ledger.mysql import MySQL, connected
-from onceward.sql.ledger.overdue import Overdue, Patience, seconds_for
 from onceward.sql.mysql.refusals import translate_errors
 from onceward.sql.postgresql import staging
 from support.errors import raises
@@ -68,7 +68,7 @@ def test_what_a_call_returns_or_raises_is_the_waiters() -> None:
 
 def test_patience_ends_and_follows_the_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(overdue.surroundings, "monotonic", lambda: now[0])
+    monkeypatch.setattr(database.surroundings, "monotonic", lambda: now[0])
     waiting = Patience("the database at h")
     with waiting.of(seconds_for(1_000_000), "the move"):
         waiting.begin()
@@ -78,6 +78,6 @@ def test_patience_ends_and_follows_the_number_of_rows(monkeypatch: pytest.Monkey
         with raises(Overdue):
             waiting.look()
     waiting.begin()
-    now[0] += overdue.STATEMENT_SECONDS + 1
+    now[0] += database.STATEMENT_SECONDS + 1
     with raises(Overdue):
         waiting.look()

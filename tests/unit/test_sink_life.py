@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from onceward import surroundings
 from onceward.cli.shared import LedgerOptions, names_a_ledger
-from onceward.engine.calls import foreach_batch, journal, runs, sink_runs
+from onceward.engine.calls import foreach_batch, journal, runs
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.calls.journal import Journal
 from onceward.engine.ledger.chain import Ledger
@@ -173,12 +173,12 @@ files = Files()
 
 @pytest.fixture
 def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
-    monkeypatch.setattr(sink_runs, "MicroBatches", Batches)
+    monkeypatch.setattr(runs, "MicroBatches", Batches)
     monkeypatch.setattr(foreach_batch, "running_batch", Running)
     monkeypatch.setattr(foreach_batch, "current_run_id", lambda frame: frame)
-    monkeypatch.setattr(sink_runs, "is_running", lambda frame, query_id: query_id != "ended")
+    monkeypatch.setattr(runs, "is_running", lambda frame, query_id: query_id != "ended")
     monkeypatch.setattr(
-        sink_runs, "run_is_active", lambda session, query_id, run_id: run_id not in ended
+        runs, "run_is_active", lambda session, query_id, run_id: run_id not in ended
     )
     monkeypatch.setattr(foreach_batch, "is_being_stopped", lambda frame: frame in stopped)
     # A wrong number is over a thousand: Spark knows the right one.

@@ -19,7 +19,7 @@ from onceward.ids import (
     TopicPartition,
     partition_offsets,
 )
-from onceward.kafka.source.positions import ledger_positions, starting_json
+from onceward.kafka.source.topics_and_positions import ledger_positions, starting_json
 
 EARLIEST, LATEST = -2, -1
 THERE = {"known": [0, 1], "other": [0]}

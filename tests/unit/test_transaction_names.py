@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onceward.engine.task_writer import Task
 from onceward.ids import AttemptId, BatchId, PipelineId
-from onceward.sql.sink.transaction_names import owner_in, transaction_name, with_number
+from onceward.sql.sink.dialect import owner_in, transaction_name, with_number
 
 PIPELINE, MARK = PipelineId("orders"), "0123abcd"
 NAME = transaction_name(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.kafka.wire.appends.partition_queue import WINDOW, PartitionQueue
+from onceward.kafka.wire.appends.produce_frame import WINDOW, PartitionQueue
 
 
 def drain(queue: PartitionQueue) -> list[int]:

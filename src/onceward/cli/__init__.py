@@ -20,11 +20,10 @@ from onceward.cli.dead_letters import dead_letters
 from onceward.cli.doctor.command import doctor
 from onceward.cli.groups import Commands
 from onceward.cli.jars import jars
-from onceward.cli.plan import plan
 from onceward.cli.run import run
-from onceward.cli.savepoint import savepoint
 from onceward.cli.status import lag, ledger, status
 from onceward.cli.transactions import transactions
+from onceward.cli.upgrade import plan, savepoint
 
 app = typer.Typer(
     name="onceward",

@@ -82,8 +82,7 @@ def list_letters(
     """Count the letters: by pipeline, kind of error and source partition, and which of them have
     been replayed.
     """
-    from onceward.kafka.dead_letters.counting import count
-    from onceward.kafka.dead_letters.text import table
+    from onceward.kafka.dead_letters.text import count, table
 
     with _connected(bootstrap_servers, command_config, topic, ledger_topic) as (client, _):
         counts = count(client, topic, ledger_topic)
@@ -114,8 +113,7 @@ def show_letters(
     they are no text).
     """
     from onceward.kafka.dead_letters import text
-    from onceward.kafka.dead_letters.letter import LetterFilter
-    from onceward.kafka.dead_letters.topic import letters
+    from onceward.kafka.dead_letters.topic import LetterFilter, letters
 
     if offset is not None and partition is None:
         raise ConfigurationError("--offset is one of a partition", next_step="add --partition")
@@ -168,8 +166,8 @@ def replay_letters(
     """Feed letters back to where they came from, each exactly once, whatever is killed or run
     twice meanwhile.
     """
-    from onceward.kafka.dead_letters.letter import LetterFilter
     from onceward.kafka.dead_letters.replay import Outcome, Replay
+    from onceward.kafka.dead_letters.topic import LetterFilter
 
     left_out = frozenset(map(_place, leave_out or ()))
     replay = Replay(

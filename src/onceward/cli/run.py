@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from onceward.engine.checkpointing import seconds
+from onceward.engine.policy import seconds
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.operate.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from onceward.operate.run_job import keep_status

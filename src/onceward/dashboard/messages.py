@@ -12,12 +12,11 @@ from itertools import islice
 
 from onceward.errors import OncewardError, ResourceError
 from onceward.ids import TopicPartition
-from onceward.kafka.dead_letters.letter import Letter, parse_letter
 from onceward.kafka.dead_letters.text import shown
+from onceward.kafka.dead_letters.topic import Letter, parse_letter
 from onceward.kafka.records.reader import Record, RecordBatch
 from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.reads.committed import aborted_in, with_fates
-from onceward.kafka.wire.reads.fetch import batches_from, fetch
+from onceward.kafka.wire.reads.committed import aborted_in, batches_from, fetch, with_fates
 from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
 
 _WAIT_MS = 500

@@ -15,7 +15,7 @@ from onceward.dashboard.messages import Message, PartitionExcerpt
 from onceward.dashboard.pictures import STEPS, line, plot, strip, text
 from onceward.dashboard.watch import Measured, PipelineView, Snapshot
 from onceward.ids import TopicPartition, is_kafka_offset, partition_offsets
-from onceward.operate.exit_status import explain
+from onceward.operate.run_job import explain
 from onceward.operate.status import NEXT_STEPS, LedgerEntry, PipelineState, ago, moment, span
 
 TABS = ("batches", "lag", "transactions", "failures", "ledger")

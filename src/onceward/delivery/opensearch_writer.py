@@ -53,8 +53,14 @@ from onceward.delivery.opensearch_answers import (
     setting,
     version_number,
 )
-from onceward.delivery.upsert_writer import UpsertWriter, as_json
-from onceward.delivery.upserts import RESTORE, VERSION_FIELD, Upsert, refused
+from onceward.delivery.upserts import (
+    RESTORE,
+    VERSION_FIELD,
+    Upsert,
+    UpsertWriter,
+    as_json,
+    refused,
+)
 from onceward.errors import (
     ConfigurationError,
     DeliveryRefused,

@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from onceward.delivery.upsert_writer import UpsertWriter, text
 from onceward.delivery.upserts import (
     MOVE,
     PLACE_LENGTH,
@@ -32,7 +31,9 @@ from onceward.delivery.upserts import (
     VERSION_FIELD,
     VERSION_LENGTH,
     Upsert,
+    UpsertWriter,
     refused,
+    text,
 )
 from onceward.errors import AccessDenied, AuthenticationFailed, ConfigurationError
 from onceward.libraries import library

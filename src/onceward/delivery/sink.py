@@ -14,10 +14,9 @@ from pyspark.sql import DataFrame
 from onceward.custom.two_phase import TwoPhaseCommitSink
 from onceward.delivery.row_files import RowFileWriter, listed, reached
 from onceward.delivery.target import Deliver, WriteAheadTarget
-from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
-from onceward.engine.policy import SinkPolicy, whole_number
+from onceward.engine.policy import Checkpointing, SinkPolicy, whole_number
 from onceward.engine.target import Target, Write
 from onceward.engine.task_writer import Task, TaskWriter
 from onceward.engine.two_phase import CommitResult

@@ -20,12 +20,10 @@ from onceward.delivery.chunks import Chunk
 from onceward.delivery.opensearch_writer import OpenSearchWriter
 from onceward.delivery.redis_writer import TOMBSTONES, RedisWriter
 from onceward.delivery.sink import WriteAheadSink
-from onceward.delivery.upsert_writer import UpsertWriter
-from onceward.delivery.upserts import CheckedRows, Upsert, UpsertColumns
-from onceward.engine.checkpointing import Checkpointing
+from onceward.delivery.upserts import CheckedRows, Upsert, UpsertColumns, UpsertWriter
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
-from onceward.engine.policy import names, whole_number
+from onceward.engine.policy import Checkpointing, names, whole_number
 from onceward.engine.target import SinkPlace, Write
 from onceward.engine.task_writer import Task, TaskWriter
 from onceward.errors import ConfigurationError, ContradictoryOptions

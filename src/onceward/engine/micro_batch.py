@@ -56,8 +56,14 @@ from onceward.engine.ledger.admission import (
 from onceward.engine.ledger.chain import as_far_as_known
 from onceward.engine.ledger.record import FrameWritten, LedgerRecord, RecordState, Writer
 from onceward.engine.policy import SinkPolicy, with_the_next_start
-from onceward.engine.source_identity import SourceIdentity, source_identity
-from onceward.engine.target import Attempt, Target, Write, event_ids
+from onceward.engine.target import (
+    Attempt,
+    SourceIdentity,
+    Target,
+    Write,
+    event_ids,
+    source_identity,
+)
 from onceward.errors import AdmissionRefused, Fenced, OncewardError, Recovery, SourceDataLost
 from onceward.ids import BatchId, SourceRange
 from onceward.spark.batch.file_sources import must_have_files

@@ -1,16 +1,156 @@
-"""Settings that all sinks share: who it is, what it promises, how often it tries. Immutable."""
+"""Settings that all sinks share: who it is, what it promises, how often it tries. Immutable.
+
+Checkpoint settings by the names of Flink, in one place, for the trigger, the sink and Spark.
+
+A checkpoint is a micro-batch boundary here. Pure: :func:`checkpointing` is called by users when a
+job is defined, what it returns is given to a sink, and kept in its
+:class:`~onceward.engine.policy.SinkPolicy`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal, get_args
 
-from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import RESUME_CHOICES, Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.errors import ConfigurationError, ContradictoryOptions, OncewardError
 from onceward.ids import PipelineId
+from onceward.spark.batch.refused_modes import BY_FILE_SYSTEM, FILE_MANAGER
+
+_COMMIT_MS = 60_000
+"""By how much a transaction outlives the time limit of its batch: for the ledger record and
+``EndTxn``, so that it is ours to abort a batch and never the coordinator's.
+"""
+_STREAMING = "org.apache.spark.sql.execution.streaming"
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0}
+_UNITS |= {"minute": 60.0, "h": 3600.0, "hour": 3600.0, "d": 86400.0, "day": 86400.0}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
+
+Duration = float | str | timedelta
+"""Seconds, or a text with a unit, such as ``"10 s"``, ``"500 ms"`` or ``"2 min"``."""
+
+
+def seconds(name: str, value: object) -> float:
+    """Return a duration in seconds. :raises ConfigurationError: naming the setting ``name``."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    found = None if isinstance(value, bool) else _DURATION.fullmatch(str(value).lower())
+    unit = "?" if found is None else found[2]
+    # "2 hours" is as good as "2 hour"; "s" and "ms" are no plurals
+    factor = _UNITS.get(unit, _UNITS.get(unit.removesuffix("s") or "?"))
+    if found is None or factor is None:
+        raise ConfigurationError(
+            f"{name}={value!r} is no duration",
+            next_step=f'set {name} to seconds, or to a text such as "10 s", "500 ms" or "2 min"',
+        )
+    return float(found[1]) * factor
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointing:
+    """Settings of micro-batches; made by :func:`checkpointing`, times in seconds."""
+
+    interval_s: float
+    min_pause_s: float
+    timeout_s: float
+    attempts: int
+    retain: int
+    local_disk: bool = False
+
+    @property
+    def trigger(self) -> dict[str, str]:
+        """Arguments for ``DataStreamWriter.trigger``."""
+        return {"processingTime": f"{round(self.interval_s * 1000)} milliseconds"}
+
+    @property
+    def spark_conf(self) -> dict[str, str]:
+        """Settings of the Spark session, read when a query starts."""
+        settings = {"spark.sql.streaming.minBatchesToRetain": str(self.retain)}
+        if self.local_disk:
+            import pyspark
+
+            # Spark 4.1 has moved it
+            package = "" if pyspark.__version__.startswith("4.0.") else ".checkpointing"
+            settings[FILE_MANAGER] = f"{_STREAMING}{package}.{BY_FILE_SYSTEM}"
+        return settings
+
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """Kafka's ``transaction.timeout.ms``: the timeout, and a minute to commit in."""
+        return round(self.timeout_s * 1000) + _COMMIT_MS
+
+
+def checkpointing(
+    *,
+    interval: Duration = 0,
+    min_pause: Duration = 0,
+    timeout: Duration = "10 min",
+    attempts: int = 3,
+    retain: int = 100,
+    max_concurrent: int = 1,
+    local_disk: bool = False,
+) -> Checkpointing:
+    """Return the checkpoint settings of a query, for its trigger, its sink and its session.
+
+    ::
+
+        checkpoints = ow.checkpointing(interval="10 s", min_pause="1 s", timeout="5 min")
+        spark = SparkSession.builder.config(map=ow.spark_conf() | checkpoints.spark_conf)…
+        sink = ow.KafkaSink(…, checkpointing=checkpoints)
+        frame.writeStream.trigger(**checkpoints.trigger).foreachBatch(sink)…
+
+    :param interval: from the start of one batch to the start of the next, while there is input
+        (Flink's ``execution.checkpointing.interval``); 0: one after the other.
+    :param min_pause: from the end of one batch to the start of the next, at least
+        (``execution.checkpointing.min-pause``). Spark has no such setting: the sink waits.
+    :param timeout: an attempt of a batch that takes longer is aborted
+        (``execution.checkpointing.timeout``): the sink's ``batch_timeout_s``. A ``KafkaSink``
+        derives ``transaction.timeout.ms`` from it, a minute more, which must be within the
+        brokers' ``transaction.max.timeout.ms`` (15 minutes by default).
+    :param attempts: how often a batch is tried before its query fails: the sink's
+        ``batch_attempts``, which is ``execution.checkpointing.tolerable-failed-checkpoints`` and
+        one more.
+    :param retain: how many batches the logs of the checkpoint keep at least
+        (``execution.checkpointing.num-retained``): Spark's
+        ``spark.sql.streaming.minBatchesToRetain``.
+    :param max_concurrent: 1, by design: a batch is decided before the next one begins.
+    :param local_disk: the checkpoints of the session's queries are on a disk of the driver's (in
+        local mode, or a volume that all executors mount): Spark writes their files through
+        Hadoop's ``FileSystem`` (``spark.sql.streaming.checkpointFileManagerClass``) and not
+        through its ``FileContext``, which starts a ``chmod`` process for each. That saves 25 ms a
+        file, 50 ms a batch. With state, as much for each of its partitions.
+    :raises ConfigurationError: naming the setting and what it takes.
+    """
+    _refuse_concurrency(max_concurrent)
+    for name, number in (("attempts", attempts), ("retain", retain)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise ConfigurationError(
+                f"{name}={number!r} of ow.checkpointing is not a whole number of at least 1",
+                next_step=f"set {name} to a whole number of at least 1",
+            )
+    timeout_s = seconds("timeout", timeout)
+    if timeout_s <= 0:
+        raise ConfigurationError(
+            "timeout=0 of ow.checkpointing would abort every batch",
+            next_step="set timeout to more than a batch takes",
+        )
+    interval_s, min_pause_s = seconds("interval", interval), seconds("min_pause", min_pause)
+    return Checkpointing(interval_s, min_pause_s, timeout_s, attempts, retain, bool(local_disk))
+
+
+def _refuse_concurrency(max_concurrent: object) -> None:
+    if max_concurrent != 1 or isinstance(max_concurrent, bool):
+        raise ContradictoryOptions(
+            f"max_concurrent={max_concurrent!r} of ow.checkpointing: the micro-batches of a query "
+            "run one after the other, because each names the ledger record before it",
+            next_step="leave max_concurrent out; for more throughput let a batch have more tasks, "
+            "or split the input into several pipelines",
+        )
+
 
 Delivery = Literal["exactly_once", "at_least_once", "none"]
 

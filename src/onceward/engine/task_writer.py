@@ -1,6 +1,6 @@
 """The tasks of a batch, for every sink that is written in Python. Executors only.
 
-The driver's side is :mod:`onceward.engine.task_job`. A task opens a writer, hands it all of its
+The driver's side is :mod:`onceward.engine.spark_jobs`. A task opens a writer, hands it all of its
 rows, and returns one row to the driver: what the writer has prepared (the committable), or the
 error of ours that it met.
 

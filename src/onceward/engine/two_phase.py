@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 from onceward import events, patience, surroundings
-from onceward.engine import task_job
+from onceward.engine import spark_jobs
 from onceward.engine.ending import TimeLimit
 from onceward.engine.ledger.chain import Chain, takeover_error
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
@@ -392,7 +392,7 @@ class TwoPhaseAttempt(Attempt):
             results: list[TaskResult] = []
             # Before they are looked at: what is prepared can be dropped then
             self._results.append(results)
-            task_job.run(write.frame, opening, self._computation, self._limit, results)
+            spark_jobs.run(write.frame, opening, self._computation, self._limit, results)
             values["records"] = sum(result.rows for result in results)
         return int(values["records"])
 

@@ -4,7 +4,7 @@ only.
 Below the sink's path::
 
     _onceward/ledger/<pipeline>/…        the ledger, where none was given
-    _onceward/shape.json                 what all files of the path have in common (:mod:`shape`)
+    _onceward/shape.json                 what all files of the path have in common (:mod:`reading`)
     _onceward/prepared/<attempt>/        what Spark is writing into
     _onceward/prepared/<attempt>.ready/  what Spark has written: what the ledger will name
     _onceward/prepared/<attempt>.published  a mark: all of it has been published
@@ -43,7 +43,7 @@ from onceward.errors import (
     SendFailed,
     TargetUnreachable,
 )
-from onceward.files import manifest, shape
+from onceward.files import manifest, reading
 from onceward.files.ledger import FolderLedger
 from onceward.files.manifest import PREPARED, Committable, lost_files, report_lost
 from onceward.files.settings import HIDDEN, FileSinkSettings
@@ -88,9 +88,9 @@ class Publisher:
         try:
             self._must_be_beside_its_ledger()
             if written_to == self.files.root:
-                shape.must_be_there(self.files, self._settings)
+                reading.must_be_there(self.files, self._settings)
             self.files.make(PREPARED)
-            shape.must_fit(self.files, self._settings)
+            reading.must_fit(self.files, self._settings)
         except OSError as error:
             raise TargetUnreachable(
                 f"files cannot be written below {self._settings.path}: {error}",
@@ -125,7 +125,7 @@ class Publisher:
         :raises SendFailed: the file system does not do its part.
         """
         with self._reached():
-            shape.columns_must_fit(self.files, columns)
+            reading.columns_must_fit(self.files, columns)
 
     def opened(self, attempt: str, sequence: int) -> str:
         """Return where Spark writes, of an attempt at batch number ``sequence`` of the ledger.
@@ -133,7 +133,7 @@ class Publisher:
         :raises SendFailed: the file system does not do its part.
         """
         with self._reached():
-            shape.must_be_there(self.files, self._settings)
+            reading.must_be_there(self.files, self._settings)
             if self._settings.renames:
                 return self.files.uri(f"{PREPARED}/{attempt}")
             place = self._place(attempt, sequence)
@@ -209,7 +209,7 @@ class Publisher:
             if at:
                 self.files.sync_names({manifest.DATA, HIDDEN})
             # or Spark has made folders where the disk should be
-            shape.must_be_there(self.files, self._settings)
+            reading.must_be_there(self.files, self._settings)
             return Committable(attempt, self.files.root, self._settings.layout, to, found, at)
 
     def _found(self, ready: str, jobs: Sequence[WrittenFiles]) -> dict[str, int]:
@@ -258,7 +258,7 @@ class Publisher:
             self._marks |= {_mark(batch)} if files is self.files else set()
         if result is CommitResult.LOST:
             # or it is the disk that is away
-            shape.must_be_there(files, self._settings)
+            reading.must_be_there(files, self._settings)
         return result
 
     def commit_what_is_left(self, committable: Mapping[str, Any]) -> CommitResult:

@@ -11,12 +11,11 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.calls.batch import must_be_a_frame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
-from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
-from onceward.engine.policy import SinkPolicy
+from onceward.engine.policy import Checkpointing, SinkPolicy
 from onceward.engine.target import SinkPlace, Write
-from onceward.files import columns
+from onceward.files import target
 from onceward.files.publishing import Publisher
 from onceward.files.settings import (
     FileSinkSettings,
@@ -25,12 +24,13 @@ from onceward.files.settings import (
     checked_path,
     column_names,
     default_ledger,
+    guarded,
+    must_keep_times,
     text_options,
 )
 from onceward.files.target import FileTarget
-from onceward.files.values import guarded, must_keep_times
 from onceward.ids import pipeline_id as checked_pipeline_id
-from onceward.spark.batch.file_names import must_write_name
+from onceward.spark.batch.write_errors import must_write_name
 from onceward.spark.files.file_system import canonical_folder
 from onceward.spark.files.file_writer import must_know
 
@@ -140,8 +140,8 @@ class FileSink(ForeachBatchSink):
         must_write_name(frame.sparkSession, self.settings.path)
         must_know(frame.sparkSession, self.settings.format)
         must_keep_times(frame, self.settings.format, self.settings.options)
-        columns.check(frame.schema, self.settings)
-        in_files = columns.columns_in_files(frame.columns, self.settings.partition_by)
+        target.check(frame.schema, self.settings)
+        in_files = target.columns_in_files(frame.columns, self.settings.partition_by)
         return Write(guarded(frame, self.settings.format, self.settings.options, in_files))
 
     def __repr__(self) -> str:

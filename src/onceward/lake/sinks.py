@@ -12,10 +12,9 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.calls.batch import must_be_a_frame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
-from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
-from onceward.engine.policy import SinkPolicy
+from onceward.engine.policy import Checkpointing, SinkPolicy
 from onceward.engine.target import SinkPlace, Write
 from onceward.errors import ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id

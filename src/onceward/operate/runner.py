@@ -2,7 +2,7 @@
 or is gone. Started by ``onceward run``; has no Spark of its own.
 
 Which failures are followed by a restart says the child's exit status
-(:mod:`onceward.operate.exit_status`), how often and when the strategy. Restarts within a session
+(:mod:`onceward.operate.run_job`), how often and when the strategy. Restarts within a session
 are :func:`onceward.supervise`'s, in the child; these are for what a session does not outlive: a
 driver or JVM that was killed, memory that ran out. A process may be killed at any time, because
 each start fences what an earlier one left open.
@@ -24,9 +24,8 @@ from typing import Any
 
 from onceward import surroundings
 from onceward.ids import RUN_FOLDER
-from onceward.operate.exit_status import FINAL, FINISHED, describe, shell_status
 from onceward.operate.restart import Failure, RestartStrategy, least_pause, without_progress
-from onceward.operate.run_job import SOCKET, WORKED
+from onceward.operate.run_job import FINAL, FINISHED, SOCKET, WORKED, describe, shell_status
 
 log = logging.getLogger(__name__)
 

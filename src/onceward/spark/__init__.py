@@ -3,9 +3,9 @@ manual is silent.
 
 Nothing here knows Kafka's protocol, the ledger or a sink. A running batch: :mod:`query` is what
 Spark knows of it, :mod:`checkpoint_files` small files of ours beside its checkpoint. Its jobs:
-:mod:`job` runs one that can be stopped, :mod:`shuffles` and :mod:`persisted` find out whether a
-part of it was computed twice, :mod:`failures` and :mod:`source_errors` say what Spark's failures
-mean. The session: :mod:`session` has its settings, :mod:`connector`, :mod:`jars`, :mod:`java` and
+:mod:`job` runs one that can be stopped, :mod:`shuffles` finds out whether a part of it was
+computed twice, :mod:`failures` and :mod:`write_errors` say what Spark's failures mean. The
+session: :mod:`session` has its settings, :mod:`connector`, :mod:`jars`, :mod:`java` and
 :mod:`java_options` what its JVM needs, :mod:`kafka_reader` and :mod:`hidden_options` load Spark's
 Kafka source. Executors run :mod:`worker_daemon` and :mod:`zip_importers`.
 """

@@ -11,7 +11,7 @@ from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.records.batch import Fragment, stamp
 from onceward.kafka.records.compression import Codec
 from onceward.kafka.wire.appends.produce_frame import ProduceFrame
-from onceward.kafka.wire.reads.fetch import fetch_request
+from onceward.kafka.wire.reads.committed import fetch_request
 from simulation.model_check.asking import PASSING, Asking
 from simulation.world.kafka.record_bytes import HEADER, HEADER_BYTES, records
 from support.varints import varint

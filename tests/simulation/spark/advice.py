@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from onceward.kafka.source.source import _ledger_positions
-from onceward.kafka.source.topics_read import NamedTopics
+from onceward.kafka.source.topics_and_positions import NamedTopics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import settings_from_options
 from simulation.spark.query import SOURCE, Checkpoint

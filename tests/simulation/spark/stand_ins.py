@@ -220,7 +220,7 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.kafka.sink.sequencer.client.ClientSocket": lambda host, port, s: lines.ClientSocket(
         current(), host, port, s
     ),
-    "onceward.kafka.sink.sequencer.server.Listener": lambda host, port, **more: lines.Listener(
+    "onceward.kafka.sink.sequencer.listener.Listener": lambda host, port, **more: lines.Listener(
         current(), host, port, **more
     ),
     "onceward.kafka.wire.client._sharing_key": _sharing_key,
@@ -231,12 +231,12 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.engine.calls.journal.fingerprint": lambda frame: hash(
         (frame.computed.number, frame.only, frame.half)
     ),
-    "onceward.engine.calls.sink_runs.is_running": _is_running,
-    "onceward.engine.calls.sink_runs.run_is_active": _run_is_active,
+    "onceward.engine.calls.runs.is_running": _is_running,
+    "onceward.engine.calls.runs.run_is_active": _run_is_active,
     "onceward.engine.decoding.find_steps": lambda frame, run_id: (),
     "onceward.engine.calls.runs._closer": _NoThread(),
     "onceward.engine.calls.replay.is_repeatable": lambda frame: not frame.computed.plan.by_chance,
-    "onceward.engine.task_job.plan_write": lambda frame, open_writer, returned_errors=(OncewardError,): (
+    "onceward.engine.spark_jobs.plan_write": lambda frame, open_writer, returned_errors=(OncewardError,): (
         frame.written(open_writer, returned_errors)
     ),
     "onceward.spark.batch.query.query_by_id": lambda frame: _Execution(frame.computed.query),
@@ -253,12 +253,12 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.spark.batch.shuffles._taken_back": lambda context, tracker, shuffle: frozenset(
         *(one.taken_back for one in context.query.computed.shuffles if one.id == shuffle)
     ),
-    "onceward.spark.batch.persisted._executors": lambda context: frozenset(
+    "onceward.spark.batch.shuffles._executors": lambda context: frozenset(
         executor.name for executor in context.query.executors.alive
     ),
-    "onceward.spark.batch.persisted._persisted_behind": _persisted_behind,
-    "onceward.spark.batch.persisted._drop": _dropped,
-    "onceward.spark.batch.persisted._counted": lambda frame: (frame.count(), frame),
+    "onceward.spark.batch.shuffles._persisted_behind": _persisted_behind,
+    "onceward.spark.batch.shuffles._drop": _dropped,
+    "onceward.spark.batch.shuffles._counted": lambda frame: (frame.count(), frame),
     "onceward.engine.driver_rows.bounded": lambda frame, bound, size: frame,
     "onceward.engine.driver_rows.within": _within,
     # rows

@@ -22,7 +22,7 @@ from onceward.engine.ledger.chain import Ledger
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import ConfigurationError, ContradictoryOptions, SourceContractViolated
 from onceward.ids import pipeline_id as checked_pipeline_id
-from onceward.kafka.source.positions import distinct, newest_in
+from onceward.kafka.source.topics_and_positions import distinct, newest_in
 from onceward.spark.batch.as_built import pickled
 from onceward.spark.batch.carried import Carrier
 from onceward.spark.session.settings import use_the_drivers_python
@@ -177,8 +177,8 @@ class ResettableSource(_Source):
             JSON value. Both are copied before ``read`` is called again.
 
         More than ``limit`` rows, rows without a new position, or a position that goes back, or
-        came before in the same batch, end the query with ``SourceContractViolated``; what it raises, with
-        ``SourceFailed``, which a supervisor may restart.
+        came before in the same batch, end the query with ``SourceContractViolated``; what it
+        raises, with ``SourceFailed``, which a supervisor may restart.
         """
 
 

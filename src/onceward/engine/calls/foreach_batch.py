@@ -18,18 +18,18 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import events, patience
-from onceward.engine import decoding, source_identity
+from onceward.engine import decoding, target
 from onceward.engine.calls import gate, runs
 from onceward.engine.calls.advice import paragraph
 from onceward.engine.calls.batch import TO_FOREACH, Batch, as_exception, passed_wrongly
-from onceward.engine.calls.sink_runs import SinkRuns
+from onceward.engine.calls.runs import SinkRuns
 from onceward.engine.ending import Ending
 from onceward.engine.ledger.chain import LedgerPlace
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import SinkPlace, Target, Write
 from onceward.errors import Fenced, OncewardError, Recovery, UnsupportedQuery
-from onceward.spark.batch import callbacks
+from onceward.spark.batch import progress
 from onceward.spark.batch.job import JobInterrupted
 from onceward.spark.batch.query import (
     RunningBatch,
@@ -37,7 +37,7 @@ from onceward.spark.batch.query import (
     is_being_stopped,
     running_batch,
 )
-from onceward.spark.batch.source_errors import source_refusal
+from onceward.spark.batch.write_errors import source_refusal
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class ForeachBatchSink(ABC):
             ids["query_id"] = running.batch.query_id
             gate.begin(running.run_id, batch_id)
             if running.run_id != self._checked_run:
-                callbacks.remember(frame, running.run_id)
+                progress.remember(frame, running.run_id)
                 self._checked_run = running.run_id
             steps = decoding.find_steps(frame, running.run_id)
             with patience.asking(Ending(lambda: is_being_stopped(frame))):
@@ -303,4 +303,4 @@ def error_of(query: StreamingQuery) -> OncewardError | None:
     refused = source_refusal(query)
     if refused is None:
         return None
-    return decoding.explain_outside(source_identity.explain_outside(refused, query))
+    return decoding.explain_outside(target.explain_outside(refused, query))

@@ -27,8 +27,8 @@ from onceward.errors import BatchChanged, SourceDataLost
 from onceward.ids import BatchId
 from onceward.spark.batch.below import is_repeatable
 from onceward.spark.batch.job import naming_failures
-from onceward.spark.batch.persisted import count_rows
 from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import count_rows
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 In reading order: ``decoding`` and ``encoding`` (what users call), ``plan`` (what Spark is told),
 ``step`` (what happens at a batch), ``memory`` (which schemas this process has asked for); below
-them ``schemas``, ``valid_text``, ``wide_decimals``. All of it runs in the driver; executors run
+them ``schemas`` and ``values``. All of it runs in the driver; executors run
 Spark's own ``from_avro`` and ``to_avro``, and no Python.
 """
 

@@ -14,8 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnknown, UnsupportedSchema
-from onceward.formats.avro.id_file import id_file
-from onceward.formats.avro.memory import Registry, Schemas, as_registry, in_context, memory_for
+from onceward.formats.avro.memory import (
+    Registry,
+    Schemas,
+    as_registry,
+    id_file,
+    in_context,
+    memory_for,
+)
 from onceward.formats.avro.plan import AvroPlan, Whole
 from onceward.formats.avro.resolution import why_some_are_lost, why_values_would_change
 from onceward.formats.avro.schemas import without_times

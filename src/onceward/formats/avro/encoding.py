@@ -26,11 +26,11 @@ from onceward.formats.avro.memory import Registry, as_registry, in_context
 from onceward.formats.avro.schemas import prefix
 from onceward.formats.avro.step import RegistryMonitor
 from onceward.formats.avro.types import Type, parse_types
-from onceward.formats.avro.valid_text import texts_are_valid
+from onceward.formats.avro.values import texts_are_valid
 from onceward.formats.validation import quoted
 from onceward.spark.batch.failures import RAISED
-from onceward.spark.files.times import must_keep_dates
 from onceward.spark.tables.avro_java import schema_for, why_not_a_schema, why_not_writable
+from onceward.spark.types import must_keep_dates
 
 _REFRESH_S = 30.0
 

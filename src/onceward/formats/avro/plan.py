@@ -47,8 +47,7 @@ from onceward.formats.avro.schemas import (
     same_with_bytes,
     texts_as_bytes,
 )
-from onceward.formats.avro.valid_text import texts_are_valid
-from onceward.formats.avro.wide_decimals import narrow, narrow_enough, widen
+from onceward.formats.avro.values import narrow, narrow_enough, texts_are_valid, widen
 from onceward.formats.validation import DOES_NOT_FIT, error_text, places, poison, quoted
 
 BAD_FRAMING, UNKNOWN_SCHEMA_ID = "BadFraming", "UnknownSchemaId"

@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame
 
 from onceward import patience
 from onceward.errors import NewSchemaId, OncewardError, RegistryReplaced, RegistryUnreachable
-from onceward.formats.avro.id_file import IdFile, who_knows
-from onceward.formats.avro.memory import Registry, SchemaMemory
+from onceward.formats.avro.memory import IdFile, Registry, SchemaMemory, who_knows
 from onceward.formats.avro.plan import UNKNOWN_SCHEMA_ID, AvroPlan
 from onceward.formats.validation import ValidatingStep
 from onceward.spark.batch.failures import invalid_record
@@ -116,8 +115,8 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
 
 
 class RegistryMonitor:
-    """Asks a registry, now and then, whether its ids still mean what they meant, and whether it has
-    some that it did not have.
+    """Asks a registry, now and then, whether its ids still mean what they meant, and whether it
+    has some that it did not have.
 
     A registry that does not answer stops nothing: what is known needs no registry. It is asked in
     a thread, and waited for as long as a batch may wait; what it says later counts at the next
@@ -210,8 +209,8 @@ def _gone_error(registry: Registry, ids: list[int]) -> RegistryUnreachable:
     return RegistryUnreachable(
         f"{registry!r} does not have {_listed(ids)} now, which it had: a copy that lags, say",
         next_step="start the query again, as ow.supervise(start) does: it asks once more. If the "
-        'schema was deleted for good, register it again under its id, or pass on_error="dead_letter"'
-        " to decode(…)",
+        "schema was deleted for good, register it again under its id, or pass on_error="
+        '"dead_letter" to decode(…)',
         details={"ids": ids[:MOST_IDS]},
     )
 

@@ -1,9 +1,9 @@
 """Changes of tables in Debezium's envelope: ``ow.debezium``.
 
 In reading order: ``encoding`` (changes to records of Kafka), ``decoding`` (records that Debezium
-wrote to columns), ``table_rows`` (changes of one table to its columns, for a database); below them
-``changes`` (the frame of ``ow.mysql_changes``), ``envelope`` (the record's shape), ``images`` (a
-row's text to its columns, or a verdict) and ``types``. All of it runs in the driver; executors run
+wrote to columns), ``images`` (a row's text to its columns, or a verdict; ``rows`` for a database);
+below them ``changes`` (the frame of ``ow.mysql_changes``), ``envelope`` (the record's shape) and
+``types``. All of it runs in the driver; executors run
 Spark's own JSON, and no Python.
 """
 
@@ -11,6 +11,6 @@ from onceward.formats.debezium.decoding import decode as decode
 from onceward.formats.debezium.decoding import envelope as envelope
 from onceward.formats.debezium.encoding import encode as encode
 from onceward.formats.debezium.encoding import structs as structs
-from onceward.formats.debezium.table_rows import rows as rows
+from onceward.formats.debezium.images import rows as rows
 
 __all__ = ["decode", "encode", "envelope", "rows", "structs"]

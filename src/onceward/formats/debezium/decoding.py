@@ -26,8 +26,7 @@ from onceward.errors import (
 from onceward.formats.avro.decoding import decode_with as decode_avro_with
 from onceward.formats.avro.memory import Registry
 from onceward.formats.avro.plan import Whole
-from onceward.formats.debezium.types import TableTypes
-from onceward.formats.debezium.unavailable import PLACEHOLDER, why_unavailable
+from onceward.formats.debezium.types import PLACEHOLDER, TableTypes, why_unavailable
 from onceward.formats.json.decoding import decode_with as decode_json_with
 from onceward.formats.json.decoding import parse_schema
 from onceward.formats.validation import quoted, refuse_other_than_a_frame
@@ -188,8 +187,8 @@ def decode(
     :param refresh_s: with ``registry``; it, ``unknown_id_wait_s`` and ``checkpoint`` as for
         ``ow.avro.decode``.
     :param placeholder: ``unavailable.value.placeholder`` of the connector, which it writes for
-        values that its database did not log (PostgreSQL's TOASTed columns). A record that has it in
-        ``after`` is poison: a sink would write it over the value.
+        values that its database did not log (PostgreSQL's TOASTed columns). A record that has it
+        in ``after`` is poison: a sink would write it over the value.
     :raises InvalidColumn: there is no such column, it is not binary, or the frame has a column of
         one of those names.
     :raises ContradictoryOptions: both ``schema`` and ``registry``, or neither; or an option of the
@@ -202,7 +201,8 @@ def decode(
     if not isinstance(placeholder, str) or not placeholder:
         raise ConfigurationError(
             f"placeholder={placeholder!r} is no text",
-            next_step="pass what the connector has as unavailable.value.placeholder, or leave it out",
+            next_step="pass what the connector has as unavailable.value.placeholder, or leave it "
+            "out",
         )
     _check(frame, column, schema, registry)
     if registry is not None:

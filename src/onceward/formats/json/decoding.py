@@ -1,20 +1,251 @@
-"""``ow.json.decode``: texts of JSON become a column. Driver only; called by users where they
-define a query.
+r"""``ow.json.decode``: texts of JSON become a column, by one ``from_json`` that reads a record,
+and one verdict on what came out. Driver only; called by users where they define a query.
+
+``from_json`` looks no further than an object's
+end, and takes an array's first item for the object. So it reads the text between two of ours:
+``{"<mark>": [`` text ``, {"<mark>": true}]}``. The list has two items, and the second is ours, if,
+and only if, the text is one value of JSON: what goes on, is cut off, or closes the list itself is
+no JSON any more, or leaves a list of other items. The mark is drawn anew for each plan, so that
+nobody can write a record that holds it. Where a value does not fit its type, Spark notes it in
+``columnNameOfCorruptRecord``, also deep inside; what it does not notice, :mod:`.types` does, and
+texts are judged here: bytes that are no UTF-8, and halves of a character (``\ud800`` alone), of
+which Java makes ``?``.
 """
 
 from __future__ import annotations
 
 import uuid
+from functools import reduce
 from typing import Literal
 
-from pyspark.sql import DataFrame
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, UnsupportedSchema
-from onceward.formats.json.plan import JsonPlan
-from onceward.formats.json.types import JSON, Types
-from onceward.formats.validation import ValidatingStep, refuse_frame
+from onceward.formats.json.types import JSON, Types, only_variants
+from onceward.formats.validation import (
+    DOES_NOT_FIT,
+    ValidatingStep,
+    poison,
+    quoted,
+    refuse_frame,
+    with_one,
+)
+from onceward.spark.types import contains_type
+
+DECODED = "onceward_decoded"
+_CHECKED = "onceward_checked"
+_BAD = "bad"
+STRICTLY = {
+    # whatever cannot be read gives nulls and a note, and no error
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": _BAD,
+    "allowComments": "false",
+    "allowSingleQuotes": "false",
+    "allowUnquotedFieldNames": "false",
+    "allowNumericLeadingZeros": "false",
+    "allowNonNumericNumbers": "false",
+    "allowUnquotedControlChars": "false",
+    "allowBackslashEscapingAnyCharacter": "false",
+    # As long as a text of Java's can be: Jackson's own limit is 20,000,000 characters
+    "maxStringLen": str(2**31 - 1),
+}
+_WHOLE_CHARACTERS = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+# A number that may be too large for a double: with an exponent of three digits, or of more digits
+# than any double has. Looked for from a number's begin, so that a text of a million digits is read
+# once.
+_A_HUGE_NUMBER = r"\d\.?[eE]\+?0*+[1-9]\d\d|(?<![\d.])[\d.]{20,}+[eE]|(?<![\d.])\d{300}"
+# A text with all its strings empty but keys: escapes that hide where a string ends go first. Each
+# pattern reads a text once, and without a stack; `"~` begins what is not decided yet.
+_ESCAPED_QUOTE, _STRING, _VALUE, _UNDECIDED = (
+    r'\\["\\]',
+    r'"([^"]*+)"',
+    r'"~[^"]*+"(?!\s*+:)',
+    r'"~',
+)
+_ESCAPE, _KEY = r"\\.", r'"[^"]*+":'
+_HALF_A_CHARACTER = r"\\u[dD][89a-fA-F]"
+
+
+class JsonPlan:
+    """Fixed when it is made.
+
+    :param tag: what the errors that it raises name.
+    :param column: where the records are; binary. :param schema: what ``types.why_not`` has nothing
+        against.
+    :param types: how its fields are read.
+    """
+
+    def __init__(self, tag: str, column: str, schema: StructType, types: Types = JSON) -> None:
+        self._types = types
+        self._tag = tag
+        self._column = column
+        self._schema = schema
+        self._value = F.col(quoted(column))
+        self._text = self._value.cast("string")
+        self._mark = f"onceward_{uuid.uuid4().hex}"
+        self._items = F.col(f"{DECODED}.{self._mark}")
+        self._record = F.get(self._items, F.lit(0))
+
+    def good(self, rows: DataFrame) -> DataFrame:
+        return self._with_value(rows, self._decode(rows).where(self._is_good()), self._record)
+
+    def good_or_raise(self, rows: DataFrame) -> DataFrame:
+        read = self._decode(rows)
+        raising = F.raise_error(poison(self._tag, rows, F.lit(DOES_NOT_FIT), self._message()))
+        checked = F.when(self._is_good(), self._record).otherwise(raising)
+        return self._with_value(rows, with_one(read, checked, _CHECKED), F.col(_CHECKED))
+
+    def bad(self, rows: DataFrame) -> DataFrame:
+        return (
+            self._decode(rows)
+            .where(~self._is_good())
+            .select(
+                *(F.col(quoted(name)) for name in rows.columns),
+                F.lit(DOES_NOT_FIT).alias("error_class"),
+                self._message().alias("error_message"),
+            )
+        )
+
+    # below
+
+    def _decode(self, rows: DataFrame) -> DataFrame:
+        """Add :data:`DECODED`: the list of the record and our mark, and Spark's note on it."""
+        record = self._types.read_as(self._schema)
+        assert isinstance(record, StructType)  # noqa: S101 — it was one
+        item = StructType([*record.fields, StructField(self._mark, BooleanType())])
+        schema = StructType(
+            [StructField(self._mark, ArrayType(item)), StructField(_BAD, StringType())]
+        )
+        begin, end = f'{{"{self._mark}":[', f',{{"{self._mark}":true}}]}}'
+        text = F.concat(F.lit(begin), self._text, F.lit(end))
+        return with_one(rows, F.from_json(text, schema, STRICTLY), DECODED)
+
+    def _is_good(self) -> Column:
+        """Return the verdict, never null. A null value is no record (a deletion, in Kafka), and
+        passes.
+        """
+        conditions = (
+            self._is_one_object(),
+            self._has_whole_characters(),
+            F.is_valid_utf8(self._text),
+            *self._fitting(),
+            *self._finite(),
+            self._types.misfit(self._record).isNull(),
+        )
+        return self._value.isNull() | F.coalesce(
+            reduce(lambda a, b: a & b, conditions), F.lit(False)
+        )
+
+    def _is_one_object(self) -> Column:
+        ours = F.get(self._items, F.lit(1)).getField(self._mark)
+        noted = F.col(f"{DECODED}.{_BAD}")
+        return noted.isNull() & (F.size(self._items) == 2) & ours & self._record.isNotNull()
+
+    def _has_whole_characters(self) -> Column:
+        """Check escaped halves of characters, which need the other half. These expressions are
+        slow, and hardly ever needed."""
+        none = ~(F.contains(self._text, F.lit("\\ud")) | F.contains(self._text, F.lit("\\uD")))
+        return none | ~F.regexp_replace(self._text, _WHOLE_CHARACTERS, " ").rlike(
+            _HALF_A_CHARACTER
+        )
+
+    def _fitting(self) -> list[Column]:
+        return [condition for _, condition in self._fields()]
+
+    def _finite(self) -> list[Column]:
+        """Check that numbers in VARIANTs are finite: one too large for a double is infinite.
+
+        Written as JSON, it is a word: without quotes, and since Spark 4.1 within. So the text is
+        read once more with no strings in it but keys.
+        """
+        if not contains_type(self._schema, VariantType):
+            return []
+        text = self._text
+        for pattern, instead in (
+            (_ESCAPED_QUOTE, ""),
+            (_STRING, '"~$1"'),
+            (_VALUE, '""'),
+            (_UNDECIDED, '"'),
+        ):
+            text = F.regexp_replace(text, pattern, instead)
+        read = F.to_json(F.from_json(text, only_variants(self._schema), STRICTLY))
+        values = F.regexp_replace(F.regexp_replace(read, _ESCAPE, ""), _KEY, "")
+        return [
+            ~self._text.rlike(_A_HUGE_NUMBER)
+            | ~F.coalesce(F.contains(values, F.lit("Infinity")), F.lit(False))
+        ]
+
+    def _fields(self) -> list[tuple[str, Column]]:
+        """Return the fields that may not fit though Spark noted nothing, and whether they do."""
+        all_fields = (
+            (
+                field.name,
+                self._types.fits(
+                    self._record.getField(field.name), field.dataType, field.nullable
+                ),
+            )
+            for field in self._schema.fields
+        )
+        return [(name, condition) for name, condition in all_fields if condition is not None]
+
+    def _with_value(self, rows: DataFrame, read: DataFrame, record: Column) -> DataFrame:
+        """Return the columns of ``rows``, in their order, with the record in the place of its
+        bytes."""
+        value = F.when(
+            record.isNotNull(), F.struct(*self._types.convert_fields(record, self._schema))
+        ).alias(self._column)
+        return read.select(
+            *(value if name == self._column else F.col(quoted(name)) for name in rows.columns)
+        )
+
+    def _message(self) -> Column:
+        """Return why a record cannot be read, as far as can be told."""
+        # Of objects with nothing that is looked at: no value in them is too large for its type
+        nothing = ArrayType(StructType([StructField(self._mark, BooleanType())]))
+        listed = F.from_json(F.concat(F.lit("["), self._text, F.lit("]")), nothing, STRICTLY)
+        reason = (
+            F.when(~F.is_valid_utf8(self._text), F.lit("it is not UTF-8"))
+            .when(
+                ~self._has_whole_characters(),
+                F.lit("a text in it has half a character (\\ud800 to \\udfff alone)"),
+            )
+            .when(self._text.rlike(r"\A[ \t\r\n]*\z"), F.lit("it is empty"))
+            .when(
+                ~self._text.rlike(r"\A[ \t\r\n]*\{"),
+                F.lit("it does not begin as an object of JSON does"),
+            )
+            .when(
+                F.coalesce(F.size(listed), F.lit(-1)) != 1,
+                F.lit(
+                    "it is no JSON, goes on behind the object, or is beyond the parser's limits"
+                ),
+            )
+            .when(
+                ~F.coalesce(self._is_one_object(), F.lit(False)),
+                F.lit("a value is not of the schema's type"),
+            )
+        )
+        for name, condition in self._fields():
+            why = (
+                f"field {name!r} is not what the schema says: missing, of another type, out of "
+                "range, or a key twice"
+            )
+            reason = reason.when(~F.coalesce(condition, F.lit(False)), F.lit(why))
+        for finite in self._finite():
+            reason = reason.when(~finite, F.lit("a number in it is too large"))
+        return reason.otherwise(self._types.misfit(self._record))
+
 
 _EMPTY_IS_NULL = "spark.sql.legacy.json.allowEmptyString.enabled"
 

@@ -1,7 +1,7 @@
 """Types that a field of JSON can have: as what Spark reads it, when that fits, and the value of
 it. Driver only.
 
-Used by :mod:`onceward.formats.json.plan`. Where Spark's ``from_json`` takes what is not there,
+Used by :mod:`onceward.formats.json.decoding`. Where Spark's ``from_json`` takes what is not there,
 something stricter is read in its place:
 
 * For a string it takes a number, and writes it in its own way (``1.10`` becomes ``1.1``, ``1e400``

@@ -1,4 +1,3 @@
-"""A schema registry's client. In reading order: ``client``, ``answers`` and ``json_limits`` (bytes
-to values), ``references``; below them ``settings``, ``conversation`` and ``http`` (the way there
-and back).
+"""A schema registry's client. In reading order: ``client``, ``answers`` (bytes to values),
+``references``; below them ``settings``, ``conversation`` and ``http`` (the way there and back).
 """

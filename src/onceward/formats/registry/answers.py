@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from onceward.formats.registry.json_limits import NotFit, parse_json
+from onceward.formats.registry.http import NotFit, parse_json
 
 SchemaType = Literal["AVRO", "JSON", "PROTOBUF"]
 

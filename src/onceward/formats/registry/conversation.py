@@ -28,8 +28,7 @@ from onceward.errors import (
     RegistryUnreachable,
     UnsupportedSchema,
 )
-from onceward.formats.registry.http import Answer, NoAnswer, NotTrusted, send
-from onceward.formats.registry.json_limits import NotFit, parse_json
+from onceward.formats.registry.http import Answer, NoAnswer, NotFit, NotTrusted, parse_json, send
 from onceward.formats.registry.settings import RegistrySettings
 from onceward.kafka.wire.options.security import tls_context
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from onceward.errors import UnsupportedSchema
 from onceward.formats.registry.answers import RegisteredSchema, SchemaReference, Version
-from onceward.formats.registry.json_limits import DEEPEST, NotFit, parse_json
+from onceward.formats.registry.http import DEEPEST, NotFit, parse_json
 
 MOST_SCHEMAS = 200
 DEEPEST_REFERENCE = 20

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from onceward.errors import ConfigurationError, SourceNotNamed
 from onceward.ids import TopicPartition
 from onceward.kafka.dead_letters.ledger import Replayed, chain_name
-from onceward.kafka.dead_letters.letter import Letter, LetterFilter
 from onceward.kafka.dead_letters.sending import Parcel, Sender
-from onceward.kafka.dead_letters.topic import DeadLetterTopic
+from onceward.kafka.dead_letters.topic import DeadLetterTopic, Letter, LetterFilter
 from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings

@@ -33,8 +33,7 @@ from onceward.errors import (
 )
 from onceward.ids import TopicPartition
 from onceward.kafka.dead_letters.ledger import Replayed, next_record, parse_replayed
-from onceward.kafka.dead_letters.letter import Letter, headers_to_feed_back
-from onceward.kafka.dead_letters.topic import DeadLetterTopic
+from onceward.kafka.dead_letters.topic import DeadLetterTopic, Letter, headers_to_feed_back
 from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.records.batch import Fragment, encode_fragments, next_sequence
 from onceward.kafka.records.checksum import ContentChecksum

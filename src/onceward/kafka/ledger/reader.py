@@ -22,7 +22,7 @@ from onceward.kafka.ledger.topic import is_its_writers, key_partition
 from onceward.kafka.records.reader import ControlType, Record, RecordBatch
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.deadline import Backoff, Deadline
-from onceward.kafka.wire.reads.fetch import EMPTY_ANSWERS
+from onceward.kafka.wire.reads.committed import EMPTY_ANSWERS
 from onceward.kafka.wire.reads.key_reader import PartitionReader
 from onceward.kafka.wire.reads.offsets import LATEST, list_offsets
 

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from onceward import events, patience, surroundings
-from onceward.engine import batch_log, task_job
+from onceward.engine import batch_log, spark_jobs
 from onceward.engine.micro_batch import kafka_ends
 from onceward.engine.policy import with_the_next_start
 from onceward.engine.target import Write, event_ids
@@ -140,7 +140,7 @@ class PlainBatches:
             prepared = prepare(write.frame, write.where, lineage=settings.lineage)
             try:
                 rows, task_count = job.collect(
-                    task_job.plan_write(prepared.rows, _OpenPlainWriter(settings)), lambda: None
+                    spark_jobs.plan_write(prepared.rows, _OpenPlainWriter(settings)), lambda: None
                 )
                 written = results(rows, task_count)
                 values["records"] = sum(result.rows for result in written)

@@ -30,14 +30,14 @@ from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.sink.columns import DeadLetterRoute
 from onceward.kafka.sink.rows import partition_counts
 from onceward.kafka.sink.sequencer.leases import EpochLeases
-from onceward.kafka.sink.sequencer.server import Sequencer
+from onceward.kafka.sink.sequencer.listener import Sequencer
 from onceward.kafka.sink.settings import KafkaSinkSettings
 from onceward.kafka.sink.topics import ReplacedTopics, RetentionCheck, TopicLimits
 from onceward.kafka.source.identity import remember_sink
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
 from onceward.kafka.wire.reads.offsets import committed_offsets
-from onceward.kafka.wire.transactions.errors import LONGER_OR_SMALLER, both_limits
+from onceward.kafka.wire.transactions.fencing import LONGER_OR_SMALLER, both_limits
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 from onceward.spark.batch.shuffles import Shuffles
 

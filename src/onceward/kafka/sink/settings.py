@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from onceward.engine.checkpointing import Checkpointing
-from onceward.engine.policy import SinkPolicy, check_choice, whole_number
+from onceward.engine.policy import Checkpointing, SinkPolicy, check_choice, whole_number
 from onceward.errors import (
     ConfigurationError,
     ContradictoryOptions,

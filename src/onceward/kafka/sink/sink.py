@@ -10,10 +10,9 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.calls.batch import must_be_a_frame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
-from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.engine.policy import Delivery, SinkPolicy, names
+from onceward.engine.policy import Checkpointing, Delivery, SinkPolicy, names
 from onceward.engine.target import AtomicTarget, Target, Write
 from onceward.errors import (
     ContradictoryOptions,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, Row
 
 from onceward import events, patience
-from onceward.engine import task_job
+from onceward.engine import spark_jobs
 from onceward.engine.ending import TimeLimit
 from onceward.engine.task_writer import results
 from onceward.errors import OncewardError, SequencerUnreachable
@@ -29,7 +29,7 @@ from onceward.kafka.sink.columns import OrderWithin, RecordFrame, sort_columns
 from onceward.kafka.sink.run import KafkaRun
 from onceward.kafka.sink.sequencer.frames import EpochCredentials
 from onceward.kafka.sink.sequencer.leases import EpochLeases
-from onceward.kafka.sink.sequencer.server import Sequencer
+from onceward.kafka.sink.sequencer.listener import Sequencer
 from onceward.kafka.sink.task_reports import Sent, TaskReport, check
 from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec
 from onceward.kafka.sink.topics import oldest_timestamps
@@ -79,7 +79,7 @@ class TasksPath:
         )
         # A task that cannot reach the sequencer has nobody else to tell; all else the sequencer
         # hears of first.
-        planned = task_job.plan_write(
+        planned = spark_jobs.plan_write(
             rows, OpenKafkaWriter(spec), returned_errors=(SequencerUnreachable,)
         )
         return PlannedJob(planned, sequencer)

@@ -1,7 +1,7 @@
 """Identity of Kafka topics: a topic that was deleted and created again has another id. Driver
 only.
 
-Loaded by :func:`onceward.engine.source_identity.source_identity`, called for every batch. In a
+Loaded by :func:`onceward.engine.target.source_identity`, called for every batch. In a
 topic that was created again the checkpoint's offsets name other records: Spark would read on
 there, or take the missing ones for lost.
 """
@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.engine.source_identity import ClientFor
+from onceward.engine.target import ClientFor
 from onceward.errors import (
     AccessDenied,
     AuthenticationFailed,

@@ -27,15 +27,16 @@ from onceward.errors import (
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.kafka.ledger.topic import DEFAULT_TOPIC, LedgerTopic
 from onceward.kafka.source.identity import remember
-from onceward.kafka.source.positions import (
+from onceward.kafka.source.topics_and_positions import (
     Otherwise,
+    TopicsRead,
     committed_positions,
     ledger_positions,
     newest_in,
     starting_json,
     topics_in,
+    topics_read,
 )
-from onceward.kafka.source.topics_read import TopicsRead, topics_read
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.security import TokenProvider
 from onceward.kafka.wire.options.settings import (

@@ -18,15 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceward.errors import ChangeUnreadable, OncewardError
-from onceward.mysql.binlog.errors import (
+from onceward.mysql.binlog.event import (
     NOTHING_SKIPPABLE,
+    BinlogEvent,
     InvalidCell,
     Skippable,
     add_event,
     damaged_data,
     row_id,
 )
-from onceward.mysql.binlog.event import BinlogEvent
 from onceward.mysql.binlog.gtids import gtid_text
 from onceward.mysql.binlog.json_rows import ValueForm, key_json, row_json
 from onceward.mysql.binlog.rows import Mask, Numbers, RowCells, RowData, RowLayout

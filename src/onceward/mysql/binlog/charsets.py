@@ -14,7 +14,7 @@ import codecs
 import functools
 from collections.abc import Callable
 
-from onceward.mysql.binlog.errors import damaged_data
+from onceward.mysql.binlog.event import damaged_data
 
 _UPPER = 128
 _NO_CHARACTER = "\ufffe"

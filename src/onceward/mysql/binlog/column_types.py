@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from onceward.mysql.binlog.errors import damaged_data, unreadable_change
+from onceward.mysql.binlog.event import damaged_data, unreadable_change
 from onceward.mysql.binlog.fields import MetadataFields
 
 

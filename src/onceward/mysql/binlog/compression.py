@@ -16,7 +16,6 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from onceward.mysql.binlog.errors import damaged_event, unreadable_event
 from onceward.mysql.binlog.event import (
     COMPRESSED_ROWS_EVENTS,
     HEADER_BYTES,
@@ -24,6 +23,8 @@ from onceward.mysql.binlog.event import (
     QUERY_COMPRESSED,
     TRANSACTION_PAYLOAD,
     BinlogEvent,
+    damaged_event,
+    unreadable_event,
 )
 from onceward.mysql.binlog.fields import EventFields
 from onceward.mysql.binlog.framing import MOST_BYTES

@@ -18,24 +18,22 @@ from onceward.errors import ChangeUnreadable, OncewardError
 from onceward.mysql.binlog.blocks import PendingRows, RowBlock, merge_changes, truncation_block
 from onceward.mysql.binlog.column_types import ColumnKind, TableColumn
 from onceward.mysql.binlog.compression import COMPRESSED_EVENTS, decompress
-from onceward.mysql.binlog.errors import (
-    DROP_SYSTEM_VERSIONING,
-    NOTHING_SKIPPABLE,
-    SET_FULL_IMAGE,
-    Skippable,
-    add_event,
-    damaged_data,
-    unreadable_change,
-)
 from onceward.mysql.binlog.event import (
     COMPRESSED_ROWS_EVENTS,
+    DROP_SYSTEM_VERSIONING,
     HEADER_BYTES,
+    NOTHING_SKIPPABLE,
     QUERY,
     ROWS_EVENTS,
+    SET_FULL_IMAGE,
     TABLE_MAP,
     TRANSACTION_STARTS,
     BinlogEvent,
     Dialect,
+    Skippable,
+    add_event,
+    damaged_data,
+    unreadable_change,
 )
 from onceward.mysql.binlog.fields import MetadataFields
 from onceward.mysql.binlog.gtids import gtid_text

@@ -12,8 +12,7 @@ from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
 from onceward.errors import BinlogCorrupted
-from onceward.mysql.binlog.errors import damaged_data, damaged_event
-from onceward.mysql.binlog.event import BinlogEvent
+from onceward.mysql.binlog.event import BinlogEvent, damaged_data, damaged_event
 
 _INTEGER_WIDTHS = {252: 2, 253: 3, 254: 8}
 

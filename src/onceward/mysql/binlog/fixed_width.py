@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from onceward.mysql.binlog.column_types import ColumnKind, TableColumn, decimal_bytes
-from onceward.mysql.binlog.errors import InvalidCell, damaged_data
+from onceward.mysql.binlog.event import InvalidCell, damaged_data
 from onceward.mysql.binlog.rows import Bytes, Cells, Mask, Numbers, RowData
 from onceward.mysql.binlog.table_map import TableMap
 

@@ -18,13 +18,13 @@ import zlib
 from dataclasses import dataclass
 
 from onceward.errors import BinlogCorrupted
-from onceward.mysql.binlog.errors import ON_DAMAGE
 from onceward.mysql.binlog.event import (
     ARTIFICIAL_FLAG,
     FORMAT_DESCRIPTION,
     HEADER_BYTES,
     HEARTBEAT,
     HEARTBEAT_V2,
+    ON_DAMAGE,
     ROTATE,
     BinlogEvent,
     Dialect,

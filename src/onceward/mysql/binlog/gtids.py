@@ -13,7 +13,6 @@ import uuid
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from onceward.mysql.binlog.errors import damaged_event, unreadable_event
 from onceward.mysql.binlog.event import (
     ANONYMOUS_GTID,
     GTID,
@@ -24,6 +23,8 @@ from onceward.mysql.binlog.event import (
     PREVIOUS_GTIDS,
     TRANSACTION_STARTS,
     BinlogEvent,
+    damaged_event,
+    unreadable_event,
 )
 from onceward.mysql.binlog.fields import EventFields
 from onceward.mysql.binlog.gtid_sets import END, TAG, GtidBinlogState, Gtids, GtidSet

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from onceward.errors import OncewardError
 from onceward.mysql.binlog.column_types import TEMPORAL, ColumnKind, TableColumn
-from onceward.mysql.binlog.errors import InvalidCell, unreadable_change
+from onceward.mysql.binlog.event import InvalidCell, unreadable_change
 from onceward.mysql.binlog.json_binary import double_text
 from onceward.mysql.binlog.rows import Numbers
 from onceward.mysql.binlog.table_map import TableMap

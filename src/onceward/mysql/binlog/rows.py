@@ -24,8 +24,14 @@ import numpy.typing as npt
 
 from onceward.errors import OncewardError
 from onceward.mysql.binlog.column_types import ColumnKind, TableColumn
-from onceward.mysql.binlog.errors import InvalidCell, damaged_data
-from onceward.mysql.binlog.event import HEADER_BYTES, PARTIAL_UPDATE_ROWS, ROWS_EVENTS, BinlogEvent
+from onceward.mysql.binlog.event import (
+    HEADER_BYTES,
+    PARTIAL_UPDATE_ROWS,
+    ROWS_EVENTS,
+    BinlogEvent,
+    InvalidCell,
+    damaged_data,
+)
 from onceward.mysql.binlog.fields import MetadataFields
 from onceward.mysql.binlog.table_map import ID_BYTES, TableMap
 

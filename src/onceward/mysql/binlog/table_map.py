@@ -29,8 +29,7 @@ from onceward.mysql.binlog.column_types import (
     TableColumn,
     parse_types,
 )
-from onceward.mysql.binlog.errors import SET_FULL_METADATA, damaged_data, unreadable_change
-from onceward.mysql.binlog.event import Dialect
+from onceward.mysql.binlog.event import SET_FULL_METADATA, Dialect, damaged_data, unreadable_change
 from onceward.mysql.binlog.fields import MetadataFields
 
 ID_BYTES = 6

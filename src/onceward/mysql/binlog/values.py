@@ -41,7 +41,7 @@ import pyarrow.compute as pc
 from onceward.errors import OncewardError
 from onceward.mysql.binlog.charsets import UTF8, decoder_for, single_byte_table
 from onceward.mysql.binlog.column_types import TEMPORAL, ColumnKind, TableColumn
-from onceward.mysql.binlog.errors import InvalidCell, damaged_data, unreadable_change
+from onceward.mysql.binlog.event import InvalidCell, damaged_data, unreadable_change
 from onceward.mysql.binlog.fixed_width import (
     CellBytes,
     check_cells,

@@ -44,8 +44,7 @@ from onceward.libraries import library
 from onceward.mysql.binlog.blocks import CHANGES, snapshot_changes, snapshot_table
 from onceward.mysql.binlog.compression import COMPRESSED_EVENTS
 from onceward.mysql.binlog.decoder import Decoder, inner_events
-from onceward.mysql.binlog.errors import SET_GTIDS, InvalidCell
-from onceward.mysql.binlog.event import BinlogEvent
+from onceward.mysql.binlog.event import SET_GTIDS, BinlogEvent, InvalidCell
 from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.mysql.binlog.values import columns_from_text
 from onceward.mysql.snapshot.catalogue import TableDescription
@@ -61,8 +60,7 @@ from onceward.mysql.source.connection import (
     open_session,
 )
 from onceward.mysql.source.dump import Dump
-from onceward.mysql.source.position import Coordinates, Position
-from onceward.mysql.source.settings import ChangesSettings
+from onceward.mysql.source.settings import ChangesSettings, Coordinates, Position
 
 SESSION_SETTINGS = (
     "SET SESSION time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, lock_wait_timeout "

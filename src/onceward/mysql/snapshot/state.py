@@ -19,8 +19,7 @@ import time
 from typing import Any
 
 from onceward.errors import ChangeUnreadable, OncewardError, ServerMisconfigured
-from onceward.mysql.binlog.errors import SET_GTIDS
-from onceward.mysql.binlog.event import Dialect
+from onceward.mysql.binlog.event import SET_GTIDS, Dialect
 from onceward.mysql.snapshot.catalogue import (
     TableDescription,
     describe_table,
@@ -29,8 +28,7 @@ from onceward.mysql.snapshot.catalogue import (
 )
 from onceward.mysql.snapshot.keys import Key, KeyColumn, KeyPlace, Query, range_condition
 from onceward.mysql.source.connection import Server, error_number
-from onceward.mysql.source.position import Position
-from onceward.mysql.source.settings import ChangesSettings
+from onceward.mysql.source.settings import ChangesSettings, Position
 
 State = dict[str, Any]
 Chunk = dict[str, Any]

@@ -24,8 +24,7 @@ from onceward.errors import (
 from onceward.libraries import library
 from onceward.mysql.binlog.event import BinlogEvent, Dialect
 from onceward.mysql.source.dump import Dump, DumpRefused
-from onceward.mysql.source.position import Coordinates, Position
-from onceward.mysql.source.settings import ChangesSettings
+from onceward.mysql.source.settings import ChangesSettings, Coordinates, Position
 from onceward.sql.ledger.mysql import MySQLSession, connected
 
 _NAME = "onceward mysql_changes"

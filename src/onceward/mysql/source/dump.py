@@ -14,8 +14,7 @@ from typing import Any
 
 from onceward.errors import BinlogCorrupted, ServerMisconfigured, ServerUnreachable
 from onceward.libraries import library
-from onceward.mysql.binlog.errors import SET_GTIDS
-from onceward.mysql.binlog.event import BinlogEvent, Dialect
+from onceward.mysql.binlog.event import SET_GTIDS, BinlogEvent, Dialect
 from onceward.mysql.binlog.framing import BLOCK_BYTES, EventReader, ServerError
 
 _DUMP, _DUMP_GTID = 0x12, 0x1E

@@ -26,8 +26,7 @@ from onceward.mysql.binlog.event import FORMAT_DESCRIPTION, BinlogEvent
 from onceward.mysql.snapshot.chunks import read_chunk
 from onceward.mysql.snapshot.filtering import snapshot_filter
 from onceward.mysql.source.connection import open_dump
-from onceward.mysql.source.position import Coordinates, Position, binlog_number
-from onceward.mysql.source.settings import ChangesSettings
+from onceward.mysql.source.settings import ChangesSettings, Coordinates, Position, binlog_number
 
 COLUMNS = (
     "op", "db", "table", "key", "before", "after", "ts_ms", "position", "gtid", "file", "pos",

@@ -40,14 +40,14 @@ from onceward.mysql.binlog.event import FORMAT_DESCRIPTION, TRANSACTION_STARTS, 
 from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.binlog.gtids import Gtid, parse_previous_gtids
 from onceward.mysql.source.connection import START_ANEW, Server, follow, open_dump
-from onceward.mysql.source.position import (
+from onceward.mysql.source.settings import (
     FIRST_BYTE,
+    ChangesSettings,
     Coordinates,
     Position,
     base_name,
     binlog_number,
 )
-from onceward.mysql.source.settings import ChangesSettings
 from onceward.mysql.source.transactions import TransactionWalk, gap_error, unordered_error
 
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")

@@ -18,7 +18,6 @@ from typing import Any
 
 from onceward.errors import BinlogCorrupted, ChangeUnreadable, OncewardError
 from onceward.mysql.binlog.decoder import inner_events
-from onceward.mysql.binlog.errors import add_event, unreadable_event
 from onceward.mysql.binlog.event import (
     COMPRESSED_ROWS_EVENTS,
     EXECUTE_LOAD_QUERY,
@@ -30,6 +29,8 @@ from onceward.mysql.binlog.event import (
     UNSUPPORTED,
     XA_PREPARE,
     BinlogEvent,
+    add_event,
+    unreadable_event,
     unsupported_reason,
 )
 from onceward.mysql.binlog.gtid_sets import Gtids
@@ -44,8 +45,13 @@ from onceward.mysql.binlog.sql_effects import (
 )
 from onceward.mysql.binlog.statements import classify, decided_xid
 from onceward.mysql.binlog.table_map import TableMap
-from onceward.mysql.source.position import FIRST_BYTE, Coordinates, Position
-from onceward.mysql.source.settings import SYSTEM, ChangesSettings
+from onceward.mysql.source.settings import (
+    FIRST_BYTE,
+    SYSTEM,
+    ChangesSettings,
+    Coordinates,
+    Position,
+)
 from onceward.mysql.source.transactions import OUTSIDE, TransactionWalk, statement_begins_with
 
 IDLE_BYTES = 1 << 30
@@ -86,7 +92,7 @@ class _PartitionBuilder:
     """In the open partition."""
     created_at: int | None = None
     era: int = 0
-    """See :class:`~onceward.mysql.source.position.Position`."""
+    """See :class:`~onceward.mysql.source.settings.Position`."""
 
     def cut(
         self, file: str, pos: int, maps: tuple[bytes, ...] = (), gtid: str | None = None

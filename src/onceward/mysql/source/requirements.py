@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from onceward.errors import AccessDenied, ServerMisconfigured
-from onceward.mysql.binlog.errors import SET_GTIDS
+from onceward.mysql.binlog.event import SET_GTIDS
 from onceward.mysql.snapshot.catalogue import quote_table
 from onceward.mysql.snapshot.keys import quote
 from onceward.mysql.snapshot.state import is_missing
@@ -26,8 +26,7 @@ from onceward.mysql.source.grants import (
     grant_target,
     select_error,
 )
-from onceward.mysql.source.position import FIRST_BYTE, Coordinates
-from onceward.mysql.source.settings import SYSTEM, ChangesSettings
+from onceward.mysql.source.settings import FIRST_BYTE, SYSTEM, ChangesSettings, Coordinates
 
 _REQUIRED = {
     "binlog_format": "ROW",

@@ -38,7 +38,6 @@ from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.mysql.snapshot.state import advance_snapshot, begin_snapshot, is_over
 from onceward.mysql.source.connection import Server, follow
 from onceward.mysql.source.partitions import COLUMNS, join_pieces, read_partition
-from onceward.mysql.source.position import Position
 from onceward.mysql.source.position_search import (
     check_has_transactions,
     find_after_purge,
@@ -52,6 +51,7 @@ from onceward.mysql.source.settings import (
     BATCH_BYTES,
     HEARTBEAT_SECONDS,
     ChangesSettings,
+    Position,
     Starting,
     make_settings,
 )
@@ -139,7 +139,7 @@ class _Progress:
 
 
 class MySQLChanges(PartitionedSource):
-    """The source. Positions are :class:`~onceward.mysql.source.position.Position`."""
+    """The source. Positions are :class:`~onceward.mysql.source.settings.Position`."""
 
     schema = SCHEMA
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from onceward.errors import BinlogCorrupted, ChangeUnreadable, OncewardError, SourceReplaced
 from onceward.mysql.binlog.compression import decompress
-from onceward.mysql.binlog.errors import damaged_event, unreadable_event
 from onceward.mysql.binlog.event import (
     FORMAT_DESCRIPTION,
     GTID_LIST,
@@ -29,6 +28,8 @@ from onceward.mysql.binlog.event import (
     XA_PREPARE,
     XID,
     BinlogEvent,
+    damaged_event,
+    unreadable_event,
 )
 from onceward.mysql.binlog.gtid_sets import GtidBinlogState, Gtids
 from onceward.mysql.binlog.gtids import Gtid, parse_gtid, parse_previous_gtids
@@ -39,7 +40,7 @@ from onceward.mysql.binlog.statements import (
     short_statement,
 )
 from onceward.mysql.binlog.table_map import TableMap
-from onceward.mysql.source.position import Coordinates, Position, base_name, binlog_number
+from onceward.mysql.source.settings import Coordinates, Position, base_name, binlog_number
 
 OUTSIDE, BEGUN, OPEN = range(3)
 """Between transactions; behind the first event of one; behind its BEGIN."""
@@ -83,7 +84,7 @@ class TransactionWalk:
         self.gtids: Gtids | None = None if at.gtids is None else Gtids.parse(at.dialect, at.gtids)
         self._skips = None if at.skips is None else GtidBinlogState.from_text(at.skips)
         self.prepared = dict(at.prepared or {})
-        """See :class:`~onceward.mysql.source.position.Position`."""
+        """See :class:`~onceward.mysql.source.settings.Position`."""
         self.is_done = False
         """The walk has ended. Events behind the end are not looked at."""
         self.bytes = 0

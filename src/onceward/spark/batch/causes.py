@@ -2,7 +2,7 @@
 
 What a failure *is* is told by these, never by words found somewhere in a text: a message may quote
 a record, and then whoever wrote the record would choose the error. Called by
-:mod:`onceward.spark.batch.job`, :mod:`.write_errors`, :mod:`.source_errors` and
+:mod:`onceward.spark.batch.job`, :mod:`.write_errors` and
 :mod:`.kafka_reader`; judged by :mod:`onceward.spark.batch.failures`.
 """
 

@@ -1,7 +1,7 @@
 """What Spark's failures mean, as our errors. Pure: what was thrown in, error or nothing out.
 
 Called by :mod:`onceward.spark.batch.job` for the job of a batch, and by
-:mod:`onceward.spark.batch.source_errors` for what failed outside of it: under adaptive execution
+:mod:`onceward.spark.batch.write_errors` for what failed outside of it: under adaptive execution
 (Spark 4.1 and later) the stages before a shuffle run before Spark calls the sink. Runs in the
 driver.
 """

@@ -1,5 +1,9 @@
-"""What Spark says when its own writers fail, in our words. Driver only; called by what writes
-files and tables.
+"""Failures of Spark's own writers and sources as our errors. Driver only; called by what writes
+files and tables, and by :func:`onceward.engine.calls.foreach_batch.error_of` after a query has
+ended by itself (what Spark's Kafka source was refused, what workers lack).
+
+Spark's source reads through Kafka's Java client, whose refusals reach the user as a
+``StreamingQueryException``, often without the name of the topic ("Topic authorization failed.").
 """
 
 from __future__ import annotations
@@ -7,15 +11,119 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-from onceward.errors import InvalidColumn, OncewardError, RowRefused, SendFailed
+from onceward.errors import (
+    ConfigurationError,
+    InvalidColumn,
+    OncewardError,
+    PartitionsAdded,
+    RowRefused,
+    SendFailed,
+    TopicMissing,
+)
 from onceward.spark.batch.carried import carried_in
-from onceward.spark.batch.causes import Thrown, has_condition, has_kind, thrown_by
-from onceward.spark.batch.failures import READ_FAILED
-from onceward.spark.batch.file_names import names_are_utf8
+from onceward.spark.batch.causes import Thrown, has_condition, has_kind, thrown_by, thrown_from
+from onceward.spark.batch.failures import READ_FAILED, known_failure, refused_reader
+from onceward.spark.batch.query import kafka_options
+
+
+def names_are_utf8(session: SparkSession | None = None) -> bool:
+    """Return whether this JVM, and so executors started alike, can write any text in a file's
+    name. :param session: None: the active one."""
+    session = session or SparkSession.getActiveSession()
+    return session is None or _encoding(session).upper() in ("UTF-8", "UTF8")
+
+
+def must_write_name(session: SparkSession, path: str) -> None:
+    """Raise ConfigurationError if ``path`` is on a disk, in letters not of the JVM's locale."""
+    if path.isascii() or names_are_utf8(session):
+        return
+    inner: Any = session
+    place = inner._jvm.org.apache.hadoop.fs.Path(path)
+    system = place.getFileSystem(inner._jsparkSession.sessionState().newHadoopConf())
+    if str(system.getUri().getScheme()) == "file":
+        raise ConfigurationError(
+            f"{path} has letters that this JVM cannot write in a file's name: its locale has "
+            f"{_encoding(session)}",
+            next_step="start Spark's JVMs with a locale of UTF-8 (LC_ALL=C.UTF-8), or choose a "
+            "path of ASCII letters",
+        )
+
+
+def _encoding(session: SparkSession) -> str:
+    jvm: Any = session._jvm
+    return str(jvm.System.getProperty("sun.jnu.encoding"))
+
+
+# KafkaOffsetReader, of startingOffsets, at batch 0: a Scala assertion, which has no class or
+# condition of its own.
+_OTHER_PARTITIONS = (
+    "assertion failed: If startingOffsets contains specific offsets, you must specify all"
+)
+_REFUSALS = (
+    "TopicAuthorizationException",
+    "SaslAuthenticationException",
+    "SslAuthenticationException",
+)
+
+
+def source_refusal(query: StreamingQuery) -> OncewardError | None:
+    """Return why a query ended, if by its Kafka source or its Python workers; else None."""
+    # None in Spark Connect, which the sink refuses anyway
+    wrapper = getattr(query, "_jsq", None)
+    if wrapper is None:
+        return None
+    execution = wrapper.streamingQuery()
+    exception = execution.exception()
+    if exception.isEmpty():
+        return None
+    causes = thrown_from(exception.get())
+    if has_kind(causes, "UnknownTopicOrPartitionException"):
+        topics, servers = _read_by(execution)
+        return TopicMissing(
+            f"Spark's Kafka source reads topic {topics}, which {servers} does not have (or not "
+            "all of it)",
+            next_step="create the topic, or correct topic= and bootstrap_servers= of "
+            "kafka_source, and start the query again; `onceward doctor --bootstrap-servers … "
+            "--source-topic …` looks for it",
+            details={"topics": topics, "bootstrap_servers": servers},
+        )
+    if any(
+        one.is_a("AssertionError") and one.message.startswith(_OTHER_PARTITIONS) for one in causes
+    ):
+        topics, servers = _read_by(execution)
+        return PartitionsAdded(
+            f"topic {topics} on {servers} has other partitions than when kafka_source looked its "
+            "start positions up: some were added, or topics that the pattern finds, or they are "
+            "gone",
+            next_step="call kafka_source anew, and start the query with that frame (under "
+            "supervise, call it inside the function that starts the query); nothing was read yet",
+            details={"topics": topics, "bootstrap_servers": servers},
+        )
+    if has_kind(causes, *_REFUSALS):
+        return refused_reader(causes, *_read_by(execution))
+    return known_failure(causes)
+
+
+def _read_by(execution: Any) -> tuple[str, str]:
+    """Return topics and servers of the query's Kafka relations."""
+    topics: list[str] = []
+    servers: list[str] = []
+    for options in kafka_options(execution):
+        topics += [
+            str(options.get(key))
+            for key in ("subscribe", "subscribePattern", "assign")
+            if options.get(key)
+        ]
+        servers.append(str(options.get("kafka.bootstrap.servers")))
+    return ", ".join(topics), ",".join(dict.fromkeys(servers))
+
 
 _OUTSIDE = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
 # Of Spark's, what writes shuffles, spills and kept blocks (spark.local.dir)

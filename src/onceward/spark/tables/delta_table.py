@@ -27,11 +27,10 @@ from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 from onceward.errors import ConfigurationError, InvalidColumn, TableMissing, TargetUnreachable
 from onceward.spark.batch.carried import unless
 from onceward.spark.batch.causes import thrown_by
-from onceward.spark.batch.file_names import must_write_name
 from onceward.spark.batch.shuffles import planned_once
-from onceward.spark.batch.write_errors import failures_told
-from onceward.spark.files.times import must_keep_dates, must_keep_microseconds
+from onceward.spark.batch.write_errors import failures_told, must_write_name
 from onceward.spark.session.connector import must_have
+from onceward.spark.types import must_keep_dates, must_keep_microseconds
 
 _ZONE = "spark.sql.session.timeZone"
 _NULL = "__HIVE_DEFAULT_PARTITION__"

@@ -26,12 +26,10 @@ from onceward.errors import (
     TargetUnreachable,
 )
 from onceward.spark.batch.causes import has_kind, thrown_by
-from onceward.spark.batch.same_values import misfit
 from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told
 from onceward.spark.session.connector import must_have
-from onceward.spark.tables.iceberg_metadata import Metadata
-from onceward.spark.tables.iceberg_values import guarded
+from onceward.spark.tables.iceberg_values import Metadata, guarded, misfit
 
 _REQUIRED = "required "
 _PROMOTIONS = {("int", "long"), ("float", "double")}

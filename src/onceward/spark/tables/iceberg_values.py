@@ -3,20 +3,182 @@ tell. Driver only.
 
 To Spark a ``uuid`` is a text and a ``fixed[n]`` is bytes. Iceberg makes a UUID of any text that
 Java takes for one (``1-2-3-4-5``), and it comes back as another text.
+
+A column has to take the values of a frame as they are. Spark's own rules let values change also
+where they are strict (``storeAssignmentPolicy``): large numbers lose digits on their way to a
+floating type, binary becomes text, and a time of day another one where a zone is left out or put
+in.
+
+A table's metadata, asked by :mod:`iceberg_table`, are JSON (*Table Metadata* in Iceberg's
+specification).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructType,
+)
 
 from onceward.spark.batch.carried import unless
+
+_STAGED_AS = "wap.id"
+_PUBLISHED_AS = "published-wap-id"
+_PUBLISHED_FROM = "source-snapshot-id"
+
+
+class Metadata:
+    """One state of a table.
+
+    :param text: its metadata, as ``TableMetadataParser`` writes them.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._document: dict[str, Any] = json.loads(text)
+        self._snapshots: dict[int, dict[str, Any]] = {
+            int(snapshot["snapshot-id"]): snapshot
+            for snapshot in self._document.get("snapshots") or []
+        }
+
+    def staged(self, prefix: str) -> dict[str, int]:
+        """Return the staged snapshots, which were never part of the table, by the name they were
+        written under.
+
+        What somebody has rolled back is none of them: it was current once, and can be current
+        again. Nor is what a branch or a tag has.
+        """
+        ever_current = {
+            int(entry["snapshot-id"]) for entry in self._document.get("snapshot-log") or []
+        }
+        on_refs = {int(ref["snapshot-id"]) for ref in (self._document.get("refs") or {}).values()}
+        # The log is cut off when somebody expires snapshots. What others were built on was
+        # current, or on a branch.
+        built_on = {snapshot.get("parent-snapshot-id") for snapshot in self._snapshots.values()}
+        published_as = {self._summary(one).get(_PUBLISHED_AS) for one in self._snapshots}
+        published_from = {self._summary(one).get(_PUBLISHED_FROM) for one in self._snapshots}
+        return {
+            written_as: one
+            for one in self._snapshots.keys() - ever_current - on_refs - built_on
+            if (written_as := self._summary(one).get(_STAGED_AS, "")).startswith(prefix)
+            and written_as
+            and written_as not in published_as
+            and str(one) not in published_from
+        }
+
+    def lack(self, snapshots: Sequence[int]) -> list[int]:
+        """Return those of ``snapshots`` that the table has neither itself nor published."""
+        main = list(self._ancestors(self._document.get("current-snapshot-id")))
+        published_as = {self._summary(one).get(_PUBLISHED_AS) for one in main}
+        published_from = {self._summary(one).get(_PUBLISHED_FROM) for one in main}
+        return [
+            one
+            for one in snapshots
+            if one not in main
+            and str(one) not in published_from
+            and (
+                one not in self._snapshots
+                or self._summary(one).get(_STAGED_AS, "") not in published_as
+            )
+        ]
+
+    def _ancestors(self, snapshot: int | None) -> Iterator[int]:
+        """Yield a snapshot and its ancestors, as far back as they are known."""
+        while snapshot in self._snapshots:
+            yield snapshot
+            snapshot = self._snapshots[snapshot].get("parent-snapshot-id")
+
+    def _summary(self, snapshot: int) -> dict[str, str]:
+        summary: dict[str, str] = self._snapshots[snapshot].get("summary") or {}
+        return summary
+
+
+_WHOLE: list[type[DataType]] = [ByteType, ShortType, IntegerType, LongType]
+_DIGITS = dict(zip(_WHOLE, (3, 5, 10, 20), strict=True))
+_EXACT_IN: dict[type[DataType], list[type[DataType]]] = {
+    FloatType: [ByteType, ShortType],
+    DoubleType: [ByteType, ShortType, IntegerType, FloatType],
+    # however it is compared
+    StringType: [StringType],
+    **{wider: _WHOLE[:place] for place, wider in enumerate(_WHOLE)},
+}
+
+
+class Misfit(NamedTuple):
+    """A column, or what is inside one."""
+
+    column: str
+    source: DataType
+    target: DataType
+
+    def __str__(self) -> str:
+        return (
+            f"column {self.column} is {self.source.simpleString()} in the frame, and "
+            f"{self.target.simpleString()}"
+        )
+
+
+def misfit(source: StructType, target: StructType, inside: str = "") -> Misfit | None:
+    """Return the first column of ``source`` whose values do not all fit the column of that name in
+    ``target``; missing columns are not checked.
+    """
+    columns = {field.name.lower(): field for field in target} | {
+        field.name: field for field in target
+    }
+    for field in source:
+        column = columns.get(field.name) or columns.get(field.name.lower())
+        if column and (
+            found := _select_types(field.dataType, column.dataType, inside + column.name)
+        ):
+            return found
+    return None
+
+
+def _select_types(source: DataType, target: DataType, name: str) -> Misfit | None:
+    if isinstance(source, StructType) and isinstance(target, StructType):
+        return misfit(source, target, f"{name}.")
+    if isinstance(source, ArrayType) and isinstance(target, ArrayType):
+        return _select_types(source.elementType, target.elementType, f"{name}.element")
+    if isinstance(source, MapType) and isinstance(target, MapType):
+        of_keys = _select_types(source.keyType, target.keyType, f"{name}.key")
+        return of_keys or _select_types(source.valueType, target.valueType, f"{name}.value")
+    return None if _takes_all(target, source) else Misfit(name, source, target)
+
+
+def _takes_all(target: DataType, source: DataType) -> bool:
+    if isinstance(target, DecimalType):
+        if isinstance(source, DecimalType):
+            digits, scale = source.precision - source.scale, source.scale
+        else:
+            digits, scale = _DIGITS.get(type(source), target.precision + 1), 0
+        return isinstance(source, NullType) or (
+            target.precision - target.scale >= digits and target.scale >= scale
+        )
+    return (
+        source == target
+        or isinstance(source, NullType)
+        or type(source) in _EXACT_IN.get(type(target), [])
+    )
+
 
 _UUID = r"\A[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\z"
 _FIXED = "fixed["

@@ -34,8 +34,16 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from onceward import surroundings
 from onceward.errors import ConfigurationError, LedgerUnreachable
 from onceward.libraries import library
-from onceward.sql.ledger.database import Database, Session, has_spoken, url_without_password
-from onceward.sql.ledger.overdue import LOOKS_EVERY_SECONDS, STATEMENT_SECONDS, Overdue, Patience
+from onceward.sql.ledger.database import (
+    LOOKS_EVERY_SECONDS,
+    STATEMENT_SECONDS,
+    Database,
+    Overdue,
+    Patience,
+    Session,
+    has_spoken,
+    url_without_password,
+)
 
 # of MySQL, of MariaDB
 _LEAST = {False: (8, 0), True: (10, 6)}

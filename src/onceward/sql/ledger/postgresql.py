@@ -21,8 +21,14 @@ from typing import Any
 
 from onceward.errors import ConfigurationError
 from onceward.libraries import library
-from onceward.sql.ledger.database import Database, Session, has_spoken, url_without_password
-from onceward.sql.ledger.overdue import Overdue, Patience
+from onceward.sql.ledger.database import (
+    Database,
+    Overdue,
+    Patience,
+    Session,
+    has_spoken,
+    url_without_password,
+)
 
 _SHOWN = frozenset(
     {

@@ -45,7 +45,7 @@ from onceward.errors import (
     TransactionTimedOut,
 )
 from onceward.ids import AttemptId, PipelineId
-from onceward.sql.ledger import overdue
+from onceward.sql.ledger import database
 from onceward.sql.ledger.database import Database, Session
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class TableChain(Chain):
             # cancelled: PostgreSQL takes a cancel for the end of its wait for standbys, and
             # reports the COMMIT as carried out.
             with self._connection.patience.of(
-                overdue.COMMIT_SECONDS, f"the COMMIT of {record.batch}"
+                database.COMMIT_SECONDS, f"the COMMIT of {record.batch}"
             ):
                 self._connection.commit()
         except self._database.errors as error:
@@ -388,7 +388,7 @@ class TableChain(Chain):
     def _read(self, statement: str, parameters: tuple[object, ...]) -> Any:
         with (
             self._talking() as connection,
-            connection.patience.of(overdue.READ_SECONDS, "a look at the ledger"),
+            connection.patience.of(database.READ_SECONDS, "a look at the ledger"),
         ):
             found = connection.execute(self._sql(statement), parameters).fetchone()
             connection.commit()

@@ -1,4 +1,4 @@
-"""MySQL's and MariaDB's part of the sink for databases: :mod:`types`, :mod:`catalogue`,
+"""MySQL's and MariaDB's part of the sink for databases: :mod:`catalogue`,
 :mod:`statements`, :mod:`staging` (what tasks do), :mod:`refusals`; :mod:`prepared` for
 transactions that tasks prepare; put together in :mod:`dialect`.
 """

@@ -12,12 +12,19 @@ from onceward.engine.task_writer import Beginner, OpenWriter
 from onceward.errors import ConfigurationError, RowRefused
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.mysql import SORTED_BYTES, MySQL
-from onceward.sql.mysql import catalogue, prepared, statements, types
+from onceward.sql.mysql import catalogue, prepared, statements
 from onceward.sql.mysql.refusals import is_conflict, translate_errors, typed_error
 from onceward.sql.mysql.staging import OpenStagingWriter, load
-from onceward.sql.sink.columns import Table, Written, label_error, must_take, null_error
+from onceward.sql.sink.columns import (
+    Merge,
+    Rows,
+    Table,
+    Written,
+    label_error,
+    must_take,
+    null_error,
+)
 from onceward.sql.sink.dialect import Beside, Dialect, quoted_pair
-from onceward.sql.sink.rows import Merge, Rows
 
 # The task attempt of rows that the driver has
 _OURS = 0
@@ -29,13 +36,13 @@ class MySQLDialect(Dialect):
     statements = statements
     catalogue = catalogue
     prepared = prepared
-    staged = staticmethod(types.staged)
-    fitting = staticmethod(types.fitting)
+    staged = staticmethod(catalogue.staged)
+    fitting = staticmethod(catalogue.fitting)
     translate_errors = staticmethod(translate_errors)
     is_conflict = staticmethod(is_conflict)
     typed_error = staticmethod(typed_error)
-    text = types.TEXT
-    wide = (types.TEXT, "longblob")
+    text = catalogue.TEXT
+    wide = (catalogue.TEXT, "longblob")
     makes_tables_ahead = True
 
     def __init__(self, database: MySQL) -> None:

@@ -40,9 +40,8 @@ from onceward.sql.mysql import catalogue
 from onceward.sql.mysql.refusals import translate_errors
 from onceward.sql.mysql.staging import load_straight
 from onceward.sql.sink.columns import Table, Written, must_stay_as_they_are
-from onceward.sql.sink.dialect import IDLE_SECONDS, Beside
+from onceward.sql.sink.dialect import IDLE_SECONDS, Beside, transaction_name
 from onceward.sql.sink.pieces import PieceWriter
-from onceward.sql.sink.transaction_names import transaction_name
 
 FORMAT = 1_330_528_069
 """Of our names; others may be of another."""

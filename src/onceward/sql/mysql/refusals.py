@@ -24,8 +24,8 @@ from onceward.errors import (
     SendFailed,
     TableMissing,
 )
+from onceward.sql.ledger.database import Overdue
 from onceward.sql.ledger.mysql import Ended, Warned
-from onceward.sql.ledger.overdue import Overdue
 
 _DENIED = (1044, 1142, 1143, 1227, 1370)
 _MISSING = (1049, 1054, 1146)

@@ -36,8 +36,8 @@ from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.mysql import MySQLSession, connected, may_load
 from onceward.sql.mysql.refusals import translate_errors
 from onceward.sql.mysql.statements import ROW, quoted
+from onceward.sql.sink.columns import TASK
 from onceward.sql.sink.pieces import PieceWriter, SessionCache
-from onceward.sql.sink.rows import TASK
 
 _ESCAPED = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\0", b"\\0"))
 _BYTES = pa.large_binary()

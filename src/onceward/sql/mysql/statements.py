@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from onceward.engine.policy import DELETES, WRITES
-from onceward.sql.mysql.types import MOMENT, TEXT
-from onceward.sql.sink.columns import Table, Written
-from onceward.sql.sink.rows import TASK, Merge, Rows
+from onceward.sql.mysql.catalogue import MOMENT, TEXT
+from onceward.sql.sink.columns import TASK, Merge, Rows, Table, Written
 
 ROW = "onceward_row"
 """Column of a staging table: the row's number in its task attempt. With it every row has a key,

@@ -12,14 +12,12 @@ import pyarrow.compute as pc
 
 from onceward.engine.task_writer import Beginner, OpenWriter
 from onceward.errors import ConfigurationError
-from onceward.sql.ledger.database import Session
-from onceward.sql.ledger.overdue import Overdue
-from onceward.sql.postgresql import catalogue, prepared, statements, types
+from onceward.sql.ledger.database import Overdue, Session
+from onceward.sql.postgresql import catalogue, prepared, statements
 from onceward.sql.postgresql.refusals import CONFLICTS, translate_errors, typed_error
 from onceward.sql.postgresql.staging import OpenStagingWriter, must_be_storable, numbers
-from onceward.sql.sink.columns import Table, Written
+from onceward.sql.sink.columns import Rows, Table, Written, python_values
 from onceward.sql.sink.dialect import Beside, Dialect
-from onceward.sql.sink.rows import Rows, python_values
 
 
 class PostgreSQLDialect(Dialect):
@@ -28,8 +26,8 @@ class PostgreSQLDialect(Dialect):
     statements = statements
     catalogue = catalogue
     prepared = prepared
-    staged = staticmethod(types.staged)
-    fitting = staticmethod(types.fitting)
+    staged = staticmethod(catalogue.staged)
+    fitting = staticmethod(catalogue.fitting)
     typed_error = staticmethod(typed_error)
     text = "text"
     wide = ("text", "bytea")

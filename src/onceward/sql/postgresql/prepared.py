@@ -37,17 +37,14 @@ import pyarrow as pa
 from onceward.engine.task_writer import Task, TaskWriter
 from onceward.errors import ConfigurationError, RowRefused, SendFailed
 from onceward.ids import MARK_LENGTH
-from onceward.sql.ledger.database import Session
-from onceward.sql.ledger.overdue import seconds_for
+from onceward.sql.ledger.database import Session, seconds_for
 from onceward.sql.postgresql import staging, statements
+from onceward.sql.postgresql.catalogue import parsed
 from onceward.sql.postgresql.refusals import translate_errors
 from onceward.sql.postgresql.staging import storable
-from onceward.sql.postgresql.types import parsed
-from onceward.sql.sink.columns import Table, Written, must_stay_as_they_are
-from onceward.sql.sink.dialect import IDLE_SECONDS, Beside
+from onceward.sql.sink.columns import TASK, Rows, Table, Written, must_stay_as_they_are
+from onceward.sql.sink.dialect import IDLE_SECONDS, Beside, transaction_name, with_number
 from onceward.sql.sink.pieces import PieceWriter
-from onceward.sql.sink.rows import TASK, Rows
-from onceward.sql.sink.transaction_names import transaction_name, with_number
 
 _SETTINGS = (
     "SET LOCAL synchronous_commit = on",

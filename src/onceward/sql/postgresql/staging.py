@@ -33,11 +33,11 @@ from onceward import patience
 from onceward.engine.task_writer import TaskWriter
 from onceward.errors import ConfigurationError, RowRefused
 from onceward.ids import TaskAttempt
-from onceward.sql.ledger.overdue import STATEMENT_SECONDS, Overdue, seconds_for
+from onceward.sql.ledger.database import STATEMENT_SECONDS, Overdue, seconds_for
 from onceward.sql.ledger.postgresql import PINNED, UNLIMITED
 from onceward.sql.postgresql.refusals import translate_errors
+from onceward.sql.sink.columns import TASK
 from onceward.sql.sink.pieces import PieceWriter, SessionCache
-from onceward.sql.sink.rows import TASK
 
 _NEXT = "mend or filter such rows in the query"
 

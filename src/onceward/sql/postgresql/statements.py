@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onceward.engine.policy import DELETES, WRITES
-from onceward.sql.sink.columns import Table, Written
-from onceward.sql.sink.rows import TASK, Merge, Rows
+from onceward.sql.sink.columns import TASK, Merge, Rows, Table, Written
 
 
 def quoted(name: str) -> str:

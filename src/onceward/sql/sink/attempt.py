@@ -7,7 +7,7 @@ all frames into their tables (:meth:`stage`); its COMMIT is the decision. Stagin
 dropped afterwards, and are no part of it: whoever has the weakest lock on one, a dump of the
 database, would hold the decision up.
 
-Tables that refer to each other are written in the order of their foreign keys (:mod:`order`).
+Tables that refer to each other are written in the order of their foreign keys (:mod:`columns`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from onceward import events
-from onceward.engine import driver_rows, task_job
+from onceward.engine import driver_rows, spark_jobs
 from onceward.engine.ending import TimeLimit
 from onceward.engine.ledger.record import LedgerRecord, Output
 from onceward.engine.target import Attempt, Prepared, Write, event_ids
@@ -33,15 +33,24 @@ from onceward.errors import InvalidColumn, LedgerUnreachable, RowRefused, SendFa
 from onceward.ids import AttemptId
 from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Computation
-from onceward.sql.ledger.database import Session
-from onceward.sql.ledger.overdue import seconds_for
-from onceward.sql.sink.columns import Table, Written, fit, must_show_all, must_take, staged_columns
+from onceward.sql.ledger.database import Session, seconds_for
+from onceward.sql.sink.columns import (
+    Merge,
+    Reference,
+    Rows,
+    Table,
+    Written,
+    circle,
+    fit,
+    must_show_all,
+    must_take,
+    parents_first,
+    python_values,
+    staged_columns,
+)
 from onceward.sql.sink.dialect import Dialect
 from onceward.sql.sink.merging import Merging, Order, Part, Steps, not_all
-from onceward.sql.sink.order import Reference, circle, parents_first
-from onceward.sql.sink.rows import Merge, Rows, python_values
-from onceward.sql.sink.run import DatabaseRun
-from onceward.sql.sink.settings import TABLE_COLUMN
+from onceward.sql.sink.run import TABLE_COLUMN, DatabaseRun
 
 
 class Frame(ABC):
@@ -219,7 +228,7 @@ class DatabaseAttempt(Attempt):
         self._staging.append(name)
         opening = self._run.create_staging(name, staged)
         results: list[TaskResult] = []
-        task_job.run(frame, opening, self._computation, self._limit, results)
+        spark_jobs.run(frame, opening, self._computation, self._limit, results)
         self._frames.append(
             StagedFrame(self._dialect, staged, table, self._run.in_schema(name), results)
         )

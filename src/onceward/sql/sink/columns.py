@@ -3,23 +3,65 @@
 A column fits if *every* value of its type can be stored in the table's and read back the same.
 Whatever depends on the value is left to the server where it refuses what does not fit, and looked
 at before where it would not. Which types fit which is a matter of the server:
-:mod:`postgresql.types`, :mod:`mysql.types`.
+:mod:`postgresql.catalogue`, :mod:`mysql.catalogue`.
 
 Rows that tasks write straight into a table are looked at here, too
 (:func:`must_stay_as_they_are`): the server would change some of their values without a word. Those
 of a staging table the server looks at: :meth:`onceward.sql.sink.dialect.Dialect.look_closer`.
+
+Here are also the words that all dialects share (rows on their way, and how they are applied), and
+the order in which the tables of a batch are written. A foreign key wants the row that it points at
+to be there: parents are written before their children, and rows are deleted the other way round.
+In a circle somebody has to be first; then it takes keys that are checked at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import DataType, StructType
 
 from onceward.errors import ConfigurationError, InvalidColumn, RowRefused
+
+TASK = "onceward_task"
+"""Column of a staging table: the task attempt that wrote the row. Those that no report names do
+not count.
+"""
+
+
+class Rows(NamedTuple):
+    """A query for the rows of a frame, or of it those for one table; or any statement, with its
+    parameters.
+    """
+
+    sql: str
+    parameters: tuple[Any, ...]
+
+
+class Merge(NamedTuple):
+    """How rows with a key are applied."""
+
+    key: tuple[str, ...]
+    order_by: tuple[str, ...]
+    op_column: str | None
+    staged: Mapping[str, str]
+    """How the columns of the frame are staged."""
+
+
+def python_values(column: pa.ChunkedArray, name: str) -> list[Any]:
+    """Return the values of a column as Python objects."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise RowRefused(
+            f"a value of column {name!r} is no text: {error}",
+            next_step="mend it in the query; is_valid_utf8 finds such",
+        ) from error
+    return values
 
 
 def must_stay_as_they_are(rows: pa.Table, written: Sequence[Written], table: str) -> None:
@@ -303,3 +345,67 @@ def must_show_all(table: Table) -> None:
             next_step="ALTER ROLE … BYPASSRLS for the login of the sink's url; or CREATE POLICY … "
             "USING (true) for it",
         )
+
+
+class Reference(NamedTuple):
+    """A table and one that a foreign key of it points at, as the server knows them
+    (``Table.oid``).
+
+    :cvar waits: the key is checked at the end of the transaction, so that no order has to be kept.
+    """
+
+    child: object
+    parent: object
+    waits: bool = False
+
+
+class InTable(Protocol):
+    """Something that is written to a table."""
+
+    @property
+    def table(self) -> Table: ...
+
+
+P = TypeVar("P", bound=InTable)
+
+
+def parents_first(parts: Iterable[P], references: Sequence[Reference]) -> list[P]:
+    """Sort ``parts`` by their tables' foreign keys, parents first; otherwise, and within a table,
+    keep their order.
+    """
+    parts = list(parts)
+    tables = dict.fromkeys(part.table.oid for part in parts)
+    parents: dict[object, list[object]] = {oid: [] for oid in tables}
+    for child, parent, waits in references:
+        if child in tables and parent in tables and child != parent and not waits:
+            parents[child].append(parent)
+    places: dict[object, int] = {}
+    for oid in tables:
+        # Without recursion: a chain of references may be long. A table is left once all that it
+        # points at have been.
+        waiting, visited = [oid], set(places)
+        while waiting:
+            table = waiting[-1]
+            visited.add(table)
+            missing = [parent for parent in parents[table] if parent not in visited]
+            if missing:
+                waiting.append(missing[0])
+            else:
+                places.setdefault(waiting.pop(), len(places))
+    return sorted(parts, key=lambda part: places[part.table.oid])
+
+
+def circle(references: Sequence[Reference]) -> bool:
+    """Do foreign keys between different tables, none of which waits, lead back to where they
+    began?
+    """
+    left = {
+        (child, parent) for child, parent, waits in references if child != parent and not waits
+    }
+    while left:
+        pointing = {child for child, _ in left}
+        rest = {(child, parent) for child, parent in left if parent in pointing}
+        if rest == left:
+            return True
+        left = rest
+    return False

@@ -27,10 +27,8 @@ from typing import NamedTuple
 from onceward.engine.policy import DELETES, WRITES
 from onceward.errors import OncewardError, RowRefused, SendFailed
 from onceward.sql.ledger.database import Session
-from onceward.sql.sink.columns import Table, Written
+from onceward.sql.sink.columns import Merge, Reference, Rows, Table, Written
 from onceward.sql.sink.dialect import Dialect, Statements
-from onceward.sql.sink.order import Reference
-from onceward.sql.sink.rows import Merge, Rows
 
 _TRIAL, _STRETCH = "onceward_trial", "onceward_stretch"
 

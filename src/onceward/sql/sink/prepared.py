@@ -25,10 +25,10 @@ from onceward.engine.task_writer import Beginner, Task, TaskWriter
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import LedgerUnreadable, TargetUnreachable
 from onceward.sql.ledger.database import Session
-from onceward.sql.sink import transaction_names as names
+from onceward.sql.sink import dialect as names
 from onceward.sql.sink.columns import Table, fit, staged_columns
 from onceward.sql.sink.dialect import Beside, quoted_pair
-from onceward.sql.sink.settings import MARKERS, DatabaseSinkSettings
+from onceward.sql.sink.run import MARKERS, DatabaseSinkSettings
 
 _IDLE_MS = 30_000
 _STATEMENT_MS = 60_000

@@ -33,9 +33,9 @@ from onceward.errors import OncewardError, PreparedDataLost, SendFailed, TargetU
 from onceward.ids import AttemptId, chain_mark, chain_prefix
 from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Computation
-from onceward.sql.sink import transaction_names as names
+from onceward.sql.sink import dialect as names
 from onceward.sql.sink.prepared import PreparedTransactions
-from onceward.sql.sink.settings import DatabaseSinkSettings
+from onceward.sql.sink.run import DatabaseSinkSettings
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,10 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.calls.batch import must_be_a_frame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
-from onceward.engine.checkpointing import Checkpointing
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.engine.policy import SinkPolicy, names
+from onceward.engine.policy import Checkpointing, SinkPolicy, names
 from onceward.engine.target import AtomicTarget, Target, Write
 from onceward.errors import InvalidColumn, UnsupportedQuery
 from onceward.ids import pipeline_id as checked_pipeline_id
@@ -30,8 +29,7 @@ from onceward.sql.ledger.table import DEFAULT_TABLE
 from onceward.sql.sink.attempt import DatabaseAttempt
 from onceward.sql.sink.columns import staged_columns
 from onceward.sql.sink.prepared_target import PreparedTarget
-from onceward.sql.sink.run import DatabaseRun
-from onceward.sql.sink.settings import TABLE_COLUMN, DatabaseSinkSettings, Mode
+from onceward.sql.sink.run import TABLE_COLUMN, DatabaseRun, DatabaseSinkSettings, Mode
 
 
 class DatabaseTarget(AtomicTarget):
@@ -68,8 +66,8 @@ class DatabaseSink(ForeachBatchSink):
     one step.
 
     Columns of the frame go to the table's columns of the same names; which types fit is said in
-    :mod:`onceward.sql.postgresql.types` and :mod:`onceward.sql.mysql.types`. What does not fit is
-    named before anything is written.
+    :mod:`onceward.sql.postgresql.catalogue` and :mod:`onceward.sql.mysql.catalogue`. What does not
+    fit is named before anything is written.
 
     Guarantee: after any crash the tables hold every micro-batch exactly once; whoever reads sees
     all of a batch, over all its tables, or nothing of it. The ledger is a table of the same

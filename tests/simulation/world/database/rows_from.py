@@ -26,7 +26,7 @@ _conditions: dict[tuple[str, tuple[str, ...]], Any] = {}
 
 
 class Source:
-    """A query for rows, as :class:`onceward.sql.sink.rows.Rows` has it.
+    """A query for rows, as :class:`onceward.sql.sink.columns.Rows` has it.
 
     :param text: its SQL, with the first of the statement's parameters.
     """

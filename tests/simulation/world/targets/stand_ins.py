@@ -32,7 +32,7 @@ STAND_INS: list[tuple[str, str, Any]] = [
     ("onceward.files.sink", "must_know", _nothing),
     ("onceward.files.sink", "must_keep_times", _nothing),
     ("onceward.files.sink", "guarded", lambda frame, *more: frame),
-    ("onceward.files.columns", "check", _nothing),
+    ("onceward.files.target", "check", _nothing),
     ("onceward.spark.files.file_system", "SparkContext", _SparkContext()),
     ("onceward.spark.files.file_writer", "_written", spark_files.written),
     ("onceward.files.target", "guessed_row_bytes", lambda frame: 100.0),

@@ -6,6 +6,6 @@ from __future__ import annotations
 from onceward.kafka.sink.sequencer.client import SequencerClient
 from onceward.kafka.sink.sequencer.frames import EpochCredentials
 from onceward.kafka.sink.sequencer.leases import EpochLeases, ReturnedLease
-from onceward.kafka.sink.sequencer.server import Sequencer
+from onceward.kafka.sink.sequencer.listener import Sequencer
 
 __all__ = ["EpochCredentials", "EpochLeases", "ReturnedLease", "Sequencer", "SequencerClient"]

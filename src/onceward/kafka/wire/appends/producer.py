@@ -24,8 +24,7 @@ from onceward.errors import (
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.records.batch import Fragment, stamp
 from onceward.kafka.wire.acls import Kind
-from onceward.kafka.wire.appends.partition_queue import PartitionQueue
-from onceward.kafka.wire.appends.produce_frame import ProduceFrame
+from onceward.kafka.wire.appends.produce_frame import PartitionQueue, ProduceFrame
 from onceward.kafka.wire.client import NO_LEADER, KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.conversation import SHORTEST_WAIT_MS, Refused, quoted

@@ -22,7 +22,7 @@ from onceward.kafka.records.reader import (
 )
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.deadline import Backoff, Deadline
-from onceward.kafka.wire.reads.fetch import (
+from onceward.kafka.wire.reads.committed import (
     EMPTY_ANSWERS,
     FETCH_WAIT_MS,
     NOT_LEADER,

@@ -37,7 +37,7 @@ from onceward.kafka.wire.transactions.coordinator import (
     TransactionCoordinator,
     TransactionDescription,
 )
-from onceward.kafka.wire.transactions.errors import brokers_limit
+from onceward.kafka.wire.transactions.fencing import brokers_limit
 
 ONGOING = "Ongoing"
 COMMITTED, _ABORTED = "CompleteCommit", "CompleteAbort"

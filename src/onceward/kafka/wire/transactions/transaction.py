@@ -39,19 +39,17 @@ from onceward.kafka.wire.deadline import Deadline, Instant
 from onceward.kafka.wire.error_table import Meaning
 from onceward.kafka.wire.options.settings import LONGEST_TRANSACTION_MS
 from onceward.kafka.wire.transactions.coordinator import NOBODY, TransactionCoordinator
-from onceward.kafka.wire.transactions.errors import (
-    brokers_limit,
-    refused_early,
-    taken_over,
-    timed_out,
-    timeout_too_large,
-)
 from onceward.kafka.wire.transactions.fencing import (
     Fencing,
     IdOwner,
     OwnTransaction,
     RequestedTimeouts,
+    brokers_limit,
+    refused_early,
     shortest_timeout,
+    taken_over,
+    timed_out,
+    timeout_too_large,
 )
 from onceward.kafka.wire.transactions.markers import Markers, WasCommitted
 from onceward.kafka.wire.transactions.states import TRANSITIONS, State, Step

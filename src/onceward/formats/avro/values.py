@@ -1,7 +1,12 @@
-"""Decimals that Spark would cut down to 64 bits: read as wider ones, judged, and made narrow
-again.
+"""Two conditions on decoded values, made from their types: texts are UTF-8, and decimals are
+whole.
 
-Used by :mod:`onceward.formats.avro.plan`, in the driver; evaluated by Spark's tasks. Where the
+Used by :mod:`onceward.formats.avro.plan`, in the driver; evaluated by Spark's tasks. Neither
+Avro's decoder nor Spark's ``from_avro`` looks at texts: bytes that are no UTF-8 would go through,
+and be written by the sink.
+
+Decimals that Spark would cut down to 64 bits are read as wider ones, checked, and made narrow
+again. Where the
 reader's schema has a decimal of up to 18 digits, Spark's ``AvroDeserializer`` (4.0,
 ``createDecimal``) takes the low 64 bits of the number, however long it is: 2^64 + 5 comes out as
 5. A writer whose decimals are wider writes such numbers, and the reader's precision is no part of
@@ -10,17 +15,84 @@ what Avro compares. Of a decimal with more digits Spark takes the whole number, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
-from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
-from onceward.formats.avro.valid_text import conjunction
 from onceward.spark.types import contains_type
+
+# One byte of ASCII: halves of a character on its two sides never become a whole one
+_SEPARATOR = ","
+
+
+def texts_are_valid(
+    value: Column, kind: DataType, as_bytes: frozenset[str] = frozenset()
+) -> Column | None:
+    """Return a condition that is false where a text in ``value`` is no UTF-8, else true or null;
+    None: it has no texts.
+
+    :param as_bytes: fields of a struct that are texts, too, though they are binary.
+    """
+    if isinstance(kind, StringType):
+        return F.is_valid_utf8(value)
+    if isinstance(kind, StructType):
+        return _all(
+            F.is_valid_utf8(value.getField(field.name).cast("string"))
+            if field.name in as_bytes
+            else texts_are_valid(value.getField(field.name), field.dataType)
+            for field in kind.fields
+        )
+    if isinstance(kind, ArrayType):
+        return _elements_are_valid(value, kind.elementType)
+    if isinstance(kind, MapType):
+        keys = _elements_are_valid(F.map_keys(value), kind.keyType)
+        return _all((keys, _elements_are_valid(F.map_values(value), kind.valueType)))
+    return None
+
+
+def _elements_are_valid(array: Column, kind: DataType) -> Column | None:
+    if isinstance(kind, StringType):
+        # One look at all of them; forall() would be interpreted, element by element.
+        return F.is_valid_utf8(F.array_join(array, _SEPARATOR))
+    # a map's keys are texts
+    if not contains_type(kind, StringType, MapType):
+        return None
+    return F.forall(array, lambda element: _or_null(texts_are_valid(element, kind)))
+
+
+def _or_null(condition: Column | None) -> Column:
+    assert condition is not None  # noqa: S101 — asked for a type with texts
+    return F.coalesce(condition, F.lit(True))
+
+
+def _all(conditions: Iterable[Column | None]) -> Column | None:
+    return conjunction([_or_null(condition) for condition in conditions if condition is not None])
+
+
+def conjunction(conditions: Sequence[Column]) -> Column | None:
+    """Return one condition that is true where all of ``conditions`` are; None of none.
+
+    As a balanced tree: a chain of 500 is 500 deep, and Spark's visitors of expressions recurse.
+    """
+    level = list(conditions)
+    while len(level) > 1:
+        pairs = [left & right for left, right in zip(level[::2], level[1::2], strict=False)]
+        level = pairs + level[len(pairs) * 2 :]
+    return level[0] if level else None
+
 
 _DIGITS_OF_64_BITS = 18
 _BYTES = 8
