@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,9 +25,11 @@ from confluent_kafka.admin import (
 from typer.testing import CliRunner
 
 from onceward.cli import app
+from onceward.errors import TopicMissing
 from onceward.ids import TopicPartition
 from onceward.kafka.wire.client import NO_LEADER, KafkaClient
 from onceward.kafka.wire.transactions.listing import describe_transaction
+from onceward.operate import status as operate_status
 from onceward.operate.status import LedgerView, PipelineState, open_ledger
 from onceward_testing import LocalKafka
 from support.ledger_driver import Driver
@@ -116,10 +119,27 @@ def test_a_pipeline_is_told_from_ledger_coordinator_and_log_ends(
     )  # fmt: skip
     assert table.exit_code == 0
     assert "9 offsets in all" in table.stdout
+    place = ("--bootstrap-servers", driver.bootstrap, "--ledger-topic")
+    for command in (
+        ("status", *place, f"no-{driver.ledger_topic}"),
+        ("lag", *place, driver.ledger_topic, "--pipeline-id", "misspelt"),
+        ("ledger", "show", *place, driver.ledger_topic, "--pipeline-id", "misspelt"),
+        ("ledger", "export", *place, driver.ledger_topic, "--pipeline-id", "misspelt"),
+    ):
+        empty = run(*command)
+        assert empty.exit_code == 1, command
+        assert "see that it is the right one" in empty.stderr
     admin = AdminClient({"bootstrap.servers": driver.bootstrap})
     admin.create_partitions([NewPartitions(driver.source, 2)])[driver.source].result(60)
     produce(driver, 2, partition=1)
     assert [(each.partition, each.lag) for each in view.lag(driver.name)] == [(0, 9), (1, 2)]
+    # A topic of the same name, deleted and created again or another cluster's, is another one
+    newest = view.entries(driver.name, 1)[0]
+    client = view.client()
+    assert client is not None
+    source = {**newest.sources[0], "identity": {driver.source: "0" * 22}}
+    with pytest.raises(TopicMissing, match="made anew"):
+        operate_status._lag(client, replace(newest, sources=(source,)))
 
 
 @pytest.fixture
@@ -170,6 +190,15 @@ def test_abort_frees_a_reader_that_waits_for_another_clients_transaction(
     listed = run("transactions", "list", "--bootstrap-servers", servers, "--topic", topic)
     assert name in listed.stdout
     assert f"{topic}-0" in listed.stdout
+    document = json.loads(
+        run(
+            "transactions", "list", "--bootstrap-servers", servers, "--topic", topic, "--json"
+        ).stdout
+    )  # fmt: skip
+    assert name in [each["transactional_id"] for each in document["transactions"]]
+    (where,) = document["partitions"]
+    assert (where["topic"], where["partition"], where["owner"]) == (topic, 0, name)
+    assert document["leaderless"] == []
     described = run(
         "transactions", "describe", "--bootstrap-servers", servers, "--transactional-id", name,
         "--json",
@@ -177,9 +206,12 @@ def test_abort_frees_a_reader_that_waits_for_another_clients_transaction(
     found = json.loads(described.stdout)
     assert (found["state"], found["partitions"]) == ("Ongoing", [[topic, 0]])
     abort = ("transactions", "abort", "--bootstrap-servers", servers, "--transactional-id", name)
-    refused = run(*abort, input="n\n")
-    assert refused.exit_code == 1
-    assert f"{topic}-0" in refused.stdout
+    for nobody in ("n\n", ""):
+        refused = run(*abort, input=nobody)
+        assert refused.exit_code == 1
+        assert f"{topic}-0" in refused.stdout
+        assert "nothing was done" in refused.stderr
+        assert "Aborted" not in refused.output
     assert next_value(servers, topic, 3) is None
     done = run(*abort, "--yes")
     assert done.exit_code == 0

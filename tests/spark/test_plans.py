@@ -78,6 +78,7 @@ def begin(topic, pipeline_id, folder):
 
 frame, first = begin(source, name, checkpoint)
 table = frame.writeStream.option("checkpointLocation", checkpoint + "-table").toTable("copies")
+print(first.name, first.id, first.runId, first.status, first.lastProgress, first.exception())
 _, second = begin(other, name + "-other", checkpoint + "-other")
 LOOP
 raise AssertionError("the job went on")
@@ -254,6 +255,12 @@ def test_each_query_of_a_job_has_a_plan_of_its_own(
     late = plan(other, source=f"{SLEEPS}{SEVERAL}", timeout=1)
     assert late.exit_code == 64, late.output
     assert "no query within 1 s" in late.output
+    ended = plan(other, source=SEVERAL, loop="sys.exit(2)")
+    assert ended.exit_code == 64, ended.output
+    assert "ended itself before all its queries were defined: 2" in ended.output
+    none = plan(other, source="import sys\nsys.exit()")
+    assert none.exit_code == 64, none.output
+    assert "no streaming query" in none.output
     gone = plan("gone", source=SEVERAL)
     assert gone.exit_code == 78, gone.output
     assert gone.output.count("refused") == 1, gone.output

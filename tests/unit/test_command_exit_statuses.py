@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from onceward import errors
 from onceward.cli import app
+from onceward.operate.status import LedgerView
 from onceward_testing.free_ports import free_ports
 
-USAGE, UNAVAILABLE = 64, 69
+USAGE, UNAVAILABLE, DENIED = 64, 69, 77
 ASK = ["verify", "--bootstrap-servers", "127.0.0.1:1", "--pipeline-id", "p"]
 
 
@@ -26,6 +29,7 @@ ASK = ["verify", "--bootstrap-servers", "127.0.0.1:1", "--pipeline-id", "p"]
         ["broker", "--port", "99999999"],
         ["report", "--pipeline-id", "p", "--ledger-path", ".", "--html", "/no/such/folder/x.html"],
         ["dashboard", "--ledger-path", ".", "--token-file", sys.executable],
+        ["plan", "/dev/null"],
         ["verify"],
         [*ASK, "--settle", "soon"],
         [*ASK, "--conserves", "mostly"],
@@ -76,6 +80,41 @@ def test_a_dead_broker_is_one_line(asking: str):
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"CANNOT TELL: no broker answers at {address}: ")
     assert "Next: check --bootstrap-servers" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.BrokerUnreachable, UNAVAILABLE),
+        (errors.LedgerUnreachable, UNAVAILABLE),
+        (errors.ServerUnreachable, UNAVAILABLE),
+        (errors.AccessDenied, DENIED),
+        (errors.AuthenticationFailed, DENIED),
+        (errors.ConfigurationError, USAGE),
+        (errors.LedgerUnreadable, 1),
+    ],
+)
+def test_what_a_command_could_not_ask_is_no_verdict(
+    error: type[errors.OncewardError], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error("no", next_step="see")
+
+    monkeypatch.setattr(LedgerView, "pipelines", refuse)
+    assert CliRunner().invoke(app, ["status", "--ledger-path", "."]).exit_code == status
+
+
+def test_a_report_that_cannot_be_written_or_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: object) -> None:
+        raise errors.BrokerUnreachable("no", next_step="see")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LedgerView, "pipelines", refuse)
+        asked = ["report", "--ledger-path", ".", "--pipeline-id", "p", "--html"]
+        away = CliRunner().invoke(app, [*asked, str(tmp_path / "x.html")])
+    assert away.exit_code == UNAVAILABLE, away.output
 
 
 def test_the_help_tells_of_every_status():

@@ -102,19 +102,25 @@ def report(
         raise ConfigurationError(
             f"--html {html} can be no file", next_step="name a file in a folder that is there"
         )
-    watcher = Watcher([at.view()], 1.0, metrics or ())
+    view = at.view()
+    watcher = Watcher([view], 1.0, metrics or ())
     watcher.look()
     found = watcher.snapshot.pipelines.get(pipeline_id)
     if found is None:
+        view.pipelines()  # raises what the look could only note
         raise ConfigurationError(
-            f"the ledger has no pipeline {pipeline_id}"
-            + "".join(f" ({each})" for each in watcher.snapshot.trouble),
+            f"the ledger has no pipeline {pipeline_id}",
             next_step="`onceward status` lists those that it has",
         )
     style = resources.files("onceward.dashboard").joinpath("assets/style.css").read_text()
-    html.write_text(
-        page(found, style, surroundings.wall_clock_ns() // 1_000_000), encoding="utf-8"
-    )
+    text = page(found, style, surroundings.wall_clock_ns() // 1_000_000)
+    try:
+        html.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"--html {html} cannot be written: {error.strerror}",
+            next_step="name a file that this user can write, on a disk with room",
+        ) from error
     typer.echo(str(html))
 
 

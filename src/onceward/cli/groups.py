@@ -16,11 +16,22 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from onceward.errors import BrokerUnreachable, ConfigurationError, OncewardError, summary
+from onceward.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ConfigurationError,
+    LedgerUnreachable,
+    OncewardError,
+    ServerUnreachable,
+    TargetUnreachable,
+    summary,
+)
 
-# Exit statuses by BSD's sysexits.h: a command's own 0, 1 and 2 never mean a misspelt option or a
-# dead broker.
-USAGE, UNAVAILABLE = 64, 69
+# Exit statuses by BSD's sysexits.h: a command's own 0, 1 and 2 never mean a misspelt option, a
+# dead broker, or a right that the command itself lacks.
+USAGE, UNAVAILABLE, DENIED = 64, 69, 77
+_UNREACHABLE = (BrokerUnreachable, LedgerUnreachable, ServerUnreachable, TargetUnreachable)
 COMMANDS = "onceward.commands"
 _CLICKS_USAGE = 2
 
@@ -29,8 +40,8 @@ class TypedErrors(TyperGroup):
     """Group that shows an error of ours as a message with a next step.
 
     Others keep their traceback, because they are our mistakes and not the user's. Exits with
-    status 64 for wrong options and settings, 69 for brokers that cannot be reached, and else with
-    1.
+    status 64 for wrong options and settings, 69 for brokers and databases that cannot be reached,
+    77 for a login or a right that is missing, and else with 1.
     """
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
@@ -86,7 +97,9 @@ def _usage_status() -> Iterator[None]:
 def _status(error: OncewardError) -> int:
     if isinstance(error, ConfigurationError):
         return USAGE
-    return UNAVAILABLE if isinstance(error, BrokerUnreachable) else 1
+    if isinstance(error, _UNREACHABLE):
+        return UNAVAILABLE
+    return DENIED if isinstance(error, AccessDenied | AuthenticationFailed) else 1
 
 
 def _load(entry: EntryPoint) -> Any:

@@ -59,7 +59,7 @@ def status(
     ] = 2.0,
 ) -> None:
     """Say what each pipeline is doing: running, idle, catching up, restarting, stopped, fenced,
-    stuck or unknown. Exit status 1 if one of them is none of the first three.
+    stuck or unknown. Exit status 1 if one of them is none of the first three, or there is none.
     """
     if every and pipeline_id:
         raise ConfigurationError(
@@ -80,9 +80,9 @@ def status(
         print_table(_status_table(found))
         for each in found:
             _explain(each)
-        if not found:
-            typer.echo("the ledger has no pipeline", err=True)
-    if not all(each.is_well for each in found):
+    if not found:
+        _say_that_it_is_empty("no pipeline")
+    if not found or not all(each.is_well for each in found):
         raise typer.Exit(NOT_WELL)
 
 
@@ -93,7 +93,9 @@ def lag(
     """Print how far a pipeline is behind in each source partition, against the last stable
     offset.
     """
-    found = dataclasses.replace(at, bootstrap_servers=bootstrap_servers).view().lag(pipeline_id)
+    view = dataclasses.replace(at, bootstrap_servers=bootstrap_servers).view()
+    _entries(view, pipeline_id, 1)
+    found = view.lag(pipeline_id)
     if as_json:
         typer.echo(json.dumps([_json(each) for each in found], indent=2))
     elif found:
@@ -107,7 +109,7 @@ def lag(
 @names_a_ledger
 def show(*, at: LedgerOptions, pipeline_id: Pipeline, limit: Limit = 20) -> None:
     """Print the last batches, oldest first, as far as the ledger keeps them."""
-    print_table(_entries_table(at.view().entries(pipeline_id, limit)))
+    print_table(_entries_table(_entries(at.view(), pipeline_id, limit)))
 
 
 @ledger.command("tail")
@@ -165,8 +167,25 @@ def _batch(entry: LedgerEntry) -> tuple[int, str, int]:
 @names_a_ledger
 def export(*, at: LedgerOptions, pipeline_id: Pipeline, limit: Limit = 10_000) -> None:
     """Print all batches that the ledger keeps as lines of JSON, oldest first."""
-    for entry in at.view().entries(pipeline_id, limit):
+    for entry in _entries(at.view(), pipeline_id, limit):
         typer.echo(json.dumps(_json(entry)))
+
+
+def _entries(view: LedgerView, pipeline: str, limit: int) -> list[LedgerEntry]:
+    """Return the last batches of a pipeline that is there."""
+    found = view.entries(pipeline, limit)
+    if not found:
+        _say_that_it_is_empty(f"no batch of {pipeline}")
+        raise typer.Exit(NOT_WELL)
+    return found
+
+
+def _say_that_it_is_empty(lacks: str) -> None:
+    typer.echo(
+        f"the ledger has {lacks}. Next: see that it is the right one (--ledger-topic, --ledger-path "
+        "or --ledger-url), and that ids are spelt right; `onceward status` lists its pipelines",
+        err=True,
+    )
 
 
 def _watch(look: Any, interval: float) -> None:

@@ -21,6 +21,7 @@ from onceward.errors import ConfigurationError, ContradictoryOptions, ResourceEr
 from onceward.operate.status import span
 
 if TYPE_CHECKING:
+    from onceward.ids import TopicPartition
     from onceward.kafka.wire.client import KafkaClient
     from onceward.kafka.wire.transactions.listing import DescribedTransaction, Holder
 
@@ -66,16 +67,26 @@ def list_all(
     with _connected(bootstrap_servers, command_config) as client:
         ids_and_states = listing.list_transactions(client)
         selected_ids = [
-            name for name, _, state in ids_and_states if ids or state == listing.ONGOING
+            name
+            for name, _, state in ids_and_states
+            if ids or state in (listing.ONGOING, *listing.ENDING)
         ]
         described = [
             found
             for name in selected_ids
             if (found := listing.describe_transaction(client, name)) is not None
         ]
-        held = _held(client, topic) if topic else []
+        held, leaderless = _held(client, topic) if topic else ([], [])
+    if leaderless:
+        names = ", ".join(str(where) for where in leaderless)
+        typer.echo(f"without a leader, so that nobody knows who is there: {names}", err=True)
     if as_json:
-        typer.echo(json.dumps([_as_json(each) for each in described], indent=2))
+        document = {
+            "transactions": [_as_json(each) for each in described],
+            "partitions": [_held_as_json(each) for each in held],
+            "leaderless": [list(where) for where in leaderless],
+        }
+        typer.echo(json.dumps(document, indent=2))
         return
     print_table(_described(described))
     if topic:
@@ -173,6 +184,13 @@ def _abort_by_id(client: KafkaClient, transactional_id: str, yes: bool) -> None:
     from onceward.kafka.wire.transactions.coordinator import NOBODY, TransactionCoordinator
 
     found = listing.describe_transaction(client, transactional_id)
+    if found is not None and found.state in listing.ENDING:
+        raise ResourceError(
+            f"the transaction of {transactional_id} is decided (state: {found.state}); its "
+            f"coordinator, broker {found.coordinator}, has still to tell partitions of it: "
+            + ", ".join(str(where) for where in found.partitions),
+            next_step="see that each of them has a leader; then their readers go on by themselves",
+        )
     if found is None or found.state != listing.ONGOING:
         state = "unknown" if found is None else found.state
         raise ResourceError(
@@ -273,11 +291,17 @@ def _must_hang(held: Holder, *, commit: bool, force: bool) -> None:
 
 
 def _must_agree(yes: bool, verb: str = "Abort") -> None:
-    if not yes and not typer.confirm(f"{verb} it?"):
-        raise typer.Exit(1)
+    try:
+        if yes or typer.confirm(f"{verb} it?"):
+            return
+    except typer.Abort:
+        typer.echo("", err=True)  # behind the question
+    typer.echo("nothing was done; --yes does not ask", err=True)
+    raise typer.Exit(1)
 
 
-def _held(client: KafkaClient, topics: Sequence[str]) -> list[Holder]:
+def _held(client: KafkaClient, topics: Sequence[str]) -> tuple[list[Holder], list[TopicPartition]]:
+    """Return who holds readers of ``topics`` up, and the partitions that nobody could ask."""
     from onceward.ids import TopicPartition
     from onceward.kafka.wire.client import NO_LEADER
     from onceward.kafka.wire.transactions.listing import holders
@@ -287,10 +311,8 @@ def _held(client: KafkaClient, topics: Sequence[str]) -> list[Holder]:
         for name, parts in client.topic_partitions(topics).items()
         for part, leader in parts.items()
     }
-    if lost := [str(where) for where, leader in found.items() if leader == NO_LEADER]:
-        text = f"without a leader, so that nobody knows who is there: {', '.join(lost)}"
-        typer.echo(text, err=True)
-    return holders(client, [where for where, leader in found.items() if leader != NO_LEADER])
+    asked = [where for where, leader in found.items() if leader != NO_LEADER]
+    return holders(client, asked), sorted(found.keys() - asked)
 
 
 def _described(found: Sequence[DescribedTransaction]) -> object:
@@ -331,6 +353,22 @@ def _held_table(found: Sequence[Holder]) -> object:
 
 def _age(since_ms: int | None) -> str:
     return "" if since_ms is None else span(max(0.0, time.time() - since_ms / 1000))
+
+
+def _held_as_json(found: Holder) -> dict[str, object]:
+    producer = found.producer
+    return {
+        "topic": producer.partition.topic,
+        "partition": producer.partition.partition,
+        "start_offset": producer.start_offset,
+        "last_write_ms": producer.last_write_ms,
+        "producer_id": producer.identity.producer_id,
+        "epoch": producer.identity.epoch,
+        "owner": found.owner,
+        "hangs": found.hangs,
+        "committed_by": found.committed_by,
+        "young_ms": found.young_ms,
+    }
 
 
 def _as_json(found: DescribedTransaction) -> dict[str, object]:

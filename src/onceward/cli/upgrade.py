@@ -57,8 +57,6 @@ def plan(
         typer.echo(f"{each.name or 'a query'} ({each.checkpoint or 'no checkpoint'})")
         for line in each.lines:
             typer.echo(f"  {line.weight.value:<10} {line.topic}: {line.text}")
-    if not found:
-        typer.echo("the job has started no streaming query", err=True)
     weights = {each.weight for each in found}
     if Weight.REFUSED in weights:
         raise typer.Exit(NEEDS_A_CHANGE)

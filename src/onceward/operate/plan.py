@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,9 +100,21 @@ class _Planned(Exception):
 
 
 class _NotStarted:
-    """Stands for a query that was not started. A job may keep it, and no more."""
+    """Stands for a query that was not started. A job may keep it, log it and stop it; where it
+    waits for it, it has nothing more to define.
+    """
 
-    id = "not started"
+    def __init__(self, name: str) -> None:
+        self.id = self.runId = "not started"
+        self.name, self.lastProgress = name or None, None
+        self.recentProgress: list[object] = []
+        self.status = {"message": "Not started", "isDataAvailable": False}
+
+    def exception(self) -> None:
+        """Return what ended it: nothing."""
+
+    def stop(self) -> None:
+        """Stop nothing."""
 
     def __getattr__(self, name: str) -> Any:
         raise _JobWaits
@@ -111,7 +123,8 @@ class _NotStarted:
 def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[QueryPlan]:
     """Run the job's file as far as its queries are defined, and return the plan of each.
 
-    Whatever the job itself raises is raised.
+    Whatever the job itself raises is raised, but for its end by ``sys.exit``. What it prints goes
+    to stderr.
 
     :param job: a Python file, which is run as ``__main__`` in this process.
     :param timeout_s: how long the job may run until it defines its first query, and after each;
@@ -127,7 +140,11 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[Query
             alarm(timeout_s)
 
         try:
-            with _queries_intercepted(found), _replaced(sys, argv=[job, *arguments], path=path):
+            with (
+                _queries_intercepted(found),
+                _replaced(sys, argv=[job, *arguments], path=path),
+                redirect_stdout(sys.stderr),
+            ):
                 try:
                     runpy.run_path(job, run_name="__main__")
                 finally:
@@ -146,6 +163,17 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[Query
                 "later is not looked at. Next: a larger --timeout, if it does",
                 job, timeout_s,
             )  # fmt: skip
+        except SystemExit as left:
+            if left.code:
+                raise ConfigurationError(
+                    f"{job} ended itself before all its queries were defined: {left.code!r}",
+                    next_step="see what it has printed; its own arguments stand behind its name",
+                ) from left
+    if not plans:
+        raise ConfigurationError(
+            f"{job} has started no streaming query, so that there is nothing to plan",
+            next_step="name the file that starts its queries when it is run as __main__",
+        )
     return plans
 
 
@@ -219,7 +247,7 @@ class _Writers:
             self._found(definition)
         finally:
             self._is_planning = False
-        return _NotStarted()
+        return _NotStarted(definition.name)
 
 
 @contextmanager

@@ -123,7 +123,7 @@ class LedgerEntry:
             record.state.value,
             record.open_ms,
             record.writer,
-            tuple({"start": source.start, "end": source.end} for source in record.sources),
+            tuple(source._asdict() for source in record.sources),
             {name: output.records for name, output in sorted(record.outputs.items())},
             dict(record.steps_ms),
         )
@@ -249,7 +249,8 @@ def judge(evidence: Evidence) -> tuple[PipelineState, str]:
     if not evidence.coordinator_answers:
         return PipelineState.UNKNOWN, "it commits nothing, and its coordinator cannot be asked"
     if evidence.lag is None:
-        return PipelineState.UNKNOWN, "it commits nothing, and how far it is behind is not known"
+        behind = "how far it is behind is not known (its driver's log may tell)"
+        return PipelineState.UNKNOWN, f"it commits nothing, and {behind}"
     return PipelineState.STOPPED, "it commits nothing, and there is more to read"
 
 
@@ -360,16 +361,9 @@ class LedgerView:
         evidence = Evidence(entries, now_ms, transaction, coordinator_answers, lag)
         state, reason = judge(evidence)
         return PipelineStatus(
-            pipeline,
-            state,
-            reason,
-            entries[-1] if entries else None,
-            evidence.age_s,
-            lag,
-            tuple(partitions),
-            transaction,
-            tuple(trouble),
-        )
+            pipeline, state, reason, entries[-1] if entries else None, evidence.age_s, lag,
+            tuple(partitions), transaction, tuple(trouble),
+        )  # fmt: skip
 
 
 _UNASKED = (AccessDenied, BrokerUnreachable, PartitionMissing, TopicMissing, UnsupportedBroker)
@@ -439,14 +433,9 @@ def _transaction(client: KafkaClient, pipeline: str) -> OpenTransaction | None:
         return None
     now_ms = surroundings.wall_clock_ns() // 1_000_000
     open_since = found.started_at_ms if found.state in ("Ongoing", *_ENDING) else None
-    return OpenTransaction(
-        pipeline,
-        *found.identity,
-        found.state,
-        None if open_since is None else max(0.0, (now_ms - open_since) / 1000),
-        found.timeout_ms,
-        len(found.partitions),
-    )
+    age_s = None if open_since is None else max(0.0, (now_ms - open_since) / 1000)
+    numbers = (found.timeout_ms, len(found.partitions))
+    return OpenTransaction(pipeline, *found.identity, found.state, age_s, *numbers)
 
 
 def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
@@ -455,8 +444,19 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
     offsets: dict[TopicPartition, int] = {}
     for source in newest.sources:
         offsets |= partition_offsets(source["end"])
+    topics = {where.topic for where in offsets}
+    found = client.topic_ids(topics) if topics else {}
+    identities = [source.get("identity") for source in newest.sources]
+    known = {
+        name: id_ for each in identities if isinstance(each, dict) for name, id_ in each.items()
+    }
+    if others := sorted(name for name in found if known.get(name, found[name]) != found[name]):
+        raise TopicMissing(
+            f"{', '.join(others)}: made anew since the pipeline read it, or another cluster's",
+            next_step="name the brokers of the source by --bootstrap-servers",
+        )
     # Spark reads partitions that are new from their beginning
-    leaders = client.topic_partitions({where.topic for where in offsets})
+    leaders = client.topic_partitions(topics)
     every = {TopicPartition(topic, n) for topic, numbers in leaders.items() for n in numbers}
     if new := every - offsets.keys():
         offsets |= list_offsets(client, new, EARLIEST)

@@ -39,7 +39,7 @@ from onceward.kafka.wire.transactions.coordinator import (
 )
 from onceward.kafka.wire.transactions.fencing import brokers_limit
 
-ONGOING = "Ongoing"
+ONGOING, ENDING = "Ongoing", ("PrepareCommit", "PrepareAbort")
 COMMITTED, _ABORTED = "CompleteCommit", "CompleteAbort"
 _NO_SUCH_ID = 105
 _NOTHING_OPEN = -1

@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 
 _ASKED_FOR_MS = 5_000
 _NOT_KNOWN = Leader(NO_LEADER, -2)
-_ENDING = ("PrepareCommit", "PrepareAbort")
 
 WasCommitted = Callable[[ProducerIdentity], bool | None]
 """Whether the transaction of an identity of ours was committed; None: nobody knows any more."""
@@ -261,7 +260,7 @@ class Markers:
                 return None
             except Unanswered as unanswered:
                 raise_as_error(unanswered)
-            if described.state not in _ENDING:
+            if described.state not in listing.ENDING:
                 return described
             if deadline.passed:
                 raise BrokerUnreachable(
