@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 import onceward as ow
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.ids import BatchId, PipelineId
 from onceward.kafka.ledger import reader as readers
 from onceward.kafka.ledger.reader import LedgerTopicReader
+from onceward.kafka.ledger.topic import key_partition
 from onceward.kafka.records.reader import RecordBatch
 from onceward.kafka.wire.client import KafkaClient
 from onceward_testing import LocalKafka
@@ -76,6 +77,24 @@ def test_what_is_new_is_read_and_nothing_twice(
     assert taken[0] == end
     assert sequences(reader, "a", 1_000) == [3, 2, 1, 0]
     assert sequences(reader, "nobody") == []
+
+
+def test_a_pipeline_whose_place_has_moved_is_followed(
+    ledger: ow.KafkaLedger, reader: LedgerTopicReader
+) -> None:
+    """Somebody adds partitions to the ledger: old records stay where they are."""
+    commit(ledger, "a", 2)
+    assert sequences(reader, "a") == [1, 0]
+    number = next(n for n in range(2, 20) if key_partition(b"a", n) != 0)
+    admin = AdminClient({"bootstrap.servers": str(ledger.bootstrap_servers)})
+    admin.create_partitions([NewPartitions(ledger.topic, number)])[ledger.topic].result(60)
+    until = time.monotonic() + 60
+    while len(reader._client.topic_partitions([ledger.topic])[ledger.topic]) < number:
+        assert time.monotonic() < until
+    commit(ledger, "a", 2)
+    while sequences(reader, "a") != [3, 2, 1, 0]:  # it asks for partitions once a second
+        assert time.monotonic() < until
+    assert sequences(reader, "a", 3) == [3, 2, 1]
 
 
 def test_an_open_transaction_of_somebody_else_hides_nothing(

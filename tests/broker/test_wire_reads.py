@@ -5,12 +5,14 @@ partition.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 
-from onceward.errors import BrokerUnreachable, LedgerUndecided, TopicMissing
+from onceward.errors import BrokerUnreachable, LedgerUndecided, PartitionMissing, TopicMissing
 from onceward.ids import TopicPartition
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.reads.key_reader import KeyReader
@@ -119,6 +121,18 @@ def test_offsets_of_a_partition(client: KafkaClient, ledger: TopicPartition) -> 
     keeper.transaction.commit()
     with pytest.raises(TopicMissing, match="nobody-made-this"):
         list_offsets(client, [TopicPartition("nobody-made-this", 0)], LATEST)
+    added = TopicPartition(ledger.topic, 1)
+    with pytest.raises(PartitionMissing):
+        list_offsets(client, [added], LATEST)
+    admin = AdminClient({"bootstrap.servers": client.settings.bootstrap_servers[0]})
+    admin.create_partitions([NewPartitions(ledger.topic, 2)])[ledger.topic].result(60)
+    until = time.monotonic() + 60
+    while True:
+        try:
+            assert list_offsets(client, [ledger, added], LATEST) == {ledger: 1, added: 0}
+            break
+        except PartitionMissing:
+            assert time.monotonic() < until
 
 
 def test_a_group_that_nobody_knows_has_no_offsets(client: KafkaClient) -> None:

@@ -18,7 +18,7 @@ from onceward import surroundings
 from onceward.engine.ledger.record import LedgerRecord, decode
 from onceward.errors import BrokerUnreachable, TopicMissing
 from onceward.ids import PipelineId, TopicPartition
-from onceward.kafka.ledger.topic import is_its_writers, key_partition
+from onceward.kafka.ledger.topic import is_its_writers
 from onceward.kafka.records.reader import ControlType, Record, RecordBatch
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.deadline import Backoff, Deadline
@@ -59,8 +59,8 @@ class LedgerTopicReader:
         return sorted(PipelineId(key.decode(errors="replace")) for key in keys)
 
     def recent(self, pipeline: PipelineId, limit: int = 100) -> list[LedgerRecord]:
-        """Return the last records that compaction has left in the pipeline's own partition, newest
-        first.
+        """Return the last records of the pipeline that compaction has left, newest first. Its
+        place moves when somebody adds partitions to the topic, so all of them are read.
 
         :raises LedgerUnreadable: one cannot be understood.
         :raises AccessDenied, BrokerUnreachable: …
@@ -71,14 +71,18 @@ class LedgerTopicReader:
                 self._limit = limit
                 self._places.clear()
             try:
-                home = key_partition(key, self._partitions(_METADATA_AGE_SECONDS))
-                self._read_on([home])
+                self._read_on(range(self._partitions(_METADATA_AGE_SECONDS)))
             except TopicMissing:
                 self._places.clear()
                 return []
-            values = list(self._places[home].values.get(key, ()))[-limit:]
-        where = f"{TopicPartition(self._topic, home)}, key {pipeline!r}"
-        return [decode(value, where=where) for value in reversed(values)]
+            found = [
+                decode(value, where=f"{TopicPartition(self._topic, number)}, key {pipeline!r}")
+                for number, place in self._places.items()
+                for value in list(place.values.get(key, ()))[-limit:]
+            ]
+        if len({number for number, place in self._places.items() if key in place.values}) > 1:
+            found.sort(key=lambda record: record.sequence)
+        return found[: -limit - 1 : -1]
 
     def _partitions(self, age_s: float = 0.0) -> int:
         """Return how many there are, as of ``age_s`` ago at most. :raises TopicMissing: …"""

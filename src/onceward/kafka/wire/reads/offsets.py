@@ -134,6 +134,9 @@ def _ask_leaders(
     for partition in sorted(partitions):
         leaders = client.known_leaders(partition.topic)
         if partition.partition not in leaders:
+            # It may have been added since
+            leaders = client.topic_partitions([partition.topic])[partition.topic]
+        if partition.partition not in leaders:
             raise PartitionMissing(
                 f"{partition} does not exist", next_step="check the partition numbers"
             )
