@@ -31,6 +31,8 @@ from onceward.errors import (
 )
 from support.errors import raises
 
+GONE = {"error": {"type": "index_not_found_exception", "reason": "no such index"}, "status": 404}
+
 
 def upsert(
     key: str = "k", users: int = 0, sequence: int = 8, row: int = 1, deleted: bool = False
@@ -207,8 +209,8 @@ def test_a_slow_server_takes_a_chunk_however_often_a_request_is_late():
 @pytest.mark.parametrize("is_made", [True, False])
 def test_a_row_of_an_index_that_was_not_there_is_in_it_afterwards(is_made: bool):
     """A pipeline of its template may move it."""
-    settings = (200, {"people": {"settings": {"index.uuid": "u"}}}) if is_made else (404, {})
-    made = writer(items((201, None)), (404, {}), settings, looked_at=False)
+    settings = (200, {"people": {"settings": {"index.uuid": "u"}}}) if is_made else (404, GONE)
+    made = writer(items((201, None)), (404, GONE), settings, looked_at=False)
     made._found = Index("people", None, False, False)
     made._pool.index, made._pool.then = "people-of-today", settings
     with raises(DeliveryRefused, "has written it to people-of-today"):
@@ -216,9 +218,9 @@ def test_a_row_of_an_index_that_was_not_there_is_in_it_afterwards(is_made: bool)
 
 
 def test_an_index_that_is_deleted_again_at_once_has_no_pipeline_to_blame():
-    made = writer(items((201, None)), (404, {}), looked_at=False)
+    made = writer(items((201, None)), (404, GONE), looked_at=False)
     made._found = Index("people", None, False, False)
-    made._pool.then = (404, {})
+    made._pool.then = (404, GONE)
     with pytest.raises(NotTaken, match="was deleted while rows were written"):
         made([upsert("a")])
 
@@ -355,6 +357,7 @@ def test_nothing_is_asked_for_no_rows():
         ((503, "unavailable_shards_exception"), NotTaken),
         ((500, "anything"), NotTaken),
         ((403, "cluster_block_exception"), NotTaken),
+        ((403, "index_create_block_exception"), NotTaken),
         ((400, "mapper_parsing_exception"), DeliveryRefused),
         ((400, "routing_missing_exception"), DeliveryRefused),
         ((403, "security_exception"), AccessDenied),
@@ -398,6 +401,19 @@ def test_no_row_that_is_not_written_is_counted_as_delivered(
             AccessDenied,
         ),
         ((403, {"error": {"type": "cluster_block_exception"}}), NotTaken),
+        ((403, {"error": {"type": "index_create_block_exception"}}), NotTaken),
+        (
+            (
+                400,
+                {
+                    "error": {
+                        "type": "illegal_argument_exception",
+                        "reason": "pipeline with id [p] does not exist",
+                    }
+                },
+            ),
+            NotTaken,
+        ),
         ((404, {"error": {"type": "index_not_found_exception"}}), TableMissing),
         (
             (400, {"error": {"type": "action_request_validation_exception"}}),
@@ -444,7 +460,7 @@ def test_rows_are_compared_within_one_index_for_ever(
     one would come back.
     """
     alias = (200, behind) if behind else (404, {"error": "alias [people] missing", "status": 404})
-    found = (200, settings) if settings else (404, {})
+    found = (200, settings) if settings else (404, GONE)
     behind_it = () if settings else (alias, (200, {"people": {"settings": {"index.uuid": "u"}}}))
     made = writer(alias, found, items((201, None)), *behind_it, looked_at=False)
     made._pool.then = found
@@ -469,7 +485,7 @@ ALIAS = {"people-2": {"aliases": {"people": {}}}}
 
 
 def test_an_index_that_was_deleted_meanwhile_is_missing_though_the_server_has_made_another():
-    made = writer(items((201, None)), (200, ANOTHER), (404, {}), (200, ANOTHER))
+    made = writer(items((201, None)), (200, ANOTHER), (404, GONE), (200, ANOTHER))
     with pytest.raises(TableMissing):
         made([upsert("a")])
 
@@ -490,6 +506,30 @@ def test_an_alias_of_two_indices_may_be_on_its_way():
     both = {"people-1": SAME["people"], **MOVED}
     made = writer(items((201, None)), (200, both), (200, two), (200, both))
     made._found = Index("people-1", "u", True, False)
+    with pytest.raises(NotTaken):
+        made([upsert("a")])
+    # Nor is it wrong a moment later
+    made._pool = Answering((200, two), (200, both))
+    with pytest.raises(NotTaken):
+        made([upsert("a")])
+    made._pool = Answering((200, ALIAS), (200, MOVED), items((201, None)), (200, MOVED))
+    made._pool.index = "people-2"
+    made([upsert("a")])
+
+
+def test_an_alias_that_leads_nowhere_for_a_moment_makes_no_index_of_its_name():
+    made = writer(items((201, None)), (404, GONE), (404, GONE), (404, GONE))
+    made._found = Index("people-1", "u", True, False)
+    with pytest.raises(NotTaken):
+        made([upsert("a")])
+    made._pool = Answering((404, GONE), (404, GONE))
+    with pytest.raises(NotTaken):
+        made([upsert("a")])
+    assert [method for method, *_ in made._pool.asked] == ["GET", "GET"]
+
+
+def test_a_proxys_404_is_no_word_on_an_index():
+    made = writer((404, b"<html>no backend</html>"), looked_at=False)
     with pytest.raises(NotTaken):
         made([upsert("a")])
 

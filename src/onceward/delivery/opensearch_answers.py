@@ -36,8 +36,10 @@ OF_THE_INDEX = frozenset({"index_not_found_exception", "security_exception"})
 CONFLICT = "version_conflict_engine_exception"
 # and all from 500 on
 _NOT_NOW = frozenset({408, 429})
-# A full disk, or a cluster without a manager: for a time, though an old server says 403.
-_BLOCKED = "cluster_block_exception"
+# A full disk, or a cluster without a manager: for a time, though a server says 403 of the former.
+_BLOCKED = frozenset({"cluster_block_exception", "index_create_block_exception"})
+# Somebody writes the pipeline anew, by deleting it first
+_PIPELINE_AWAY = re.compile(r"pipeline with id \[.*\] does not exist", re.DOTALL)
 _ASK = (
     "see what the server wants, and start the query again: it begins with this chunk, and has "
     "skipped nothing"
@@ -166,7 +168,7 @@ def refusal(
             next_step="pass the login that the server wants in url= (http://user:password@…)",
             details=details,
         )
-    if its_own and status == 403 and kind != _BLOCKED:
+    if its_own and status == 403 and kind not in _BLOCKED:
         return AccessDenied(
             what,
             next_step=f"grant the login what docs/how-to/upsert.md lists, on {index}",
@@ -178,7 +180,7 @@ def refusal(
             next_step=f"create {index}, or let the server create it by itself",
             details=details,
         )
-    if its_own and never_passes(status, kind):
+    if its_own and never_passes(status, kind, reason):
         return DeliveryRefused(what, next_step=_ASK, details=details)
     later = (
         TooLarge if status == _PAYLOAD_TOO_LARGE
@@ -188,9 +190,11 @@ def refusal(
     return later(f"{where} is not answered now: {status} {kind}: {reason}")
 
 
-def never_passes(status: int, kind: str) -> bool:
+def never_passes(status: int, kind: str, reason: str) -> bool:
     """Return whether it is about the document or request itself, and would be said again."""
-    return kind in _NEVER and not (status >= 500 or status in _NOT_NOW)
+    if status >= 500 or status in _NOT_NOW or _PIPELINE_AWAY.fullmatch(reason):
+        return False
+    return kind in _NEVER
 
 
 def error_in(error: Any) -> tuple[str, str]:

@@ -120,12 +120,14 @@ class OpenSearchWriter(UpsertWriter):
     """What :attr:`index` leads to, once it was looked at. It is looked at again behind each
     chunk.
     """
+    _moves: bool = field(default=False, init=False, repr=False, compare=False)
+    """The name is an alias that was about to be moved when it was last looked at."""
 
     def __call__(self, upserts: Iterable[Upsert]) -> None:
         upserts = list(upserts)
         if not upserts:
             return
-        index = self._checked()
+        index = self._settled()
         wrong: list[DeliveryRefused] = []
         later: list[str] = []
         went: dict[str, tuple[str, Upsert]] = {}
@@ -153,6 +155,19 @@ class OpenSearchWriter(UpsertWriter):
         """Find the one index behind the name, and check that it keeps versions of deletes."""
         self._checked()
 
+    def _settled(self) -> Index:
+        """Return the index that rows go to. :raises NotTaken: the name is being moved."""
+        try:
+            index = self._checked()
+        except ConfigurationError as error:
+            if self._moves:
+                raise NotTaken(error.message) from error
+            raise
+        if self._moves and index.uuid is None:
+            raise NotTaken(f"the alias {self.index} leads nowhere now")
+        self._moves = False
+        return index
+
     def _checked(self) -> Index:
         if self._found is None:
             index = self._one_index()
@@ -174,10 +189,14 @@ class OpenSearchWriter(UpsertWriter):
             now = self._one_index()
         except ConfigurationError as error:
             # For a moment, if it is being moved by one call after the other
+            self._moves = True
             raise NotTaken(error.message) from error
         if index.uuid in (None, now.uuid):
             self._found = now
             return
+        if index.is_alias and now.uuid is None:
+            self._moves = True
+            raise NotTaken(f"the alias {self.index} leads nowhere now, before to {index.name}")
         if index.is_alias and now.is_alias:
             log.warning("%s leads to %s now, before to %s", self.index, now.name, index.name)
             raise NotTaken(f"the alias {self.index} was moved from {index.name} to {now.name}")
@@ -309,14 +328,9 @@ class OpenSearchWriter(UpsertWriter):
             if kind == CONFLICT:
                 if not self._is_news(upsert, reason):
                     wrong.append(refused(upsert.key, _NEWER.format(reason), RESTORE))
-            elif never_passes(status, kind):
-                wrong.append(
-                    refused(
-                        upsert.key,
-                        f"{self.index} refuses it ({status} {kind}: {reason})",
-                        MAPPING,
-                    )
-                )
+            elif never_passes(status, kind, reason):
+                text = f"{self.index} refuses it ({status} {kind}: {reason})"
+                wrong.append(refused(upsert.key, text, MAPPING))
             elif kind in OF_THE_INDEX:
                 where = f"rows into {self.index}"
                 raise refusal(self.index, where, status, kind, reason, its_own=True)
@@ -383,21 +397,16 @@ class OpenSearchWriter(UpsertWriter):
         found = self._asked("GET", question, missing={})
         if not found:
             self._asked("PUT", f"/{self._path}", b'{"settings":%s}' % body)
-            log.debug(
-                "made the index %s, which keeps versions of deletes for %d s", self.index, seconds
-            )
+            log.debug("made the index %s, which keeps versions of deletes for %d s",
+                      self.index, seconds)  # fmt: skip
         for name, settings in found.items():
             retention = {**settings.get("defaults", {}), **settings.get("settings", {})}.get(
                 "index.gc_deletes", "60s"
             )
             if parse_seconds(retention) < seconds:
                 self._asked("PUT", f"/{quote(name, safe='')}/_settings", body)
-                log.debug(
-                    "index %s keeps versions of deletes for %d s now; it was %s",
-                    name,
-                    seconds,
-                    retention,
-                )
+                log.debug("index %s keeps versions of deletes for %d s, no longer for %s",
+                          name, seconds, retention)  # fmt: skip
 
     def _asked(
         self,
@@ -440,17 +449,11 @@ class OpenSearchWriter(UpsertWriter):
             if not isinstance(document, dict):
                 raise NotTaken(f"{where} is not answered as OpenSearch does: {document}")
             return document
-        if answer.status == 404 and missing is not None:
+        its_own = isinstance(document, dict) and "error" in document
+        if its_own and answer.status == 404 and missing is not None:
             return missing
-        kind, reason = error_in(document.get("error") if isinstance(document, dict) else document)
-        raise refusal(
-            self.index,
-            where,
-            answer.status,
-            kind,
-            reason,
-            its_own=isinstance(document, dict) and "error" in document,
-        )
+        kind, reason = error_in(document["error"] if its_own else document)
+        raise refusal(self.index, where, answer.status, kind, reason, its_own=its_own)
 
     def _headers(self) -> dict[str, str]:
         at = urlsplit(self.url)
@@ -473,16 +476,12 @@ class OpenSearchWriter(UpsertWriter):
         library = client_library()
         if self._pool is None:
             at = urlsplit(self.url)
-            settings: dict[str, Any] = {"timeout": _TIMEOUT_SECONDS, "maxsize": 1}
+            more: dict[str, Any] = {"timeout": _TIMEOUT_SECONDS, "maxsize": 1}
+            kind, port = library.HTTPConnectionPool, 80
             if at.scheme == "https":
-                self._pool = library.HTTPSConnectionPool(
-                    at.hostname,
-                    at.port or 443,
-                    ssl_context=ssl.create_default_context(),
-                    **settings,
-                )
-            else:
-                self._pool = library.HTTPConnectionPool(at.hostname, at.port or 80, **settings)
+                more["ssl_context"] = ssl.create_default_context()
+                kind, port = library.HTTPSConnectionPool, 443
+            self._pool = kind(at.hostname, at.port or port, **more)
         return self._pool
 
 
