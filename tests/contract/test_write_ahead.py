@@ -651,6 +651,44 @@ def test_a_store_whose_disk_is_not_mounted_is_waited_for(here: HttpKitHere):
     assert_holds(here, FIRST + SECOND, 1)
 
 
+@pytest.mark.parametrize("moment", ["before the tasks", "decided", "first chunk"])
+def test_a_disk_that_goes_in_mid_run_is_waited_for(here: HttpKitHere, moment: str):
+    """Whatever was about to be done: nothing is lost, and no setting is wrong."""
+    process = Process(here).open()
+    process.commit(FIRST)
+    away = here.store.with_name("the disk")
+
+    def go_away() -> None:
+        here.store.rename(away)
+        here.store.mkdir()
+
+    def run() -> None:
+        if moment == "before the tasks":
+            go_away()
+        process.stage(here.frame(SECOND))
+        process.attempt.commit()
+        process.newest = process.attempt.record
+        if moment == "decided":
+            go_away()
+        deliver = process.target.deliver
+
+        def delivered(chunk: ow.delivery.Chunk) -> None:
+            if moment == "first chunk" and not away.exists():
+                go_away()
+            deliver(chunk)
+
+        process.target.deliver = delivered
+        process.finish()
+
+    with raises(StoreUnreachable):
+        run()
+    assert [path for path in here.store.rglob("*") if path.is_file()] == []
+    here.store.rmdir()
+    away.rename(here.store)
+    run_batch(here, 1, SECOND)
+    assert_holds(here, FIRST + SECOND, 1)
+
+
 def test_pipelines_of_one_store_are_of_ledgers_of_their_own(here: HttpKitHere):
     Process(here).open().commit(FIRST)
     beside = HttpKitHere(

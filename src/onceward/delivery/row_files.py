@@ -36,6 +36,8 @@ _NAME = re.compile(
     r"\.(?P<rows>\d+)\.(?P<bytes>\d+)\.(?P<crc>[0-9a-f]{8})\.arrow"
 )
 _PART = ".part"
+_NOTE = "@ledger"
+"""Behind the folder's name; no pipeline's name has an ``@``."""
 _BLOCK_BYTES = 1 << 20
 
 
@@ -126,6 +128,7 @@ class RowFile(NamedTuple):
             raise self._lost(folder, f"it has {rows} rows")
 
     def _lost(self, folder: Path, how: str) -> PreparedDataLost:
+        must_be_there(folder)
         return PreparedDataLost(
             f"{folder / self.name} was as it had been written, and is not any more: {how}",
             next_step="find out what else writes to the store; start the query again, which looks "
@@ -202,6 +205,7 @@ class RowFileWriter(TaskWriter):
         try:
             return self._path.open("xb")
         except FileNotFoundError as error:
+            must_be_there(self._folder)
             raise not_shared(
                 self._folder, "the driver has made it, and an executor does not see it"
             ) from error
@@ -297,3 +301,27 @@ def reached(folder: Path) -> Iterator[None]:
             next_step="make the folder readable and writable for driver and executors, and see "
             "that its disk has room",
         ) from error
+
+
+def must_be_there(folder: Path) -> None:
+    """Check that a store in which rows were put still is there: a disk that is not mounted leaves
+    an empty folder.
+
+    :raises StoreUnreachable: it is not.
+    """
+    note = note_of(folder)
+    with reached(folder.parent):
+        if note.exists():
+            return
+    raise StoreUnreachable(
+        f"{note} is not there, though this pipeline has stored rows in {folder}: its disk may not "
+        "be mounted",
+        next_step="mount it, for driver and executors under the same path; nothing was written in "
+        "its place. Where the store was emptied on purpose, pass another store=",
+        details={"store": str(folder)},
+    )
+
+
+def note_of(folder: Path) -> Path:
+    """Return the file that says whose store it is."""
+    return folder.with_name(f"{folder.name}{_NOTE}")

@@ -37,7 +37,14 @@ from typing import Any
 
 from onceward import events, surroundings
 from onceward.delivery.chunks import Chunk, Delivery, output_data
-from onceward.delivery.row_files import Looked, RowFile, not_shared, reached
+from onceward.delivery.row_files import (
+    Looked,
+    RowFile,
+    must_be_there,
+    not_shared,
+    note_of,
+    reached,
+)
 from onceward.durable import make, sync, write_new
 from onceward.engine.ledger.chain import Chain, takeover_error
 from onceward.engine.ledger.record import DELIVERED, LedgerRecord
@@ -51,7 +58,6 @@ from onceward.errors import (
     OncewardError,
     PreparedDataLost,
     PublishIncomplete,
-    StoreUnreachable,
     summary,
 )
 from onceward.ids import AttemptId, PipelineId
@@ -60,40 +66,13 @@ from onceward.spark.batch.shuffles import Computation
 log = logging.getLogger(__name__)
 
 
-_NOTE = "@ledger"
-"""Behind the folder's name; no pipeline's name has an ``@``."""
-
-
-def must_be_there(folder: Path) -> None:
-    """Check that a store in which rows were put still is there: a disk that is not mounted leaves
-    an empty folder.
-
-    :raises StoreUnreachable: it is not.
-    """
-    note = _read_note(folder)
-    with reached(folder.parent):
-        if note.exists():
-            return
-    raise StoreUnreachable(
-        f"{note} is not there, though this pipeline has stored rows in {folder}: its disk may not "
-        "be mounted",
-        next_step="mount it; nothing was written in its place. Where the store was emptied on "
-        "purpose, pass another store=",
-        details={"store": str(folder)},
-    )
-
-
-def _read_note(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}{_NOTE}")
-
-
 def must_belong(folder: Path, pipeline: PipelineId, identity: str, place: str) -> None:
     """Mark ``folder`` as that of the chain with ``identity``.
 
     :param place: of the ledger, for readers of the mark or the error.
     :raises ConfigurationError: it is of another one.
     """
-    note = _read_note(folder)
+    note = note_of(folder)
     with reached(folder.parent):
         try:
             noted = note.read_text()
@@ -283,7 +262,9 @@ class WriteAheadTarget(TwoPhaseTarget):
         """Read the files needed. :raises PreparedDataLost: one is damaged, and may not be left
         out."""
         looked = {file: file.looked_at(self._folder) for file in delivery.needed}
-        self._must_not_be_lost([found.wrong for found in looked.values() if found.wrong], record)
+        if wrong := [found.wrong for found in looked.values() if found.wrong]:
+            must_be_there(self._folder)
+            self._must_not_be_lost(wrong, record)
         return looked
 
     def _delivered(self, chunk: Chunk, record: LedgerRecord) -> LedgerRecord:
@@ -385,6 +366,7 @@ class WriteAheadAttempt(TwoPhaseAttempt):
         output = prepared.outputs[KIND]
         for name in output.data["committables"]:
             if not RowFile.of(name).is_seen_in(self.folder):
+                must_be_there(self.folder)
                 # Found out after the decision, it would be lost. But a newer copy of the pipeline
                 # may have dropped it at its start: then it is for Fenced to say so.
                 newest = self._chain.settle()
