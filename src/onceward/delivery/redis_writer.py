@@ -112,7 +112,8 @@ for _, call in ipairs({
 }) do
   local answer = redis.pcall(unpack(call))
   local text = type(answer) == 'table' and answer.err or ''
-  if string.find(text, 'NOPERM') or string.find(text, 'user executing the script') then
+  if string.find(text, 'NOPERM') or string.find(text, 'ACL failure in script')
+      or string.find(text, 'user executing the script') then
     return redis.error_reply('NOPERM ' .. call[1] .. ': ' .. text)
   end
 end
