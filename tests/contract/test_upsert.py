@@ -14,7 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import redis as redis_client
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 from upsert_kits import TasksOfUpsertsHere, UpsertKit
 
 import onceward as ow
@@ -827,6 +834,8 @@ def test_two_that_are_built_alike_are_one(here: RedisKitHere):
         ({}, [("value", StringType())], "'id'"),
         ({"version": "value"}, [("id", StringType()), ("value", StringType())], "'value'"),
         ({"op_column": "value"}, [("id", StringType()), ("value", IntegerType())], "'value'"),
+        ({}, [("id", StringType()), ("doc", VariantType())], "'doc'.*to_json"),
+        ({}, [("id", StringType()), ("docs", ArrayType(VariantType()))], "'docs'.*to_json"),
     ],
 )
 def test_columns_that_are_missing_or_of_other_types_are_named(

@@ -51,6 +51,7 @@ from pyspark.sql.types import (
     StringType,
     StructType,
     TimestampType,
+    VariantType,
 )
 
 from onceward import patience
@@ -58,6 +59,7 @@ from onceward.delivery.chunks import Chunk
 from onceward.engine.policy import DELETES, WRITES
 from onceward.engine.task_writer import TaskWriter
 from onceward.errors import DeliveryRefused, InvalidColumn, RowRefused, summary
+from onceward.spark.types import contains_type
 
 USERS_LENGTH = 19
 """Of the part of a version that is the user's."""
@@ -177,6 +179,13 @@ class UpsertColumns:
             self._must_be(schema, "version", self.version, (*_INTEGERS, TimestampType))
         if self.op is not None:
             self._must_be(schema, "op_column", self.op, (StringType,))
+        for field in schema.fields:
+            if contains_type(field.dataType, VariantType):
+                raise InvalidColumn(
+                    f"column {field.name!r} has a VARIANT, of which only its bytes would be "
+                    "written",
+                    next_step=f"make a text of it: to_json(`{field.name}`)",
+                )
         if own := sorted(self.reserved & set(schema.names)):
             raise InvalidColumn(
                 f"the frame has a column {own[0]!r}, which is the sink's own, or the server's",
