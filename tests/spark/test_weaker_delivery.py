@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from streaming_pipeline import Pipeline, source_records
+from topic_operations import delete
 
 from fault_table import fired
 from onceward.errors import InvalidColumn, PartitionMissing, RecordTooLarge, TopicMissing
@@ -44,6 +45,19 @@ def test_a_batch_that_runs_again_is_written_again(pipeline: Pipeline, delivery: 
     pipeline.forget_commit()
     pipeline.run(delivery=delivery)
     assert Counter(source_records(pipeline.visible())) == Counter(pipeline.fed + pipeline.fed)
+
+
+@pytest.mark.lengthy("ci")
+def test_a_topic_that_was_deleted_meanwhile_is_created_again(pipeline: Pipeline):
+    """By the sink that has created it before, as soon as a batch has missed it."""
+    pipeline.feed(20)
+    sink = pipeline.sink(delivery="at_least_once", create_topic_partitions=3)
+    pipeline.run(sink=sink)
+    delete(pipeline, pipeline.output)
+    pipeline.feed(20)
+    assert isinstance(pipeline.refused(sink=sink), TopicMissing)
+    pipeline.run(sink=sink)
+    assert Counter(source_records(pipeline.visible())) == Counter(pipeline.fed[20:])
 
 
 def test_tasks_of_one_worker_are_one_producer(pipeline: Pipeline):

@@ -26,7 +26,14 @@ from onceward.engine.micro_batch import kafka_ends
 from onceward.engine.policy import with_the_next_start
 from onceward.engine.target import Write, event_ids
 from onceward.engine.task_writer import TaskWriter, results
-from onceward.errors import ROWS_REFUSED, BatchNotWritten, OncewardError, RecordTooLarge, Recovery
+from onceward.errors import (
+    ROWS_REFUSED,
+    BatchNotWritten,
+    OncewardError,
+    RecordTooLarge,
+    Recovery,
+    TopicMissing,
+)
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.kafka.records.batch import Fragment
 from onceward.kafka.sink.columns import prepare
@@ -146,6 +153,10 @@ class PlainBatches:
                 values["records"] = sum(result.rows for result in written)
             except RecordTooLarge as refusal:
                 raise self._refused(refusal) from refusal
+            except TopicMissing:
+                # It was deleted since, and may be one that is created here: look again
+                self._by_topic.clear()
+                raise
         seen = [result.committable for result in written]
         self._retention.check(oldest_timestamps(*(oldest_ms for _, oldest_ms in seen)))
         topics = sorted({topic for topics, _ in seen for topic in topics})
