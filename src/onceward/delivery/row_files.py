@@ -309,7 +309,7 @@ def must_be_there(folder: Path) -> None:
 
     :raises StoreUnreachable: it is not.
     """
-    note = note_of(folder)
+    note = note_path(folder)
     with reached(folder.parent):
         if note.exists():
             return
@@ -322,6 +322,6 @@ def must_be_there(folder: Path) -> None:
     )
 
 
-def note_of(folder: Path) -> Path:
+def note_path(folder: Path) -> Path:
     """Return the file that says whose store it is."""
     return folder.with_name(f"{folder.name}{_NOTE}")

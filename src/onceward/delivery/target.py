@@ -42,7 +42,7 @@ from onceward.delivery.row_files import (
     RowFile,
     must_be_there,
     not_shared,
-    note_of,
+    note_path,
     reached,
 )
 from onceward.durable import make, sync, write_new
@@ -72,7 +72,7 @@ def must_belong(folder: Path, pipeline: PipelineId, identity: str, place: str) -
     :param place: of the ledger, for readers of the mark or the error.
     :raises ConfigurationError: it is of another one.
     """
-    note = note_of(folder)
+    note = note_path(folder)
     with reached(folder.parent):
         try:
             noted = note.read_text()

@@ -90,7 +90,7 @@ def _above(limit: float) -> Test:
     return lambda value, _: float(value) > limit
 
 
-def _one_of(*wrong: str) -> Test:
+def _either(*wrong: str) -> Test:
     return lambda value, _: value.lower() in wrong
 
 
@@ -127,7 +127,7 @@ def _topic_kinds(topic: str, subject: str, *, minimum: str) -> list[Misconfigura
         Misconfiguration(
             f"{topic}-unclean-election", subject, "unclean.leader.election.enable", "true",
             f"a replica that lacks {minimum} may become the leader, and they are gone",
-            _TOPIC + "unclean.leader.election.enable=false", _one_of("true"), "fail",
+            _TOPIC + "unclean.leader.election.enable=false", _either("true"), "fail",
         ),
     ]  # fmt: skip
 
@@ -176,7 +176,7 @@ KINDS: tuple[Misconfiguration, ...] = (
     Misconfiguration(
         "auto-create-topics", "brokers", "auto.create.topics.enable", "true",
         "a misspelt topic is made with the brokers' defaults, in the place of an error",
-        "set auto.create.topics.enable=false" + _FILE, _one_of("true")),
+        "set auto.create.topics.enable=false" + _FILE, _either("true")),
     Misconfiguration(
         "acl-missing", "brokers", "ACLs", "a look is denied",
         "what may not be read is not checked, and a pipeline needs more than doctor",
@@ -225,7 +225,7 @@ KINDS: tuple[Misconfiguration, ...] = (
     Misconfiguration(
         "source-unclean-election", "source topic", "unclean.leader.election.enable", "true",
         "other records may come under offsets that were read, and a replay finds another batch",
-        _TOPIC + "unclean.leader.election.enable=false", _one_of("true")),
+        _TOPIC + "unclean.leader.election.enable=false", _either("true")),
     Misconfiguration(
         "uncommitted-readers", "consumers", "isolation.level", "read_uncommitted",
         "they see records of batches that were aborted",
@@ -236,15 +236,15 @@ KINDS: tuple[Misconfiguration, ...] = (
         "a pooler is before the server; with pool_mode = statement, or more servers behind it, "
         "no transaction is whole",
         "give the sink the server's own address, or see that pool_mode is session or transaction",
-        _one_of("yes")),
+        _either("yes")),
     Misconfiguration(
         "fsync", "PostgreSQL", "fsync", "off",
         "what was committed may be gone when the machine fails",
-        "ALTER SYSTEM SET fsync = on; SELECT pg_reload_conf()", _one_of("off"), "fail"),
+        "ALTER SYSTEM SET fsync = on; SELECT pg_reload_conf()", _either("off"), "fail"),
     Misconfiguration(
         "standby", "PostgreSQL", "transaction_read_only", "on",
         "it is a standby, or only reads by default, and no batch can be written",
-        "give the sink the address of the primary", _one_of("on"), "fail"),
+        "give the sink the address of the primary", _either("on"), "fail"),
     Misconfiguration(
         "prepared-transactions", "PostgreSQL", "max_prepared_transactions", "0",
         "with xa=True each task prepares a transaction (other sinks need none)",
@@ -253,11 +253,11 @@ KINDS: tuple[Misconfiguration, ...] = (
         "row-security", "target table", "row_security", "yes",
         'a row that the login may not see is not changed, and mode="changes" refuses the table',
         "ALTER ROLE {login} BYPASSRLS; or CREATE POLICY … USING (true) for it",
-        _one_of("yes"), "fail"),
+        _either("yes"), "fail"),
     Misconfiguration(
         "local-infile", "MySQL", "local_infile", "OFF",
         "rows are loaded by LOAD DATA LOCAL", "SET GLOBAL local_infile = ON",
-        _one_of("0", "off"), "fail"),
+        _either("0", "off"), "fail"),
     Misconfiguration(
         "flush-log", "MySQL", "innodb_flush_log_at_trx_commit", "other than 1",
         "what was committed may be gone when the server fails",
@@ -265,12 +265,12 @@ KINDS: tuple[Misconfiguration, ...] = (
     Misconfiguration(
         "read-only", "MySQL", "read_only", "ON", "it is a replica, and no batch can be written",
         "SET GLOBAL read_only = OFF, or give the sink the address of the primary",
-        _one_of("1", "on"), "fail"),
+        _either("1", "on"), "fail"),
     # --- targets by key
     Misconfiguration(
         "redis-append-only", "Redis", "appendonly", "no",
         "what was delivered is lost when the server ends, and the ledger has counted it",
-        "CONFIG SET appendonly yes", _one_of("no")),
+        "CONFIG SET appendonly yes", _either("no")),
     Misconfiguration(
         "redis-fsync", "Redis", "appendfsync", "other than always",
         "the last second of what was delivered is lost when the machine fails",
@@ -291,11 +291,11 @@ KINDS: tuple[Misconfiguration, ...] = (
         "registry-subject", "schema registry", "subject", "not registered",
         "records of this subject cannot be written by their schema; a registry with contexts "
         "(:.context:subject) has it, if at all, under another name: {alike}",
-        "register it, or pass the name with its context", _one_of("missing")),
+        "register it, or pass the name with its context", _either("missing")),
     Misconfiguration(
         "registry-compatibility", "schema registry", "compatibility", "NONE",
         "a schema that readers cannot read is registered without an error",
-        'PUT /config/{name} {{"compatibility": "BACKWARD"}}', _one_of("none")),
+        'PUT /config/{name} {{"compatibility": "BACKWARD"}}', _either("none")),
     # --- MySQL and MariaDB whose changes are read: mysql_changes, requirements
     Misconfiguration(
         "binlog-format", "MySQL source", "log_bin, binlog_format", "OFF; other than ROW",
