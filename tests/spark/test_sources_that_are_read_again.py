@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 import onceward as ow
 from onceward.errors import (
     CheckpointReplaced,
+    CheckpointRewound,
     ConfigurationError,
     ContradictoryOptions,
     InvalidColumn,
@@ -412,3 +413,72 @@ def test_a_logged_file_may_be_gone_where_its_source_says_so(
     if "may be" in change:
         found = {row.value for row in ow.read_files(spark, tmp_path / "out").collect()}
         assert found == {"one 1", "two 1", "two 2"}
+
+
+@pytest.mark.lengthy("ci")
+def test_files_that_go_in_mid_run_are_missed_too(spark: SparkSession, tmp_path: Path):
+    """Spark lists all of them at once, and plans a few at a time."""
+    for n in range(4):
+        (tmp_path / f"{n}.txt").write_text(f"{n}\n")
+        os.utime(tmp_path / f"{n}.txt", (n + 1, n + 1))
+    sinks = (
+        ow.FileSink(
+            path=tmp_path / "out", pipeline_id="p", ledger=ow.FolderLedger(tmp_path / "ledger")
+        ),
+        ow.KafkaSink(
+            bootstrap_servers="127.0.0.1:1", topic="t", pipeline_id="p", delivery="at_least_once"
+        ),
+    )
+    for sink in sinks:
+        (tmp_path / "3.txt").write_text("3\n")
+        os.utime(tmp_path / "3.txt", (4, 4))
+
+        def batch(frame: DataFrame, number: int, sink: Any = sink) -> None:
+            if number == 0 and isinstance(sink, ow.KafkaSink):
+                (tmp_path / "3.txt").unlink()
+                return
+            if number == 3 or isinstance(sink, ow.FileSink):
+                sink(frame, number)
+            if number == 0:
+                (tmp_path / "3.txt").unlink()
+
+        frame = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
+        folder = tmp_path / type(sink).__name__
+        error = into_files(frame.load(f"{tmp_path}/*.txt"), folder, function=batch)
+        assert type(error) is SourceFileMissing
+        assert error.details["files"] == [(tmp_path / "3.txt").as_uri()]
+
+
+@pytest.mark.lengthy("ci")
+@pytest.mark.parametrize("stateful", [False, True], ids=["stateless", "stateful"])
+def test_a_checkpoint_without_its_last_entries_gives_no_files_away(
+    spark: SparkSession, tmp_path: Path, stateful: bool
+):
+    """A power failure takes what was written last and not synced: Spark plans the batch that the
+    ledger has anew, by the same number, with whatever it finds now.
+    """
+    source = tmp_path / "source"
+    source.mkdir()
+
+    def run() -> OncewardError | None:
+        reader = spark.readStream.option("maxFilesPerTrigger", 1).option("latestFirst", True)
+        rows = reader.text(str(source))
+        rows = rows.groupBy("value").count().select("value") if stateful else rows
+        return into_files(rows, tmp_path, "update" if stateful else "append")
+
+    def lose(number: int) -> None:
+        for name in ("offsets", "commits", "sources/0"):
+            for file in (tmp_path / "checkpoint" / name).glob(f"*{number}*"):
+                file.unlink()
+
+    for name in ("one", "two"):
+        (source / f"{name}.txt").write_text(f"{name}\n")
+        assert run() is None
+    lose(1)
+    # The same files: a replay
+    assert run() is None
+    lose(1)
+    (source / "three.txt").write_text("three\n")
+    error = run()
+    assert type(error) is CheckpointRewound
+    assert error.details["files"] == [(source / "three.txt").as_uri()]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from onceward.delivery.row_files import note_path
 from onceward.delivery.target import KIND, WriteAheadAttempt
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.target import Prepared
@@ -35,5 +36,6 @@ def test_files_that_a_newer_copy_has_dropped_are_no_question_of_folders(
     attempt._chain = SimpleNamespace(settle=lambda: found)
     attempt._policy = SimpleNamespace(pipeline=P)
     attempt.folder, attempt.sequence = tmp_path, 1
+    note_path(tmp_path).touch()
     with pytest.raises(error):
         attempt.prepared()

@@ -183,8 +183,8 @@ def _entries(view: LedgerView, pipeline: str, limit: int) -> list[LedgerEntry]:
 def _say_that_it_is_empty(lacks: str) -> None:
     typer.echo(
         f"the ledger has {lacks}. Next: see that it is the right one (--ledger-topic, "
-        "--ledger-path or --ledger-url), and that ids are spelt right; `onceward status` lists its "
-        "pipelines",
+        "--ledger-path or --ledger-url), and that ids are spelt right; `onceward status` lists "
+        "its pipelines",
         err=True,
     )
 

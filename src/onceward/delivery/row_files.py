@@ -123,12 +123,13 @@ class RowFile(NamedTuple):
                     rows += batch.num_rows
                     yield batch
         except (FileNotFoundError, pa.ArrowInvalid, _Changed) as error:
+            if isinstance(error, FileNotFoundError):
+                must_be_there(folder)
             raise self._lost(folder, str(error)) from error
         if rows != self.rows:
             raise self._lost(folder, f"it has {rows} rows")
 
     def _lost(self, folder: Path, how: str) -> PreparedDataLost:
-        must_be_there(folder)
         return PreparedDataLost(
             f"{folder / self.name} was as it had been written, and is not any more: {how}",
             next_step="find out what else writes to the store; start the query again, which looks "

@@ -66,7 +66,7 @@ from onceward.engine.target import (
 )
 from onceward.errors import AdmissionRefused, Fenced, OncewardError, Recovery, SourceDataLost
 from onceward.ids import BatchId, SourceRange
-from onceward.spark.batch.file_sources import must_have_files
+from onceward.spark.batch import file_sources
 from onceward.spark.batch.query import RunningBatch
 
 log = logging.getLogger(__name__)
@@ -106,6 +106,7 @@ class MicroBatches:
         self._is_open = self._is_identified = False
         self._newest: LedgerRecord | None = None
         self._finished: BatchId | None = None
+        self._files: tuple[str | None, ...] = ()
         # of the batch that runs, for its line in the log and its last event
         self._values: dict[str, Any] = {}
         self._began, self._batches, self._records = surroundings.monotonic(), 0, 0
@@ -117,9 +118,12 @@ class MicroBatches:
         began, self._values = surroundings.monotonic(), {}
         with events.batch(**self._ids(running)) as under_way:
             is_replay = self._admit(writes, running) is Admission.REPLAY  # 1
-            # Files of later batches were listed a moment ago
-            if not self._batches and (running.stateful or not is_replay):
-                must_have_files(running)
+            files = file_sources.logged_files(running)
+            if is_replay and files and self._newest is not None:
+                file_sources.must_be_committed_files(files, running, self._newest.sources)
+            if running.stateful or not is_replay:
+                file_sources.must_have_files(running, files)
+            self._files = file_sources.digests(files, len(running.sources))
             if is_replay:
                 self._replay(writes, running)
             else:
@@ -253,6 +257,14 @@ class MicroBatches:
             patience.pause(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
             attempt += 1
 
+    def _identified(
+        self, identity: SourceIdentity, running: RunningBatch
+    ) -> tuple[SourceRange, ...]:
+        """Return the sources as the ledger has them. Now that they have been read, they are still
+        those of which it speaks."""
+        found = zip(running.sources, identity.identify(running), self._files, strict=True)
+        return tuple(source._replace(identity=known or files) for source, known, files in found)
+
     # 2 to 8
 
     def _write(
@@ -306,8 +318,6 @@ class MicroBatches:
         try:
             records = [attempt.write(write, running) for write in writes]  # 2 to 6
             prepared = attempt.prepared()
-            # Now that they have been read, the sources are still those of which the ledger speaks.
-            identities = self._identity.identify(running)
             frames = [
                 FrameWritten(write.where, n) for write, n in zip(writes, records, strict=True)
             ]
@@ -316,10 +326,7 @@ class MicroBatches:
                 pipeline=self._policy.pipeline,
                 sequence=self._newest.sequence + 1 if self._newest else 0,
                 batch=running.batch,
-                sources=tuple(
-                    source._replace(identity=identity)
-                    for source, identity in zip(running.sources, identities, strict=True)
-                ),
+                sources=self._identified(self._identity, running),
                 attempt=attempt.id,
                 outputs=prepared.outputs,
                 committed_at_ms=surroundings.wall_clock_ns() // 1_000_000,

@@ -45,6 +45,7 @@ from onceward.kafka.wire.appends.producer import Append, PartitionProducer
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.transactions.coordinator import idempotent_identity
 from onceward.spark.batch import job
+from onceward.spark.batch.file_sources import logged_files, must_have_files
 from onceward.spark.batch.query import RunningBatch
 
 log = logging.getLogger(__name__)
@@ -116,10 +117,12 @@ class PlainBatches:
     def _begin(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Check the batch before its frames are written.
 
+        :raises SourceFileMissing: Spark would leave out files that it has logged for the batch.
         :raises BatchNotWritten: the function has skipped batches of this run, and may not, or with
             them their dead letters. There is no ledger, so what an earlier run has skipped is not
             known.
         """
+        must_have_files(running, logged_files(running))
         last, self._last = self._last, (running.run_id, running.batch.batch_id)
         may_skip = self._settings.policy.skipped_batches == "allow" and not any(
             write.set_aside for write in writes

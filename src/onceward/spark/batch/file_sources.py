@@ -1,24 +1,28 @@
-"""Files that Spark has logged for a batch of a file source, and that are gone or emptied since.
-Driver only.
+"""Files that Spark has logged for a batch of a file source: are they those of the ledger, and is
+one gone or emptied since? Driver only.
 
-Called by ``engine.micro_batch`` for what a run begins with. ``FileStreamSource`` logs the files of
-a batch beside the checkpoint (``sources/<source>/<batch>``, each tenth with all before it, as
-``<batch>.compact``) with their times, and lists them anew when it plans the batch (``getBatch``,
-with ``checkFilesExist = false``): one that is gone by then is left out, without a word. So is what
-was in one that has been emptied, as by ``copytruncate`` of logrotate. One that has other rows by
-now is read as it is: appending to a file that is listed already is a mistake, but a common one.
+Called by ``engine.micro_batch`` for each batch. Such a source has numbers for offsets, which say
+nothing of files: a checkpoint that has lost its last entries, or is an older copy, gives a
+committed number to other files. So the ledger keeps a digest of them. ``FileStreamSource`` logs
+the files of a batch beside the checkpoint (``sources/<source>/<batch>``, each tenth with all
+before it, as ``<batch>.compact``) with their times, and lists them anew when it plans the batch
+(``getBatch``, with ``checkFilesExist = false``): one that is gone by then is left out, without a
+word. So is what was in one that has been emptied, as by ``copytruncate`` of logrotate. One that
+has other rows by now is read as it is: appending to a file that is listed already is a mistake,
+but a common one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from onceward.errors import SourceFileMissing
+from onceward.errors import CheckpointRewound, SourceFileMissing
 from onceward.ids import SourceRange
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
 from onceward.spark.batch.query import RunningBatch
@@ -27,35 +31,79 @@ _SOURCE = "FileStreamSource"
 _OFFSET = "logOffset"
 _IGNORES = "ignoreMissingFiles"
 _SHOWN = 10
+_DIGEST = "files "
 # Of Hadoop's FileStatus.toString
 _SIZE_AND_TIME = re.compile(r"; length=(\d+); replication=\d+; .*?; modification_time=(\d+);")
 # Bytes and time of a file whose name looks like a part of that
 _UNKNOWN = (1, 0)
 
 
-def must_have_files(running: RunningBatch) -> None:
-    """Check that the batch's plan has the files that were logged for it.
+LoggedFiles = Mapping[int, Mapping[str, int]]
+"""By index of its source: each file of a batch, and when it was changed, in ms since 1970."""
+
+
+def logged_files(running: RunningBatch) -> LoggedFiles:
+    """Return the files that Spark has logged for the batch, of each source of files."""
+    if running.history is None or not any(map(_is_logged, running.sources)):
+        return {}
+    execution = running.history.execution
+    sources = execution.sources()
+    return {
+        index: dict(_logged(execution, index, running.sources[index]))
+        for index in range(sources.size())
+        if sources.apply(index).getClass().getSimpleName() == _SOURCE
+    }
+
+
+def digests(logged: LoggedFiles, sources: int) -> tuple[str | None, ...]:
+    """Return for each source what tells its files of a batch from others; None: it has none."""
+    return tuple(_digest(logged[index]) if logged.get(index) else None for index in range(sources))
+
+
+def _digest(files: Mapping[str, int]) -> str:
+    lines = "".join(f"{changed} {path}\n" for path, changed in sorted(files.items()))
+    return f"{_DIGEST}{hashlib.sha256(lines.encode()).hexdigest()[:32]}"
+
+
+def must_be_committed_files(
+    logged: LoggedFiles, running: RunningBatch, committed: Sequence[SourceRange]
+) -> None:
+    """Check that a batch that is committed was planned with the files of then.
+
+    :raises CheckpointRewound: it was planned with others.
+    """
+    for index, files in logged.items():
+        then = committed[index].identity
+        if isinstance(then, str) and then.startswith(_DIGEST) and then != _digest(files):
+            raise CheckpointRewound(
+                f"{running.batch} is committed with other files than those that Spark has planned "
+                f"it with now: {', '.join(sorted(files)[:_SHOWN])}. The checkpoint has lost its "
+                "last entries (a power failure, say), or was restored from an older copy",
+                next_step="if another copy of the query is running, stop one of the two; else "
+                "restore the newest checkpoint, or read the files anew under another pipeline_id, "
+                "with a new checkpoint, into new targets",
+                details={"files": sorted(files)[:100]},
+            )
+
+
+def must_have_files(running: RunningBatch, files: LoggedFiles) -> None:
+    """Check that the batch's plan has the ``files`` that were logged for it.
 
     :raises SourceFileMissing: it lacks some, or they are empty by now, and nobody has said that
         they may be.
     """
-    if running.history is None or not any(map(_is_logged, running.sources)):
+    if not files or running.history is None:
         return
     execution = running.history.execution
-    last, sources = execution.lastExecution(), execution.sources()
-    files = [
-        index
-        for index in range(sources.size())
-        if sources.apply(index).getClass().getSimpleName() == _SOURCE
-    ]
+    last = execution.lastExecution()
     usual = str(last.sparkSession().conf().get(f"spark.sql.files.{_IGNORES}"))
     ignores = [usual if option is None else option for option in _options(execution)]
     ignores += [usual] * (len(files) - len(ignores))
     logged = {
         path: changed
-        for index, may_lack in zip(files, ignores, strict=False)
-        if _is_logged(running.sources[index]) and may_lack.lower() != "true"
-        for path, changed in _logged(execution, index, running.sources[index])
+        for of_source, may_lack in zip(files.values(), ignores, strict=False)
+        if may_lack.lower() != "true"
+        for path, changed in of_source.items()
     }
     if not logged:
         return
@@ -121,6 +169,8 @@ def _logged(execution: Any, index: int, source: SourceRange) -> Iterator[tuple[s
     """Yield the files of the batches of a range, in the source's own count, and when they were
     changed, in ms.
     """
+    if not _is_logged(source):
+        return
     start = -1 if source.start is None else int(source.start[_OFFSET])
     files = CheckpointFiles(
         SparkSession.active(), f"{execution.resolvedCheckpointRoot()}/sources/{index}"
