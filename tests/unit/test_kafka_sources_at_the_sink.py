@@ -105,6 +105,22 @@ def test_a_topic_of_the_same_name_on_another_cluster_says_nothing_about_the_ledg
         offsets().refuse_ledger_behind(now, record(done), "checkpoint")
 
 
+def test_a_group_without_its_marker_holds_no_start_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka 4.3 passes over a partition of ``__consumer_offsets`` that has no leader."""
+
+    def pending(*_: object, require_stable: bool = True, **__: object) -> dict[Any, int]:
+        if require_stable:
+            raise BrokerUnreachable("UNSTABLE_OFFSET_COMMIT", next_step="wait")
+        return {TopicPartition("orders", 0): 90}
+
+    monkeypatch.setattr(run, "committed_offsets", pending)
+    done, now = batch(0, HERE, start=0, end=100), batch(1, HERE, start=100, end=200)
+    offsets().refuse_ledger_behind(now, record(done), "checkpoint")
+    before = batch(0, HERE, start=0, end=80)
+    with pytest.raises(LedgerBehind):
+        offsets().refuse_ledger_behind(now, record(before), "checkpoint")
+
+
 @pytest.mark.parametrize(("heir", "error"), [(True, Fenced), (False, LedgerBehind)])
 def test_a_start_that_stood_still_is_replaced_and_its_ledger_has_lost_nothing(
     group: dict[TopicPartition, int],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from pyspark import SparkContext
 
@@ -17,6 +18,7 @@ from onceward.engine.driver_rows import DriverTurn
 from onceward.engine.ledger.admission import Resume
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
+    BrokerUnreachable,
     Fenced,
     LedgerBehind,
     OncewardError,
@@ -46,6 +48,7 @@ log = logging.getLogger(__name__)
 _KAFKAS_MESSAGE_BYTES = 1_048_588
 """``max.message.bytes`` where nobody has set it."""
 _METADATA_PREFIX = "batch "
+_PENDING_MS = 10_000
 """How the metadata of our offsets begin: offsets that somebody moved by hand have none, and prove
 nothing."""
 
@@ -256,7 +259,7 @@ class GroupOffsets:
         local = self._sources(running)
         if not local:
             return
-        committed = committed_offsets(self._client, self._pipeline, note=_METADATA_PREFIX)
+        committed = self._committed()
         if newest is not None:
             expected = _least_offsets(
                 source.end for index, source in enumerate(newest.sources) if index in local
@@ -289,6 +292,17 @@ class GroupOffsets:
                     "committed": {str(p): o for p, o in ahead.items()},
                 },
             )
+
+    def _committed(self) -> dict[TopicPartition, int]:
+        ask = partial(committed_offsets, self._client, self._pipeline, note=_METADATA_PREFIX)
+        try:
+            return ask(timeout_ms=_PENDING_MS)
+        except BrokerUnreachable as pending:
+            # The last transaction is complete, but Kafka 4.3 may have written no marker for the
+            # group (KAFKA-20734): then the next batch's is the first that comes. What is pending
+            # is the ledger's newest batch, so that what stands before it shows as much.
+            log.warning("%s: read without what is pending: %s", self._pipeline, pending.message)
+            return ask(require_stable=False)
 
     def _sources(self, running: RunningBatch) -> dict[int, SourceRange]:
         kafka = running.kafka_sources
