@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from onceward.errors import (
     AuthenticationFailed,
@@ -20,6 +21,7 @@ from onceward.errors import (
     Fenced,
     OncewardError,
     Recovery,
+    SendFailed,
     TransactionTimedOut,
     TransactionTimeoutTooLarge,
 )
@@ -563,3 +565,26 @@ def test_a_real_heir_is_not_taken_for_a_late_takeover(client: KafkaClient, topic
     assert "start this one again" in str(old.transaction.explain(refused.value))
     heir.commit({TopicPartition(topic, 0): [b"new"]})
     losing.close()
+
+
+def test_a_topic_that_is_made_anew_with_fewer_partitions_is_named(
+    any_kafka: LocalKafka, client: KafkaClient, topic: str
+) -> None:
+    """And not waited for, as one without a leader is."""
+    writer, gone = Writer(client, new_id()), TopicPartition(topic, 3)
+    writer.transaction.take_over()
+    writer.transaction.begin()
+    writer.transaction.add_partitions([gone])
+    writer.producer().send(appends_to(gone, fragments([b"x"])))
+    writer.transaction.commit()
+    admin = AdminClient({"bootstrap.servers": any_kafka.bootstrap_servers})
+    admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
+    until = time.monotonic() + 60
+    while topic in admin.list_topics(timeout=10).topics:
+        assert time.monotonic() < until
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(60)
+    while len(client.topic_partitions([topic])[topic]) != 1:
+        assert time.monotonic() < until
+    writer.transaction.begin()
+    with pytest.raises(SendFailed, match="fewer partitions"):
+        writer.transaction.add_partitions([gone])

@@ -1,8 +1,6 @@
 """One process's client of one Kafka cluster: blocking calls, and what the process knows of leaders
 and coordinators.
 
-It is longer than 500 lines because every call may learn of leaders and coordinators, or forget.
-
 Used in the driver and in executor processes. Thread safe. Never survives a fork: Spark's Python
 workers are forked from a daemon, and two processes reading one socket would take each other's
 answers.
@@ -26,7 +24,13 @@ from uuid import UUID
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest
 
 from onceward import patience, surroundings
-from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, TopicMissing
+from onceward.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    OncewardError,
+    SendFailed,
+    TopicMissing,
+)
 from onceward.ids import TopicPartition
 from onceward.kafka.wire import admin
 from onceward.kafka.wire.acls import Kind
@@ -54,6 +58,8 @@ _END_TXN_API_KEY = 26
 _END_TXN_WITH_EPOCH = 5
 
 NO_LEADER = -1
+UNHEARD_OF_MS = 2_000
+"""So long a broker may not have heard of a partition that is there."""
 
 _shared: dict[tuple[int, str], KafkaClient] = {}
 _shared_lock = threading.Lock()
@@ -440,6 +446,15 @@ class KafkaClient:
                 "a Kafka client was used in a forked process",
                 next_step="use KafkaClient.shared(settings) there",
             )
+
+
+def partition_gone(where: TopicPartition) -> SendFailed:
+    """Return the error for a partition that was there when it was first looked at."""
+    return SendFailed(
+        f"topic {where.topic} has no partition {where.partition} any more, and records of this "
+        "batch are for it: the topic was created again with fewer partitions",
+        next_step="nothing: the batch runs again with the partitions that the topic has by then",
+    )
 
 
 def _as_kafka_spells(topic_id: UUID) -> str:

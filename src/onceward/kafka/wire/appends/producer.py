@@ -25,7 +25,7 @@ from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.records.batch import Fragment, stamp
 from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.appends.produce_frame import PartitionQueue, ProduceFrame
-from onceward.kafka.wire.client import NO_LEADER, KafkaClient
+from onceward.kafka.wire.client import NO_LEADER, UNHEARD_OF_MS, KafkaClient, partition_gone
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.conversation import SHORTEST_WAIT_MS, Refused, quoted
 from onceward.kafka.wire.deadline import Backoff, Deadline
@@ -35,7 +35,6 @@ from onceward.patience import ShouldStop
 
 # How late a poisoned epoch or a passed deadline may be noticed
 _POLL_S = 0.05
-_UNHEARD_OF_MS = 2_000
 _OUT_OF_ORDER = 45
 _NO_OFFSET = -1
 
@@ -340,16 +339,10 @@ class _Send:
         if lane.partition.partition not in leaders:
             # It may have been added since this process asked last, and brokers hear of it one
             # after the other.
-            lane.unheard_of = lane.unheard_of or Deadline(_UNHEARD_OF_MS)
+            lane.unheard_of = lane.unheard_of or Deadline(UNHEARD_OF_MS)
             if lane.unheard_of.passed:
                 # Of rows that name a partition it was there when they were looked at
-                raise SendFailed(
-                    f"topic {lane.partition.topic} has no partition {lane.partition.partition} "
-                    "any more, and records of this batch are for it: the topic was created again "
-                    "with fewer partitions",
-                    next_step="nothing: the batch runs again with the partitions that the topic "
-                    "has by then",
-                )
+                raise partition_gone(lane.partition)
         else:
             lane.unheard_of = None
         node = leaders.get(lane.partition.partition, NO_LEADER)

@@ -32,7 +32,7 @@ from onceward.errors import (
     UnsupportedBroker,
 )
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.kafka.wire.client import NO_LEADER, KafkaClient
+from onceward.kafka.wire.client import NO_LEADER, UNHEARD_OF_MS, KafkaClient, partition_gone
 from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error
 from onceward.kafka.wire.deadline import Backoff, Deadline
 from onceward.kafka.wire.transactions import listing
@@ -46,6 +46,7 @@ from onceward.kafka.wire.transactions.coordinator import (
 log = logging.getLogger(__name__)
 
 _ASKED_FOR_MS = 5_000
+_LEADER_MS = 70_000
 _NOT_KNOWN = Leader(NO_LEADER, -2)
 
 WasCommitted = Callable[[ProducerIdentity], bool | None]
@@ -170,16 +171,32 @@ class Markers:
     def _open(
         self, producer_id: int, partitions: Sequence[TopicPartition], deadline: Deadline
     ) -> list[listing.OpenProducer]:
-        """Return what this producer has open there, once there are leaders to ask."""
+        """Return what this producer has open there, once there are leaders to ask.
+
+        Callers hold a lock, and leases of tasks run out: a leader is not waited for as long as a
+        transaction may be open.
+        """
         topics, backoff = {where.topic for where in partitions}, Backoff()
+        deadline = Deadline(min(_LEADER_MS, deadline.remaining_ms))
         if any(where not in self._leaders for where in partitions):
-            # by name, if it is that they are missing, or may not be seen
-            self._client.topic_partitions(topics)
+            self._must_be_there(partitions, topics)
             self._leaders |= self._asked(topics, deadline)
         while (found := self._asked_of_leaders(partitions, deadline)) is None:
             backoff.wait(deadline)
             self._leaders |= self._asked(topics, deadline)
         return [each for each in found if each.identity.producer_id == producer_id]
+
+    def _must_be_there(self, partitions: Sequence[TopicPartition], topics: set[str]) -> None:
+        """Name what is missing, or may not be seen. Brokers hear of it one after the other."""
+        unheard_of, backoff = Deadline(UNHEARD_OF_MS), Backoff()
+        while True:
+            found = self._client.topic_partitions(topics)
+            gone = [where for where in partitions if where.partition not in found[where.topic]]
+            if not gone:
+                return
+            if unheard_of.passed:
+                raise partition_gone(gone[0])
+            backoff.wait(unheard_of)
 
     def _asked_of_leaders(
         self, partitions: Sequence[TopicPartition], deadline: Deadline
