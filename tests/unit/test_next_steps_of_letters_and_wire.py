@@ -449,8 +449,7 @@ def test_whoever_is_to_be_left_stopped_is_not_started_again() -> None:
     chain._pipeline, chain.newest = "p", lambda: newer
     for wrong in (
         partial(chain.refuse_what_a_newer_owner_wrote, None),
-        partial(raising, taken_over("p", ID, Fenced("f"), perhaps_by_ourselves=False)),
-        partial(raising, taken_over("p", ID, Fenced("f"), perhaps_by_ourselves=True)),
+        partial(raising, taken_over("p", ID, Fenced("f"))),
         partial(raising, overtaken()._overtaken(Fenced("f"))),
     ):
         with pytest.raises(Fenced) as fenced:

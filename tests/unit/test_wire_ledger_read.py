@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from onceward.errors import BrokerUnreachable
+from onceward.errors import BrokerUnreachable, LedgerUnreadable
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.records.batch import encode_fragments, stamp
 from onceward.kafka.records.columns import RecordColumns
@@ -83,6 +83,31 @@ def offsets(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_new_leader_whose_high_watermark_lags_is_waited_for() -> None:
     leader: Any = Leader([data(0, b"old"), data(1, b"new")], high_watermarks=[1, 1, 1, 1, 1, 1, 2])
     assert reads.KeyReader(leader, WHERE, KEY).newest() == b"new"
+
+
+@pytest.mark.usefixtures("offsets")
+@pytest.mark.parametrize("damaged", [2, 3])
+def test_a_damaged_answer_is_asked_for_again_and_a_damaged_log_is_named(damaged: int) -> None:
+    leader: Any = Leader([data(0, b"old"), data(1, b"new")], high_watermarks=[2])
+    answers, call = [0], leader.call
+
+    def flip(*asked: Any) -> Any:
+        answer, answers[0] = call(*asked), answers[0] + 1
+        if answers[0] <= damaged:
+            found = answer.responses[0].partitions[0]
+            found.records = bytes(
+                [*found.records[:70], found.records[70] ^ 4, *found.records[71:]]
+            )
+        return answer
+
+    leader.call = flip
+    reader = reads.KeyReader(leader, WHERE, KEY)
+    if damaged == 2:
+        assert reader.newest() == b"new"
+        return
+    with pytest.raises(LedgerUnreadable):
+        reader.newest()
+    assert answers == [3]
 
 
 @pytest.mark.usefixtures("offsets")

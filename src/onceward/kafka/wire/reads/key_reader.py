@@ -10,6 +10,7 @@ producer wrote counts once its commit marker has been read, and is dropped at it
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from onceward.errors import BrokerUnreachable, LedgerUndecided, LedgerUnreadable
@@ -31,6 +32,10 @@ from onceward.kafka.wire.reads.committed import (
     fetch,
 )
 from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
+
+log = logging.getLogger(__name__)
+
+_CORRUPT_ANSWERS = 3
 
 Believe = Callable[[RecordBatch, Record], bool]
 """Is a record under the key one of those that are asked for? What is not believed is passed over,
@@ -222,7 +227,7 @@ class PartitionReader:
         self._client = client
         self.partition = partition
         self.position = list_offsets(client, [partition], EARLIEST)[partition]
-        self.empty_answers = 0
+        self.empty_answers = self._corrupt_answers = 0
         self._high_watermark = -1
 
     def sees(self, end: int) -> bool:
@@ -256,10 +261,18 @@ class PartitionReader:
         try:
             batches = batches_from(self.position, answer)
         except CorruptRecords as corrupt:
+            self._corrupt_answers += 1
+            if self._corrupt_answers < _CORRUPT_ANSWERS:
+                # The network's doing, say, or one replica's: another leader may have them whole
+                log.warning("asking %s again: %s", self.partition, corrupt.message)
+                self._client.forget_leaders([self.partition.topic])
+                return []
             raise LedgerUnreadable(
-                f"{self.partition} holds damaged records near offset {self.position}: {corrupt}",
+                f"{self.partition} holds damaged records near offset {self.position}: "
+                f"{corrupt.message}",
                 next_step="restore the partition from a replica or backup",
             ) from corrupt
+        self._corrupt_answers = 0
         if batches:
             self.empty_answers = 0
             self.position = batches[-1].last_offset + 1

@@ -280,20 +280,14 @@ LONGER_OR_SMALLER = (
 """The next step for a batch that is too large for its transaction."""
 
 
-def taken_over(
-    transactional_id: str,
-    identity: ProducerIdentity,
-    cause: BaseException,
-    *,
-    perhaps_by_ourselves: bool,
-) -> Fenced:
-    """Return the error of an identity that a newer owner has replaced; ``perhaps_by_ourselves``: a
-    late request of our own start, which nobody can tell from a newer copy."""
-    alone = "; if no other copy was started, start this one again" if perhaps_by_ourselves else ""
+def taken_over(transactional_id: str, identity: ProducerIdentity, cause: BaseException) -> Fenced:
+    """Return the error of an identity that a newer owner has replaced. Nobody can tell one from a
+    late request of our own start, or from an operator's tool."""
     return Fenced(
         f"a newer copy of pipeline {transactional_id} has taken over from {identity} ({cause})",
         next_step="leave this copy stopped; if two are running by mistake, give one another "
-        f"pipeline_id{alone}",
+        "pipeline_id; if no other copy was started (an operator has ended the transaction by "
+        "kafka-transactions.sh forceTerminateTransaction, say), start this one again",
         details=_ids(transactional_id, identity),
     )
 

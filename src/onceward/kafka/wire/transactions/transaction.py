@@ -521,12 +521,7 @@ class Transaction:
 
     def _fenced(self, cause: BaseException) -> Fenced:
         self.state = State.FENCED
-        return taken_over(
-            self.transactional_id,
-            self.identity,
-            cause,
-            perhaps_by_ourselves=bool(self._lost_takeovers),
-        )
+        return taken_over(self.transactional_id, self.identity, cause)
 
     def _deadline(self, timeout_ms: int | None = None) -> Deadline:
         return Deadline(self.patience_ms if timeout_ms is None else timeout_ms)
