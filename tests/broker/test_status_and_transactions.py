@@ -138,8 +138,10 @@ def test_a_pipeline_is_told_from_ledger_coordinator_and_log_ends(
     client = view.client()
     assert client is not None
     source = {**newest.sources[0], "identity": {driver.source: "0" * 22}}
-    with pytest.raises(TopicMissing, match="made anew"):
-        operate_status._lag(client, replace(newest, sources=(source,)))
+    cut_off = {**newest.sources[0], "end": {driver.source: {"0": 1_000}}}
+    for other in (source, cut_off):
+        with pytest.raises(TopicMissing, match="made anew"):
+            operate_status._lag(client, replace(newest, sources=(other,)))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import runpy
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -82,6 +83,28 @@ print(first.name, first.id, first.runId, first.status, first.lastProgress, first
 _, second = begin(other, name + "-other", checkpoint + "-other")
 LOOP
 raise AssertionError("the job went on")
+"""
+
+FILES = """
+import sys
+import onceward as ow
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+folder, change = Path(sys.argv[-2]).parent, sys.argv[-1]
+cleaning = {"cleanSource": "delete", "maxFilesPerTrigger": "1"}
+reader = SparkSession.builder.getOrCreate().readStream
+if change == "option":
+    frame = reader.option("cleanSource", "delete").option("maxFilesPerTrigger", 1).text(f"{folder}/in")
+elif change == "options":
+    frame = reader.options(**cleaning).text(f"{folder}/in")
+else:
+    frame = reader.load(f"{folder}/in", "text", **cleaning)
+sink = ow.FileSink(
+    path=f"{folder}/out", pipeline_id="p", format="text", ledger=ow.FolderLedger(folder / "ledger")
+)
+writer = frame.writeStream.option("checkpointLocation", f"{folder}/files")
+ow.wait(writer.foreachBatch(sink).trigger(availableNow=True).start())
 """
 
 ASKS = """
@@ -287,3 +310,25 @@ def test_a_batch_that_lacks_rows_is_named_with_the_files_of_the_jobs_own_checkpo
     assert f"move away from {pipeline.checkpoint} " in done.output
     refused = pipeline.failing_run(lambda rows: rows.select("key", "value"))
     assert isinstance(error_of(refused), BatchNotWritten)
+
+
+@pytest.mark.lengthy("ci")
+def test_a_look_deletes_no_files_of_a_source(
+    pipeline: Pipeline, plan: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Spark cleans up behind the last batch when it plans the next."""
+    folder = pipeline.checkpoint.parent
+    (folder / "in").mkdir()
+    (folder / "in" / "a.txt").write_text("a\n")
+    job = tmp_path / "files.py"
+    job.write_text(FILES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["files.py", str(pipeline.checkpoint), "option"])
+        runpy.run_path(str(job))
+    (folder / "in" / "b.txt").write_text("b\n")
+    (tmp_path / "job.py").write_text(FILES)
+    before = contents(folder)
+    for way in ("option", "options", "load"):
+        looked = plan(way, source=FILES)
+        assert looked.exit_code == 0, looked.output
+        assert contents(folder) == before, way

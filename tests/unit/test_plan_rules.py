@@ -14,8 +14,8 @@ from onceward.engine.ledger.admission import CallHistory
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import UnsupportedQuery
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
-from onceward.operate.plan import _connect_refused
 from onceward.operate.plan_lines import Line, Weight, compare_kept, compare_sources, decide
+from onceward.operate.plan_queries import _connect_refused
 from onceward.spark.batch.query import RunningBatch
 
 AS_BEFORE, CHANGES, REFUSED = Weight

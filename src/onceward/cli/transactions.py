@@ -335,7 +335,7 @@ def _described(found: Sequence[DescribedTransaction]) -> object:
 
 def _held_table(found: Sequence[Holder]) -> object:
     rows = table(
-        "PARTITION", "FROM OFFSET>", "LAST WRITE>", "PRODUCER>", "EPOCH>", "OWNER", "HANGS"
+        "PARTITION", "FROM OFFSET>", "LAST TIMESTAMP>", "PRODUCER>", "EPOCH>", "OWNER", "HANGS"
     )
     for each in found:
         producer = each.producer

@@ -9,9 +9,9 @@ touches nobody. No task runs, no checkpoint, topic, group or transaction is chan
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
+import os
 import runpy
 import signal
 import sys
@@ -19,24 +19,20 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQueryManager
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from onceward.engine.calls.foreach_batch import ForeachBatchSink, error_of
 from onceward.engine.calls.journal import Journal, call_history
-from onceward.errors import ConfigurationError, OncewardError, UnsupportedQuery, summary
+from onceward.errors import ConfigurationError, OncewardError, summary
 from onceward.ids import partition_offsets
 from onceward.kafka.source.identity import known_settings
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.reads.offsets import EARLIEST, list_offsets
-from onceward.operate import supervise as supervising
 from onceward.operate import waiting
 from onceward.operate.checkpoint_files import (
     Folder,
@@ -53,6 +49,7 @@ from onceward.operate.plan_lines import (
     cut,
     decide,
 )
+from onceward.operate.plan_queries import Definition, JobWaits, queries_intercepted, replaced
 from onceward.operate.savepoint import select_logs
 from onceward.spark.batch.query import RunningBatch, checkpoint_files, running_batch
 from onceward.spark.session.settings import quiet
@@ -67,57 +64,12 @@ _NEXT = (
 )
 
 
-@dataclass
-class _Definition:
-    """A query as the job defines it, from the calls to its writer."""
-
-    frame: DataFrame
-    options: dict[str, str] = field(default_factory=dict)
-    mode: str = "append"
-    name: str = ""
-    function: Callable[..., Any] | None = None
-
-    def note(self, key: str, value: Any) -> None:
-        """Note an option; their names have no case."""
-        self.options[key.lower()] = str(value)
-
-    def note_all(self, **kwargs: Any) -> None:
-        """Note several options."""
-        for key, value in kwargs.items():
-            self.note(key, value)
-
-
-class _JobWaits(BaseException):
-    """The job has started its queries, and waits for one: it has nothing more to define."""
-
-
 class _JobGoesOn(BaseException):
     """The job has defined no query for a while: it sleeps in a loop of its own, say."""
 
 
 class _Planned(Exception):
     """Ends a planned batch."""
-
-
-class _NotStarted:
-    """Stands for a query that was not started. A job may keep it, log it and stop it; where it
-    waits for it, it has nothing more to define.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.id = self.runId = "not started"
-        self.name, self.lastProgress = name or None, None
-        self.recentProgress: list[object] = []
-        self.status = {"message": "Not started", "isDataAvailable": False}
-
-    def exception(self) -> None:
-        """Return what ended it: nothing."""
-
-    def stop(self) -> None:
-        """Stop nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise _JobWaits
 
 
 def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[QueryPlan]:
@@ -134,22 +86,22 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[Query
     path = [str(Path(job).resolve().parent), *sys.path[1:]]
     with _alarm(timeout_s) as alarm:
 
-        def found(definition: _Definition) -> None:
+        def found(definition: Definition) -> None:
             alarm(0)
             plans.append(_plan(definition))
             alarm(timeout_s)
 
         try:
             with (
-                _queries_intercepted(found),
-                _replaced(sys, argv=[job, *arguments], path=path),
-                redirect_stdout(sys.stderr),
+                queries_intercepted(found),
+                replaced(sys, argv=[job, *arguments], path=path),
+                _printing_to_stderr(),
             ):
                 try:
                     runpy.run_path(job, run_name="__main__")
                 finally:
                     alarm(0)
-        except _JobWaits:
+        except JobWaits:
             pass
         except _JobGoesOn:
             if not plans:
@@ -178,6 +130,20 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[Query
 
 
 @contextmanager
+def _printing_to_stderr() -> Iterator[None]:
+    """Send what the job, and programs that it starts, print to stderr: stdout is the plan's."""
+    sys.stdout.flush()
+    before = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+
+
+@contextmanager
 def _alarm(seconds: float) -> Iterator[Callable[[float], object]]:
     """Raise :class:`_JobGoesOn` so many seconds later (0: never), and again each second."""
     if threading.current_thread() is not threading.main_thread():
@@ -196,116 +162,7 @@ def _alarm(seconds: float) -> Iterator[Callable[[float], object]]:
         signal.signal(signal.SIGALRM, before)
 
 
-@contextmanager
-def _replaced(owner: Any, **values: Any) -> Iterator[None]:
-    before = {name: getattr(owner, name) for name in values}
-    for name, value in values.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
-
-
-class _Writers:
-    """What writers of queries are told; ``found`` is given each query in place of its start."""
-
-    def __init__(self, found: Callable[[_Definition], None]) -> None:
-        self._found = found
-        self._is_planning = False
-        self._start = DataStreamWriter.start
-        self._known: dict[int, tuple[Any, _Definition]] = {}
-
-    def definition(self, writer: Any) -> _Definition:
-        """Return what the writer was told so far."""
-        # The writer is kept, so that no other one gets its id
-        return self._known.setdefault(id(writer), (writer, _Definition(writer._df)))[1]
-
-    def noting(self, name: str, note: Callable[..., None]) -> Callable[..., Any]:
-        """Return a method of writers that notes what it is given, and does what it did."""
-        original = getattr(DataStreamWriter, name)
-
-        @functools.wraps(original)
-        def call(writer: Any, *arguments: Any, **kwargs: Any) -> Any:
-            if not self._is_planning:
-                note(self.definition(writer), *arguments, **kwargs)
-            return original(writer, *arguments, **kwargs)
-
-        return call
-
-    def start(self, writer: Any, *arguments: Any, **kwargs: Any) -> Any:
-        """Have the query looked at, and start none."""
-        if self._is_planning:
-            return self._start(writer, *arguments, **kwargs)
-        definition = self.definition(writer)
-        definition.mode = kwargs.pop("outputMode", None) or definition.mode
-        definition.name = kwargs.pop("queryName", None) or definition.name
-        definition.note_all(**{key: value for key, value in kwargs.items() if value is not None})
-        self._is_planning = True
-        try:
-            self._found(definition)
-        finally:
-            self._is_planning = False
-        return _NotStarted(definition.name)
-
-
-@contextmanager
-def _connect_refused() -> Iterator[None]:
-    """Let Spark Connect, where it is installed, start no query either: it would run for real."""
-    try:
-        # Not by trying alone: PySpark 4.3 takes a process without a main file for its doctests,
-        # and ends it (sys.exit) where this is missing.
-        if find_spec("grpc") is None:
-            raise ImportError
-        from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectWriter
-    except ImportError:
-        yield
-        return
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise UnsupportedQuery(
-            "the job starts a query by Spark Connect, which Onceward does not support",
-            next_step="start it from a classic Spark session",
-        )
-
-    with _replaced(ConnectWriter, start=refuse, toTable=refuse):
-        yield
-
-
-@contextmanager
-def _queries_intercepted(found: Callable[[_Definition], None]) -> Iterator[None]:
-    writers = _Writers(found)
-
-    def start(writer: Any, *arguments: Any, **kwargs: Any) -> Any:
-        return writers.start(writer, *arguments, **kwargs)
-
-    def waits(*_: Any, **__: Any) -> Any:
-        raise _JobWaits
-
-    def supervised(begin: Callable[[], object], *_: Any) -> Any:
-        begin()
-        raise _JobWaits
-
-    notes: dict[str, Callable[..., None]] = {
-        "option": _Definition.note,
-        "options": _Definition.note_all,
-        "outputMode": lambda query, outputMode: setattr(query, "mode", outputMode),  # noqa: N803
-        "queryName": lambda query, queryName: setattr(query, "name", queryName),  # noqa: N803
-        "foreachBatch": lambda query, func: setattr(query, "function", func),
-    }
-    noted = {method: writers.noting(method, note) for method, note in notes.items()}
-    with (
-        _replaced(DataStreamWriter, start=start, toTable=start, **noted),
-        _connect_refused(),
-        _replaced(StreamingQueryManager, awaitAnyTermination=waits),
-        _replaced(waiting, QueryEnd=waits),
-        _replaced(supervising, _supervise=supervised),
-    ):
-        yield
-
-
-def _plan(definition: _Definition) -> QueryPlan:
+def _plan(definition: Definition) -> QueryPlan:
     sinks = _sinks(definition.function)
     name = definition.name or ", ".join(sorted({str(sink._policy.pipeline) for sink in sinks}))
     checkpoint = _checkpoint(definition)
@@ -347,7 +204,7 @@ def _sinks(function: Any) -> list[ForeachBatchSink]:
     return [each for each in objects if isinstance(each, ForeachBatchSink)]
 
 
-def _checkpoint(definition: _Definition) -> str:
+def _checkpoint(definition: Definition) -> str:
     location = definition.options.get("checkpointlocation")
     if location:
         return location
@@ -390,7 +247,7 @@ class _Look:
         """The batch that a start would begin with; None while there is nothing to read."""
         self.shuffle_partitions = 0
 
-    def at(self, definition: _Definition, folder: str, before: _Before) -> str:
+    def at(self, definition: Definition, folder: str, before: _Before) -> str:
         """Return what refuses the query; empty if nothing does."""
         conf = definition.frame.sparkSession.conf
         self.shuffle_partitions = int(conf.get("spark.sql.shuffle.partitions") or 0)
@@ -407,7 +264,7 @@ class _Look:
 
     def _run(
         self,
-        definition: _Definition,
+        definition: Definition,
         folder: str,
         before: _Before,
         sinks: Sequence[ForeachBatchSink],

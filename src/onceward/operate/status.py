@@ -48,6 +48,7 @@ _RECENT = 20
 _ENDING = ("PrepareCommit", "PrepareAbort")
 _ENDING_S = 60.0
 _BATCHES_BEHIND = 3
+_ASK_MS = 5_000
 
 
 class PipelineState(Enum):
@@ -70,8 +71,8 @@ NEXT_STEPS = {
     "fenced": "stop one of the two, or give it another pipeline_id",
     "stuck": "`onceward transactions describe --transactional-id …`; a driver that is gone is "
     "replaced by starting it again, which aborts what it had open",
-    "unknown": "name the ledger that it has (--bootstrap-servers, --ledger-path or --ledger-url), "
-    "and see that its id is spelt right, and that clocks agree",
+    "unknown": "name its ledger (--bootstrap-servers, --ledger-path, --ledger-url), and see that "
+    "its id is spelt right and clocks agree; of sources that are not Kafka's ask its driver's log",
 }
 """What to do about a state that is not well; ``…`` stands for the pipeline's id."""
 WELL = (PipelineState.RUNNING, PipelineState.IDLE, PipelineState.CATCHING_UP)
@@ -241,8 +242,8 @@ def judge(evidence: Evidence) -> tuple[PipelineState, str]:
     if evidence.lag == 0:
         return PipelineState.IDLE, "it has read all there is"
     if transaction is not None and transaction.state in ("Empty", "CompleteAbort"):
-        what = "was taken over" if transaction.state == "Empty" else "has aborted a batch"
-        return PipelineState.RESTARTING, f"it {what} since its last commit"
+        event = "was taken over" if transaction.state == "Empty" else "has aborted a batch"
+        return PipelineState.RESTARTING, f"it {event} since its last commit"
     if is_ahead:
         clock = f"by its driver's clock its newest batch is {span(-age)} ahead of this machine's"
         return PipelineState.UNKNOWN, f"{clock}, and whether it commits is not known"
@@ -320,7 +321,7 @@ class LedgerView:
         :raises TopicMissing: a source is on another cluster, or gone.
         :raises AccessDenied, BrokerUnreachable: …
         """
-        entries, client = self.entries(pipeline, 1), _client(self.kafka)
+        entries, client = self.entries(pipeline, 1), self.client()
         return _lag(client, entries[-1]) if client is not None and entries else []
 
     def transaction(self, pipeline: str) -> OpenTransaction | None:
@@ -342,10 +343,8 @@ class LedgerView:
         try:
             entries = self.entries(pipeline, _RECENT) if known is None else known[-_RECENT:]
         except LedgerUnreadable as error:
-            reason = "what the ledger has of it cannot be read"
-            return PipelineStatus(
-                pipeline, PipelineState.UNKNOWN, reason, trouble=(error.message,)
-            )
+            unread = "what the ledger has of it cannot be read", None, None, None, (), None
+            return PipelineStatus(pipeline, PipelineState.UNKNOWN, *unread, (error.message,))
         transaction, partitions, trouble, lag = None, [], [], None
         try:
             transaction = self.transaction(pipeline)
@@ -451,17 +450,21 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
         name: id_ for each in identities if isinstance(each, dict) for name, id_ in each.items()
     }
     if others := sorted(name for name in found if known.get(name, found[name]) != found[name]):
-        raise TopicMissing(
-            f"{', '.join(others)}: made anew since the pipeline read it, or another cluster's",
-            next_step="name the brokers of the source by --bootstrap-servers",
-        )
+        raise _another(", ".join(others))
     # Spark reads partitions that are new from their beginning
-    leaders = client.topic_partitions(topics)
-    every = {TopicPartition(topic, n) for topic, numbers in leaders.items() for n in numbers}
-    if new := every - offsets.keys():
-        offsets |= list_offsets(client, new, EARLIEST)
-    ends = list_offsets(client, offsets, LATEST, read_committed=True)
+    every = client.topic_partitions(topics, timeout_ms=_ASK_MS)
+    if new := {TopicPartition(t, n) for t in every for n in every[t]} - offsets.keys():
+        offsets |= list_offsets(client, new, EARLIEST, timeout_ms=_ASK_MS)
+    ends = list_offsets(client, offsets, LATEST, read_committed=True, timeout_ms=_ASK_MS)
+    if ahead := [where for where, offset in sorted(offsets.items()) if offset > ends[where]]:
+        raise _another(f"{ahead[0]}, which ends at {ends[ahead[0]]} and not {offsets[ahead[0]]},")
     return [PartitionLag(*where, offsets[where], ends[where]) for where in sorted(offsets)]
+
+
+def _another(source: str) -> TopicMissing:
+    text = f"{source} was made anew since the pipeline read it, cut off, or is another cluster's"
+    step = "name the source's brokers (ledger in a folder or a table), or ask its driver's metrics"
+    return TopicMissing(text, next_step=step)
 
 
 def moment(ms: float) -> str:

@@ -1,0 +1,204 @@
+"""Queries of a job that is run to be looked at: each is given to whoever looks, and none starts.
+
+Called by :mod:`onceward.operate.plan`. Readers do not clean up their sources meanwhile:
+``FileStreamSource`` deletes or moves the files of the last batch when the next one is planned.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQueryManager
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+from onceward.errors import UnsupportedQuery
+from onceward.operate import supervise as supervising
+from onceward.operate import waiting
+
+_CLEANS_UP = "cleansource"
+_LOADS = ("csv", "json", "load", "orc", "parquet", "text", "xml")
+
+
+@dataclass
+class Definition:
+    """A query as the job defines it, from the calls to its writer."""
+
+    frame: DataFrame
+    options: dict[str, str] = field(default_factory=dict)
+    mode: str = "append"
+    name: str = ""
+    function: Callable[..., Any] | None = None
+
+    def note(self, key: str, value: Any) -> None:
+        """Note an option; their names have no case."""
+        self.options[key.lower()] = str(value)
+
+    def note_all(self, **kwargs: Any) -> None:
+        """Note several options."""
+        for key, value in kwargs.items():
+            self.note(key, value)
+
+
+class JobWaits(BaseException):
+    """The job has started its queries, and waits for one: it has nothing more to define."""
+
+
+class _NotStarted:
+    """Stands for a query that was not started. A job may keep it, log it and stop it; where it
+    waits for it, it has nothing more to define.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.id = self.runId = "not started"
+        self.name, self.lastProgress = name or None, None
+        self.recentProgress: list[object] = []
+        self.status = {"message": "Not started", "isDataAvailable": False}
+
+    def exception(self) -> None:
+        """Return what ended it: nothing."""
+
+    def stop(self) -> None:
+        """Stop nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise JobWaits
+
+
+@contextmanager
+def replaced(owner: Any, **values: Any) -> Iterator[None]:
+    """Give ``owner`` other attributes inside."""
+    before = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+class _Writers:
+    """What writers of queries are told; ``found`` is given each query in place of its start."""
+
+    def __init__(self, found: Callable[[Definition], None]) -> None:
+        self._found = found
+        self._is_planning = False
+        self._start = DataStreamWriter.start
+        self._known: dict[int, tuple[Any, Definition]] = {}
+
+    def definition(self, writer: Any) -> Definition:
+        """Return what the writer was told so far."""
+        # The writer is kept, so that no other one gets its id
+        return self._known.setdefault(id(writer), (writer, Definition(writer._df)))[1]
+
+    def noting(self, name: str, note: Callable[..., None]) -> Callable[..., Any]:
+        """Return a method of writers that notes what it is given, and does what it did."""
+        original = getattr(DataStreamWriter, name)
+
+        @functools.wraps(original)
+        def call(writer: Any, *arguments: Any, **kwargs: Any) -> Any:
+            if not self._is_planning:
+                note(self.definition(writer), *arguments, **kwargs)
+            return original(writer, *arguments, **kwargs)
+
+        return call
+
+    def start(self, writer: Any, *arguments: Any, **kwargs: Any) -> Any:
+        """Have the query looked at, and start none."""
+        if self._is_planning:
+            return self._start(writer, *arguments, **kwargs)
+        definition = self.definition(writer)
+        definition.mode = kwargs.pop("outputMode", None) or definition.mode
+        definition.name = kwargs.pop("queryName", None) or definition.name
+        definition.note_all(**{key: value for key, value in kwargs.items() if value is not None})
+        self._is_planning = True
+        try:
+            self._found(definition)
+        finally:
+            self._is_planning = False
+        return _NotStarted(definition.name)
+
+
+@contextmanager
+def _connect_refused() -> Iterator[None]:
+    """Let Spark Connect, where it is installed, start no query either: it would run for real."""
+    try:
+        # Not by trying alone: PySpark 4.3 takes a process without a main file for its doctests,
+        # and ends it (sys.exit) where this is missing.
+        if find_spec("grpc") is None:
+            raise ImportError
+        from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectWriter
+    except ImportError:
+        yield
+        return
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UnsupportedQuery(
+            "the job starts a query by Spark Connect, which Onceward does not support",
+            next_step="start it from a classic Spark session",
+        )
+
+    with replaced(ConnectWriter, start=refuse, toTable=refuse):
+        yield
+
+
+def _option(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def option(reader: Any, key: str, value: Any) -> Any:
+        return reader if key.lower() == _CLEANS_UP else original(reader, key, value)
+
+    return option
+
+
+def _not_cleaning_up(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(reader: Any, *arguments: Any, **options: Any) -> Any:
+        kept = {key: value for key, value in options.items() if key.lower() != _CLEANS_UP}
+        return original(reader, *arguments, **kept)
+
+    return call
+
+
+@contextmanager
+def queries_intercepted(found: Callable[[Definition], None]) -> Iterator[None]:
+    """Give ``found`` each query that is started inside."""
+    writers = _Writers(found)
+
+    def start(writer: Any, *arguments: Any, **kwargs: Any) -> Any:
+        return writers.start(writer, *arguments, **kwargs)
+
+    def waits(*_: Any, **__: Any) -> Any:
+        raise JobWaits
+
+    def supervised(begin: Callable[[], object], *_: Any) -> Any:
+        begin()
+        raise JobWaits
+
+    notes: dict[str, Callable[..., None]] = {
+        "option": Definition.note,
+        "options": Definition.note_all,
+        "outputMode": lambda query, outputMode: setattr(query, "mode", outputMode),  # noqa: N803
+        "queryName": lambda query, queryName: setattr(query, "name", queryName),  # noqa: N803
+        "foreachBatch": lambda query, func: setattr(query, "function", func),
+    }
+    readers = {
+        name: _not_cleaning_up(getattr(DataStreamReader, name))
+        for name in ("options", *_LOADS)
+        if hasattr(DataStreamReader, name)
+    }
+    noted = {method: writers.noting(method, note) for method, note in notes.items()}
+    with (
+        replaced(DataStreamWriter, start=start, toTable=start, **noted),
+        replaced(DataStreamReader, option=_option(DataStreamReader.option), **readers),
+        _connect_refused(),
+        replaced(StreamingQueryManager, awaitAnyTermination=waits),
+        replaced(waiting, QueryEnd=waits),
+        replaced(supervising, _supervise=supervised),
+    ):
+        yield
