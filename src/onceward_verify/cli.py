@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -382,10 +384,18 @@ def run(ask: Callable[[], Findings], output: str, stream: TextIO | None = None) 
         status = CHECKER_FAILED
         traceback.print_exc()
     status = EXIT_STATUS[findings.verdict] if status is None else status
-    if output == "json":
-        stream.write(json.dumps({**findings.as_json(), "exit_status": status}, indent=1) + "\n")
-    elif findings.facts.keys() - {"next_step"}:
-        # Else nothing was looked at, and standard error says why
-        stream.write(as_text(findings) + "\n")
-    stream.flush()
+    try:
+        if output == "json":
+            document = {**findings.as_json(), "exit_status": status}
+            stream.write(json.dumps(document, indent=1) + "\n")
+        elif findings.facts.keys() - {"next_step"}:
+            # Else nothing was looked at, and standard error says why
+            stream.write(as_text(findings) + "\n")
+        stream.flush()
+    except OSError as error:
+        # A full disk, a reader that is gone. Python would try again at its end, and exit with 120.
+        sys.stderr.write(f"CANNOT TELL: the report cannot be written: {error.strerror}.\n")
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return CHECKER_FAILED
     return status

@@ -34,6 +34,7 @@ COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 _POLL_RECORDS = 10_000
 # librdkafka waits all of it where fewer records than asked for come: at the end of every read.
 _POLL_SECONDS = 0.02
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _LOOK_SECONDS = 0.1
 # Partitions read at the same time
 _AT_ONCE = 64
@@ -119,15 +120,29 @@ class Cluster:
             "up; --verbose shows librdkafka's own log",
         )
 
+    def topic_id(self, topic: str, default: str) -> str:
+        """Return the id of ``topic``, spelt as Kafka's tools do; ``default`` where there is none:
+        no such topic, or brokers before 2.8.
+        """
+        found = self._described(topic)
+        known = str(found.topic_id) if found is not None and found.topic_id else ""
+        return default if known in ("", _NO_ID) else known
+
     def leaders(self, topic: str) -> dict[Where, int] | None:
         """Return the partitions of ``topic`` with their leaders; None if there is no such
         topic.
         """
+        found = self._described(topic)
+        if found is None:
+            return None
+        return {(topic, one.id): one.leader.id if one.leader else -1 for one in found.partitions}
+
+    def _described(self, topic: str) -> Any:
         # A metadata request would create the topic where auto.create.topics.enable is on.
         topics = kafka.TopicCollection([topic])
         try:
             answers = self._admin.describe_topics(topics, request_timeout=self._patience_s)
-            description = answers[topic].result()
+            return answers[topic].result()
         except kafka.KafkaException as error:
             code = error.args[0].code()
             if code == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -141,8 +156,6 @@ class Cluster:
                 f"no broker answers: {_text(error)}",
                 next_step="check --bootstrap-servers and --command-config",
             ) from error
-        partitions = description.partitions
-        return {(topic, one.id): one.leader.id if one.leader else -1 for one in partitions}
 
     def partitions(self, topic: str) -> list[Where] | None:
         """Return the partitions of ``topic``; None if there is no such topic."""

@@ -27,12 +27,15 @@ except ImportError as missing:
     ) from missing
 
 _SECONDS_TO_CONNECT = 30
+_LONGEST_QUERY_S = 3_600
 _PORT = 3306
 _PART = r"\s*(?:`((?:[^`]|``)+)`|([0-9A-Za-z$_\u0080-\uffff]+))\s*"
 _NAME = re.compile(rf"(?:{_PART}\.)?{_PART}")
 _TEXTS = ("ssl_ca", "ssl_cert", "ssl_key")
 _FLAGS = ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
 _SNAPSHOT = (
+    # Of metadata: the server's default is a year
+    "SET SESSION lock_wait_timeout = 60",
     # A server may be set to return fewer rows than there are.
     "SET SESSION sql_select_limit = 18446744073709551615",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
@@ -51,7 +54,11 @@ class MySQLSnapshot(DatabaseSnapshot):
     def __init__(self, url: str) -> None:
         arguments = _connection_arguments(url)
         try:
-            self._connection: Any = pymysql.connect(**arguments, charset="utf8mb4")
+            self._connection: Any = pymysql.connect(
+                **arguments, charset="utf8mb4", read_timeout=_SECONDS_TO_CONNECT
+            )
+            # Its own word on a login comes soon; a count of a large table takes its time
+            self._connection._read_timeout = _LONGEST_QUERY_S
         # OSError comes of a certificate's file.
         except (pymysql.MySQLError, OSError, RuntimeError) as error:
             raise Unavailable(

@@ -40,7 +40,7 @@ class PostgreSQLSnapshot(DatabaseSnapshot):
     def __init__(self, url: str) -> None:
         try:
             self._connection: psycopg.Connection[Any] = psycopg.connect(
-                url, connect_timeout=_SECONDS_TO_CONNECT
+                url, connect_timeout=_SECONDS_TO_CONNECT, tcp_user_timeout=60_000
             )
         except psycopg.Error as error:
             raise Unavailable(
@@ -53,6 +53,7 @@ class PostgreSQLSnapshot(DatabaseSnapshot):
     def __enter__(self) -> PostgreSQLSnapshot:
         # A policy that would hide rows from us is an error then.
         self._connection.execute("SET row_security = off")
+        self._connection.execute("SET lock_timeout = '60s'")
         return self
 
     def find_table(self, name: str) -> TableRef | None:

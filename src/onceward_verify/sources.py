@@ -43,8 +43,17 @@ def check_sources(
             if expect_caught_up:
                 findings.cannot_judge(f"source {number}: not of Kafka, its end is not known here")
             continue
+        ids = dict(span.ids)
         for topic, offsets in sorted(_by_topic(position).items()):
-            facts = _check_topic(cluster, topic, offsets, group, findings, expect_caught_up)
+            if ids.get(topic) and ids[topic] != cluster.topic_id(topic, ids[topic]):
+                facts = {"position": offsets, "on_this_cluster": False}
+                if expect_caught_up:
+                    findings.cannot_judge(
+                        f"source topic {topic}: the one of that name on this cluster is another "
+                        "one: made anew, or a mirror"
+                    )
+            else:
+                facts = _check_topic(cluster, topic, offsets, group, findings, expect_caught_up)
             sources[topic] = facts
 
 

@@ -104,6 +104,31 @@ def test_what_a_command_could_not_ask_is_no_verdict(
     assert CliRunner().invoke(app, ["status", "--ledger-path", "."]).exit_code == status
 
 
+@pytest.mark.parametrize("output", ["/dev/full", "a pipe that nobody reads"])
+def test_an_output_that_cannot_be_written_is_no_verdict(output: str, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "onceward",
+        "status",
+        "--ledger-path",
+        str(tmp_path),
+        "--json",
+    ]
+    if output == "/dev/full":
+        with open(output, "w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+        status, said = done.returncode, done.stderr
+    else:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            assert process.stderr is not None
+            said, status = process.stderr.read(), process.wait(60)
+    assert status == 74, said
+    assert b"Traceback" not in said
+
+
 def test_a_report_that_cannot_be_written_or_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

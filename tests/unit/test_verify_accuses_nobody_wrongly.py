@@ -4,10 +4,12 @@ offsets.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,11 +17,11 @@ import pytest
 from onceward_verify import fencing
 from onceward_verify.cli import run
 from onceward_verify.fencing import BatchHeader, Epochs, Marker, check_output
-from onceward_verify.findings import Findings
+from onceward_verify.findings import CHECKER_FAILED, Findings
 from onceward_verify.ledger import LedgerBatch, OutputPart
 from onceward_verify.outputs import OutputRange, Reading, check_outputs
 from onceward_verify.partition_log import PartitionLog
-from onceward_verify.sources import _check_topic
+from onceward_verify.sources import _check_topic, check_sources
 from onceward_verify.topics import TopicsQuestion, _report_undecided, read_ledger
 
 WHERE = ("out", 0)
@@ -120,6 +122,43 @@ def test_lag_is_what_could_have_been_read_and_was_not(
     findings, cluster = Findings(), Cluster()
     _check_topic(cluster, "in", {0: position}, group, findings, True)  # type: ignore[arg-type]
     assert findings.verdict == verdict
+
+
+@pytest.mark.parametrize("caught_up", [True, False])
+@pytest.mark.parametrize(("known", "is_judged"), [("its", True), ("another's", False), ("", True)])
+def test_a_mirror_of_the_same_name_is_no_source(known: str, caught_up: bool, is_judged: bool):
+    """The ledger names a topic by its id, too, where brokers have ids."""
+
+    class Mirror(Cluster):
+        def group_offsets(self) -> dict[tuple[str, int], int]:
+            return {("in", 0): 7}
+
+        def topic_id(self, topic: str, default: str) -> str:
+            return "its"
+
+    span = SimpleNamespace(end={"in": {"0": 7}}, ids=(("in", known),) if known else ())
+    chain = SimpleNamespace(batches=[SimpleNamespace(spans=[span])])
+    findings, cluster, batches = Findings(), cast(Any, Mirror()), cast(Any, chain)
+    check_sources(cluster, batches, findings, expect_caught_up=caught_up)
+    assert findings.facts["sources"]["in"]["on_this_cluster"] is is_judged
+    if caught_up:
+        assert findings.verdict == ("violated" if is_judged else "inconclusive")
+    else:
+        assert findings.verdict == "exactly_once"
+
+
+@pytest.mark.parametrize("output", ["json", "text"])
+def test_a_report_that_cannot_be_written_accuses_nobody(output: str):
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def ask() -> Findings:
+        findings = Findings()
+        findings.facts["batches"] = 1
+        return findings
+
+    assert run(ask, output, Full()) == CHECKER_FAILED
 
 
 class Message:

@@ -8,8 +8,11 @@ parameters are Typer options, or a Typer with one command.
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -30,7 +33,8 @@ from onceward.errors import (
 
 # Exit statuses by BSD's sysexits.h: a command's own 0, 1 and 2 never mean a misspelt option, a
 # dead broker, or a right that the command itself lacks.
-USAGE, UNAVAILABLE, DENIED = 64, 69, 77
+USAGE, UNAVAILABLE, OUTPUT_LOST, DENIED = 64, 69, 74, 77
+_OUTPUT_LOST = (errno.EPIPE, errno.ENOSPC, errno.EIO)
 _UNREACHABLE = (BrokerUnreachable, LedgerUnreachable, ServerUnreachable, TargetUnreachable)
 COMMANDS = "onceward.commands"
 _CLICKS_USAGE = 2
@@ -41,7 +45,8 @@ class TypedErrors(TyperGroup):
 
     Others keep their traceback, because they are our mistakes and not the user's. Exits with
     status 64 for wrong options and settings, 69 for brokers and databases that cannot be reached,
-    77 for a login or a right that is missing, and else with 1.
+    74 for an output that cannot be written, 77 for a login or a right that is missing, and else
+    with 1.
     """
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
@@ -53,7 +58,18 @@ class TypedErrors(TyperGroup):
         """Run the command."""
         try:
             with _usage_status():
-                return super().invoke(ctx)
+                result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except OSError as error:
+            # What has no file's name is an output: a full disk, or a reader that is gone
+            if error.errno not in _OUTPUT_LOST or error.filename is not None:
+                raise
+            with suppress(OSError, ValueError):
+                # Python would try once more at its end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            typer.echo(f"the output cannot be written: {error.strerror}", err=True)
+            raise typer.Exit(OUTPUT_LOST) from error
         except OncewardError as error:
             typer.secho(f"{type(error).__name__}: {error.message}", fg=typer.colors.RED, err=True)
             if error.next_step:
