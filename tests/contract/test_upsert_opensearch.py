@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
@@ -381,11 +382,28 @@ def test_keys_of_any_text_are_told_apart(here: OpenSearchKitHere):
 
 def test_columns_that_a_document_cannot_have_are_named(here: OpenSearchKitHere):
     sink = ow.UpsertSink(**here.settings)
-    for name in ("_id", "_source", "_version"):
-        with pytest.raises(InvalidColumn, match=name):
-            sink.columns.check(
-                StructType([StructField("id", StringType()), StructField(name, StringType())])
-            )
+    key = StructField("id", StringType())
+    for name in ("_id", "_source", "_version", "", ".", ".a", "a.", "a..b", " "):
+        wrong = StructField(name, StringType())
+        with pytest.raises(InvalidColumn, match=re.escape(repr(name))):
+            sink.columns.check(StructType([key, wrong]))
+        if name[:1] != "_":
+            with pytest.raises(InvalidColumn, match=re.escape(repr(name))):
+                sink.columns.check(StructType([key, StructField("x", StructType([wrong]))]))
+    sink.columns.check(StructType([key, StructField("a.b", StringType())]))
+
+
+@pytest.mark.parametrize("name", ["", " ", ".", "a..b", "a."])
+def test_a_key_of_a_map_that_is_no_field_is_refused_before_the_batch_is_decided(
+    here: OpenSearchKitHere, name: str
+):
+    maps = pa.array([[("good", 1)], [("a.b", 1), (name, 2)]], pa.map_(pa.string(), pa.int64()))
+    nested = pa.StructArray.from_arrays([pa.ListArray.from_arrays([0, 1, 2], maps)], ["many"])
+    columns = ow.UpsertSink(**here.settings).columns
+    for column in (maps, nested):
+        rows = pa.RecordBatch.from_pydict({"id": pa.array(["a", "b"]), "labels": column})
+        with pytest.raises(RowRefused, match="'labels'"):
+            columns.refuse(rows)
 
 
 @pytest.mark.parametrize(

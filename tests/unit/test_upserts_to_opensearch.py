@@ -377,8 +377,10 @@ def test_nothing_is_asked_for_no_rows():
 def test_no_row_that_is_not_written_is_counted_as_delivered(
     item: tuple[int, str | None], error: type[Exception]
 ):
+    # What may pass is asked for once more, by itself
+    again = [items(item)] if error is NotTaken else []
     with pytest.raises(error):
-        writer(items((200, None), item))([upsert("a"), upsert("b")])
+        writer(items((200, None), item), *again)([upsert("a"), upsert("b")])
 
 
 @pytest.mark.parametrize(
@@ -490,6 +492,26 @@ def test_an_index_that_was_deleted_meanwhile_is_missing_though_the_server_has_ma
         made([upsert("a")])
 
 
+def test_an_index_that_was_restored_from_a_snapshot_in_mid_run_lacks_rows():
+    """It keeps its uuid, and has another history."""
+    restored = {"people": {"settings": {"index.uuid": "u", "index.history.uuid": "h"}}}
+    made = writer(items((201, None)), (200, restored), (404, GONE), (200, restored))
+    with pytest.raises(TableMissing):
+        made([upsert("a")])
+    made._pool = Answering((404, GONE), (200, restored), items((201, None)), (200, restored))
+    made([upsert("a")])
+
+
+def test_rows_that_a_full_queue_has_refused_go_again_without_the_others():
+    made = writer(items((201, None), (429, "rejected")), items((201, None)))
+    made([upsert("a"), upsert("b")])
+    sent = [body for method, _, body, _ in made._pool.asked if method == "POST"]
+    assert [keys(body) for body in sent] == [["a", "b"], ["b"]]
+    made = writer(items((429, "rejected"), (429, "rejected")))
+    with pytest.raises(NotTaken, match="2 rows"):
+        made([upsert("a"), upsert("b")])
+
+
 def test_rows_are_written_again_where_an_alias_leads_to_now():
     made = writer(items((201, None)), (200, MOVED), (200, ALIAS), (200, MOVED))
     made._found = Index("people-1", "u", True, False)
@@ -566,7 +588,9 @@ def test_a_newer_row_is_news_where_the_ledger_can_have_given_it_out(
 
 def test_a_refused_row_is_told_before_one_that_may_be_taken_later():
     with raises(DeliveryRefused, key="b"):
-        writer(items((429, "busy"), (400, "mapper_parsing_exception")))([upsert("a"), upsert("b")])
+        writer(items((429, "busy"), (400, "mapper_parsing_exception")), items((429, "busy")))(
+            [upsert("a"), upsert("b")]
+        )
 
 
 # settings

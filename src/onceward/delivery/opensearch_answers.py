@@ -77,7 +77,7 @@ IN_A_SHARD = "docs._id,docs._version,docs.error"
 _ROLLED = "plugins.index_state_management.rollover_alias", "lifecycle.rollover_alias"
 _PIPELINES = "default_pipeline", "final_pipeline"
 ASKED_OF_AN_INDEX = ",".join(
-    f"index.{name}" for name in ("uuid", "number_of_shards", *_ROLLED, *_PIPELINES)
+    f"index.{name}" for name in ("uuid", "history.uuid", "number_of_shards", *_ROLLED, *_PIPELINES)
 )
 
 
@@ -95,12 +95,14 @@ class TooSlow(NotTaken):
 
 class Index(NamedTuple):
     """The one that is written to. ``uuid`` None: it is not there yet. ``may_route``: an ingest
-    pipeline may give a key to another of its shards, where it would be a second time."""
+    pipeline may give a key to another of its shards, where it would be a second time.
+    ``history``: another one once it was restored from a snapshot."""
 
     name: str
     uuid: str | None
     is_alias: bool
     may_route: bool
+    history: str | None = None
 
 
 def setting(found: Mapping[str, Any], name: str) -> dict[str, str | None]:
@@ -148,7 +150,8 @@ def one_index(name: str, behind: Mapping[str, Any], found: Mapping[str, Any]) ->
         )
     there = names[0] if names else name
     uuid = setting(found, "uuid").get(there)
-    return Index(there, uuid, is_alias=there != name, may_route=may_route(found, there))
+    history = setting(found, "history.uuid").get(there)
+    return Index(there, uuid, there != name, may_route(found, there), history)
 
 
 def refusal(

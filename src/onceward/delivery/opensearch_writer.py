@@ -95,13 +95,13 @@ class OpenSearchWriter(UpsertWriter):
     # within a document.
     reserved: ClassVar[frozenset[str]] = frozenset(
         {
-            "_field_names", "_id", "_ignored", "_index", "_nested_path", "_primary_term",
-            "_routing", "_seq_no",
-            "_source", "_tier", "_type", VERSION_FIELD,
+            "_data_stream_timestamp", "_field_names", "_id", "_ignored", "_index", "_nested_path",
+            "_primary_term", "_routing", "_seq_no", "_source", "_tier", "_type", VERSION_FIELD,
         }
     )  # fmt: skip
-    # Of an _id; the server refuses the whole request of a longer one
+    # The server refuses the whole request of a longer _id; a dot parts an object and its field
     key_bytes: ClassVar[int | None] = 512
+    odd_names: ClassVar[str] = r"(?s)\s*|\..*|.*\.|.*\.\..*"
 
     url: str = field(repr=False)
     index: str
@@ -129,13 +129,19 @@ class OpenSearchWriter(UpsertWriter):
             return
         index = self._settled()
         wrong: list[DeliveryRefused] = []
-        later: list[str] = []
+        later = [(each, "") for each in upserts]
         went: dict[str, tuple[str, Upsert]] = {}
         # An alias, so that nothing makes an index that was deleted meanwhile
         path = f"/{self._path}/_bulk?{ANSWER}" + "&require_alias=true" * index.is_alias
-        for part in self._requests(upserts):
-            for rows, answers in self._send(path, part):
-                self._judge(rows, answers, index, wrong, later, went)
+        while later:
+            pending, later = [upsert for upsert, _ in later], []
+            for part in self._requests(pending):
+                for rows, answers in self._send(path, part):
+                    self._judge(rows, answers, index, wrong, later, went)
+            if len(later) == len(pending):
+                break
+            # It takes some: the others go without them, and fewer at a time
+            self._request_bytes = max(1, self._request_bytes // 4)
         self._must_be_the_same(index)
         now = self._checked()
         for key, (name, _) in went.items():
@@ -149,7 +155,7 @@ class OpenSearchWriter(UpsertWriter):
         if wrong:
             raise first_error(wrong)
         if later:
-            raise NotTaken(f"{len(later)} rows were not taken now: {later[0]}")
+            raise NotTaken(f"{len(later)} rows were not taken now: {later[0][1]}")
 
     def check(self) -> None:
         """Find the one index behind the name, and check that it keeps versions of deletes."""
@@ -181,7 +187,8 @@ class OpenSearchWriter(UpsertWriter):
         """Check that ``index`` was written to: a missing one is made, and an alias may be moved.
         :raises NotTaken: the alias leads elsewhere now. :raises TableMissing: it was deleted."""
         found = {} if index.uuid is None else self._settings()
-        if found and setting(found, "uuid") == {index.name: index.uuid}:
+        same = index.history in setting(found, "history.uuid").values()
+        if same and setting(found, "uuid") == {index.name: index.uuid}:
             self._found = index._replace(may_route=may_route(found, index.name))
             return
         self._found = None
@@ -191,13 +198,13 @@ class OpenSearchWriter(UpsertWriter):
             # For a moment, if it is being moved by one call after the other
             self._moves = True
             raise NotTaken(error.message) from error
-        if index.uuid in (None, now.uuid):
+        if index.uuid is None or (index.uuid, index.history) == (now.uuid, now.history):
             self._found = now
             return
         if index.is_alias and now.uuid is None:
             self._moves = True
             raise NotTaken(f"the alias {self.index} leads nowhere now, before to {index.name}")
-        if index.is_alias and now.is_alias:
+        if index.is_alias and now.is_alias and index.uuid != now.uuid:
             log.warning("%s leads to %s now, before to %s", self.index, now.name, index.name)
             raise NotTaken(f"the alias {self.index} was moved from {index.name} to {now.name}")
         raise TableMissing(
@@ -216,9 +223,8 @@ class OpenSearchWriter(UpsertWriter):
         :raises ConfigurationError: the name leads to several.
         """
         there = self._one_index().name
-        found = self._asked(
-            "GET", f"/{quote(there, safe='')}/_settings?flat_settings=true", missing={}
-        )
+        path = f"/{quote(there, safe='')}/_settings?flat_settings=true"
+        found = self._asked("GET", path, missing={})
         return there, found.get(there, {}).get("settings", {}).get(setting)
 
     def _abandon(self) -> None:
@@ -257,10 +263,10 @@ class OpenSearchWriter(UpsertWriter):
             answers = self._asked("POST", path, part.body)
         except TooLarge as large:
             if is_one:
+                text = f"the row of key {part.upserts[0].key!r} has {size} bytes, more than the"
                 raise NotTaken(
-                    f"the row of key {part.upserts[0].key!r} has {size} bytes, which is "
-                    f"more than the server, or a proxy before it, takes in a request; raise its "
-                    f"limit (http.max_content_length, client_max_body_size): {large}"
+                    f"{text} server, or a proxy before it, takes in a request; raise its limit "
+                    f"(http.max_content_length, client_max_body_size): {large}"
                 ) from large
             self._request_bytes = self._most_bytes = size // 2
         except TooSlow as slow:
@@ -300,7 +306,7 @@ class OpenSearchWriter(UpsertWriter):
         answers: dict[str, Any],
         index: Index,
         wrong: list[DeliveryRefused],
-        later: list[str],
+        later: list[tuple[Upsert, str]],
         went: dict[str, tuple[str, Upsert]],
     ) -> None:
         """Sort answers: ``wrong`` is never written, ``later`` may be taken yet; ``went``: by key
@@ -308,9 +314,7 @@ class OpenSearchWriter(UpsertWriter):
         """
         items = answers.get("items")
         if not isinstance(items, list) or len(items) != len(upserts):
-            raise NotTaken(
-                f"{len(upserts)} rows were sent, and the answer is not about each of them"
-            )
+            raise NotTaken(f"{len(upserts)} rows were sent; the answer is not about each of them")
         for upsert, item in zip(upserts, items, strict=True):
             [answer] = item.values()
             status, error = answer["status"], answer.get("error")
@@ -335,7 +339,7 @@ class OpenSearchWriter(UpsertWriter):
                 where = f"rows into {self.index}"
                 raise refusal(self.index, where, status, kind, reason, its_own=True)
             else:
-                later.append(f"{status} {kind}: {reason}")
+                later.append((upsert, f"{status} {kind}: {reason}"))
 
     def _routed(self, index: Index, upserts: list[Upsert]) -> list[DeliveryRefused]:
         """Return the errors for rows that are in another shard than their key leads to."""
@@ -384,9 +388,8 @@ class OpenSearchWriter(UpsertWriter):
 
     def _settings(self) -> dict[str, Any]:
         """Return by index what is asked of each that the name leads to."""
-        return self._asked(
-            "GET", f"/{self._path}/_settings/{ASKED_OF_AN_INDEX}?flat_settings=true", missing={}
-        )
+        path = f"/{self._path}/_settings/{ASKED_OF_AN_INDEX}?flat_settings=true"
+        return self._asked("GET", path, missing={})
 
     def _must_keep_versions_of_deletes(self, seconds: int) -> None:
         """Make the index keep versions of deletes; a missing one is made, as templates say."""
@@ -456,8 +459,7 @@ class OpenSearchWriter(UpsertWriter):
         raise refusal(self.index, where, answer.status, kind, reason, its_own=its_own)
 
     def _headers(self) -> dict[str, str]:
-        at = urlsplit(self.url)
-        if at.username is None:
+        if (at := urlsplit(self.url)).username is None:
             return {}
         # In UTF-8, as servers read it. urllib3's own would fail on what is not Latin-1, and its
         # error repeats the password.

@@ -34,6 +34,7 @@ _OTHER_BYTES = {"charset", "decode_responses", "encoding", "encoding_errors", "e
 """Words in a URL, of Redis' client library, by which it writes or reads other bytes."""
 _NOT_IN_AN_INDEX = frozenset('\\/*?"<>| ,#:')
 _INDEX_BYTES = 255
+_MOST_TOMBSTONE_S = 3_155_760_000  # a century
 
 
 def writer_at(
@@ -212,7 +213,7 @@ class UpsertSink(WriteAheadSink):
         checkpointing: Checkpointing | None = None,
         commit_timeout_s: float = 60.0,
     ) -> None:
-        whole_number("tombstone_s", tombstone_s, 1)
+        whole_number("tombstone_s", tombstone_s, 1, _MOST_TOMBSTONE_S)
         if (url is None) == (write is None):
             raise ContradictoryOptions(
                 "an upsert sink writes to one place", next_step="pass either url= or write="
@@ -238,7 +239,10 @@ class UpsertSink(WriteAheadSink):
             )
         columns = UpsertColumns(pipeline_id, names("key", key), version, op_column)
         if isinstance(write, UpsertWriter):
-            columns = replace(columns, reserved=write.reserved, key_bytes=write.key_bytes)
+            limits = {
+                name: getattr(write, name) for name in ("reserved", "key_bytes", "odd_names")
+            }
+            columns = replace(columns, **limits)
         super().__init__(
             deliver=_UpsertChunk(columns, write),
             pipeline_id=pipeline_id,

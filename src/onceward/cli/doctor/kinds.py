@@ -224,7 +224,8 @@ KINDS: tuple[Misconfiguration, ...] = (
         _TOPIC + "retention.ms=604800000", _is_deleted_early),
     Misconfiguration(
         "source-unclean-election", "source topic", "unclean.leader.election.enable", "true",
-        "other records may come under offsets that were read, and a replay finds another batch",
+        "other records may come under offsets that were read: the pipeline skips them, and a "
+        "replay finds another batch",
         _TOPIC + "unclean.leader.election.enable=false", _either("true")),
     Misconfiguration(
         "uncommitted-readers", "consumers", "isolation.level", "read_uncommitted",
