@@ -117,7 +117,7 @@ def test_a_query_by_spark_connect_is_not_started_either(monkeypatch: pytest.Monk
 
     name = "pyspark.sql.connect.streaming.readwriter"
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(DataStreamWriter=ConnectWriter))  # type: ignore[arg-type]
-    monkeypatch.setattr("onceward.operate.plan.find_spec", lambda name: name)
+    monkeypatch.setattr("onceward.operate.plan_queries.find_spec", lambda name: name)
     with _connect_refused(), pytest.raises(UnsupportedQuery):
         ConnectWriter().start()
     assert ConnectWriter().start() == "runs"
