@@ -123,7 +123,9 @@ class Unanswered(Exception):
             return TokenUnavailable(str(self), next_step=self.lost.next_step)
         kind = self.rule.error if self.rule else BrokerUnreachable
         default = "check that the brokers are up and reachable (bootstrap.servers), then run again"
-        return kind(str(self), next_step=next_step or _NEXT_STEPS.get(kind.__name__, default))
+        of_rule = self.rule.next_step if self.rule else ""
+        step = next_step or of_rule or _NEXT_STEPS.get(kind.__name__, default)
+        return kind(str(self), next_step=step)
 
 
 _NEXT_STEPS = {

@@ -292,7 +292,14 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
         2: Rule(_V.STOP, "the log on the broker is damaged"),
     },
     Api.OFFSET_FETCH: {
-        88: Rule(_V.RETRY, "a transaction is about to change it (KIP-447)", BrokerUnreachable),
+        88: Rule(
+            _V.RETRY,
+            "a transaction is about to change it (KIP-447)",
+            BrokerUnreachable,
+            "run again when that transaction has ended: a driver that died leaves one open for "
+            "transaction.timeout.ms at most, unless its pipeline is started again; `onceward "
+            "transactions list --ids` has its state",
+        ),
         69: Rule(_V.DONE, "nothing committed yet"),
     },
     Api.CREATE_TOPICS: {
