@@ -125,8 +125,11 @@ class Cluster:
         no such topic, or brokers before 2.8.
         """
         found = self._described(topic)
-        known = str(found.topic_id) if found is not None and found.topic_id else ""
-        return default if known in ("", _NO_ID) else known
+        if found is None or not found.topic_id:
+            return default
+        # Base64 of librdkafka's; Kafka spells it for URLs (org.apache.kafka.common.Uuid)
+        known = str(found.topic_id).translate(str.maketrans("+/", "-_")).rstrip("=")
+        return default if known == _NO_ID else known
 
     def leaders(self, topic: str) -> dict[Where, int] | None:
         """Return the partitions of ``topic`` with their leaders; None if there is no such

@@ -47,11 +47,10 @@ def check_sources(
         for topic, offsets in sorted(_by_topic(position).items()):
             if ids.get(topic) and ids[topic] != cluster.topic_id(topic, ids[topic]):
                 facts = {"position": offsets, "on_this_cluster": False}
-                if expect_caught_up:
-                    findings.cannot_judge(
-                        f"source topic {topic}: the one of that name on this cluster is another "
-                        "one: made anew, or a mirror"
-                    )
+                findings.cannot_judge(
+                    f"source topic {topic}: the one of that name on this cluster is another one: "
+                    "made anew, or a mirror"
+                )
             else:
                 facts = _check_topic(cluster, topic, offsets, group, findings, expect_caught_up)
             sources[topic] = facts

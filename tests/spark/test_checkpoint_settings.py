@@ -14,7 +14,7 @@ import onceward as ow
 from onceward import events
 from onceward.engine.calls import gate
 from onceward.errors import TransactionTimeoutTooLarge
-from onceward.operate import waiting
+from onceward.operate import stopping
 
 
 @pytest.mark.lengthy("ci")
@@ -88,9 +88,9 @@ def test_a_query_is_stopped_at_a_boundary_by_a_closed_gate(pipeline: Pipeline):
     seen: dict[str, object] = {}
     try:
         until(lambda: gate.holds(str(query.runId)), query, "no batch is held")
-        [running] = [one for one in waiting._running() if one.runId == query.runId]
-        assert waiting._is_at_boundary(running, seen) is False, "the trigger of batch 2 is active"
-        waiting._stop(running)
+        [running] = [one for one in stopping._running() if one.runId == query.runId]
+        assert stopping._is_at_boundary(running, seen) is False, "the trigger of batch 2 is active"
+        stopping._stop(running)
         assert ow.wait(query, timeout_s=60)
     finally:
         stop()

@@ -26,7 +26,6 @@ TWO_MEANINGS = {
     "StagingWriter",
     "TransactionWriter",
     "Written",
-    "_Found",
     "_Relation",
 }
 """Names of classes that two modules define."""

@@ -74,7 +74,7 @@ def test_a_long_module_says_why():
 )
 def test_py4j_never_looks_at_the_methods_of_sparks_environment(module: Path):
     """One of them names a class that no jar of PySpark has, since 4.3;
-    `spark/session/environment.py` goes around it.
+    `spark/batch/shuffles.py` goes around it.
     """
     calls = re.findall(r"\.env\(\)\s*\.|SparkEnv\.get", module.read_text())
     assert calls == [], "use onceward.spark.batch.shuffles"

@@ -104,6 +104,17 @@ def test_what_a_command_could_not_ask_is_no_verdict(
     assert CliRunner().invoke(app, ["status", "--ledger-path", "."]).exit_code == status
 
 
+@pytest.mark.parametrize(
+    "module", ["onceward", "onceward.cli", "onceward.operate.run_job", "onceward.operate.stopping"]
+)
+def test_what_answers_at_once_loads_nothing_heavy(module: str) -> None:
+    """``--help``, the supervisor of ``onceward run``, and a job before its own first line."""
+    heavy = ("pyspark", "pyarrow", "numpy", "kafka", "confluent_kafka", "pandas")
+    code = f"import sys, {module}; print([each for each in {heavy} if each in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("output", ["/dev/full", "a pipe that nobody reads"])
 def test_an_output_that_cannot_be_written_is_no_verdict(output: str, tmp_path: Path) -> None:
     command = [

@@ -34,6 +34,7 @@ from onceward.kafka.sink.sink import KafkaTarget
 from onceward.kafka.source import identity as source_identity
 from onceward.kafka.source.identity import KafkaSourceIdentity
 from onceward.kafka.wire.connections import ConnectionLost
+from onceward.kafka.wire.error_table import PENDING_OFFSETS
 from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.spark.batch.checkpoint_files import PLAN_ANEW
 from onceward.spark.batch.query import KafkaSource, RunningBatch
@@ -105,16 +106,26 @@ def test_a_topic_of_the_same_name_on_another_cluster_says_nothing_about_the_ledg
         offsets().refuse_ledger_behind(now, record(done), "checkpoint")
 
 
-def test_a_group_without_its_marker_holds_no_start_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka 4.3 passes over a partition of ``__consumer_offsets`` that has no leader."""
+@pytest.mark.parametrize("is_pending", [True, False])
+def test_a_group_without_its_marker_holds_no_start_up(
+    is_pending: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka 4.3 passes over a partition of ``__consumer_offsets`` that has no leader. A
+    coordinator that does not answer is waited for.
+    """
+    details = {"reason": PENDING_OFFSETS} if is_pending else {}
 
     def pending(*_: object, require_stable: bool = True, **__: object) -> dict[Any, int]:
         if require_stable:
-            raise BrokerUnreachable("UNSTABLE_OFFSET_COMMIT", next_step="wait")
+            raise BrokerUnreachable("UNSTABLE_OFFSET_COMMIT", next_step="wait", details=details)
         return {TopicPartition("orders", 0): 90}
 
     monkeypatch.setattr(run, "committed_offsets", pending)
     done, now = batch(0, HERE, start=0, end=100), batch(1, HERE, start=100, end=200)
+    if not is_pending:
+        with pytest.raises(BrokerUnreachable):
+            offsets().refuse_ledger_behind(now, record(done), "checkpoint")
+        return
     offsets().refuse_ledger_behind(now, record(done), "checkpoint")
     before = batch(0, HERE, start=0, end=80)
     with pytest.raises(LedgerBehind):

@@ -9,7 +9,7 @@ import pytest
 
 from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.ids import AttemptId, BatchId, PipelineId
-from onceward.kafka.ledger.topic import _Found, _newest_record
+from onceward.kafka.ledger.topic import FoundRecord, _newest_record
 
 DECIDED = LedgerRecord(
     PipelineId("p"), 4, BatchId("q", 4), (), AttemptId(0, 1), {}, 5, RecordState.DECIDED
@@ -24,15 +24,17 @@ NEXT = replace(DECIDED, sequence=5)
     [
         # Partitions were added twice while the batch was being published: each start that went on
         # with it had another place for the key, and how far it came stands in the last one.
-        [_Found(DECIDED, 4), _Found(LATER, 7)],
-        [_Found(DECIDED, 4), _Found(LATER, 7), _Found(FINISHED, 9)],
-        [_Found(LATER, 0), _Found(FINISHED, 0)],
-        [_Found(FINISHED, 9), _Found(NEXT, 4)],
-        [_Found(DECIDED, 4)],
+        [FoundRecord(DECIDED, 4), FoundRecord(LATER, 7)],
+        [FoundRecord(DECIDED, 4), FoundRecord(LATER, 7), FoundRecord(FINISHED, 9)],
+        [FoundRecord(LATER, 0), FoundRecord(FINISHED, 0)],
+        [FoundRecord(FINISHED, 9), FoundRecord(NEXT, 4)],
+        [FoundRecord(DECIDED, 4)],
     ],
     ids=["published in part", "finished", "by an earlier release", "the next batch", "one"],
 )
-def test_of_one_sequence_the_place_that_the_key_came_to_last_counts(found: list[_Found]) -> None:
+def test_of_one_sequence_the_place_that_the_key_came_to_last_counts(
+    found: list[FoundRecord],
+) -> None:
     for order in itertools.permutations([None, *found]):
         assert _newest_record(order) is found[-1].record
 

@@ -13,6 +13,7 @@ import pytest
 import urllib3
 
 import onceward as ow
+from onceward.delivery import opensearch_writer
 from onceward.delivery.opensearch_answers import (
     ROW_BITS,
     SEQUENCE_BITS,
@@ -534,20 +535,40 @@ def test_an_alias_of_two_indices_may_be_on_its_way():
     made._pool = Answering((200, two), (200, both))
     with pytest.raises(NotTaken):
         made([upsert("a")])
-    made._pool = Answering((200, ALIAS), (200, MOVED), items((201, None)), (200, MOVED))
+    looks = [(200, ALIAS), (200, MOVED)]
+    made._pool = Answering(*looks, *looks, items((201, None)), (200, MOVED))
     made._pool.index = "people-2"
     made([upsert("a")])
 
 
-def test_an_alias_that_leads_nowhere_for_a_moment_makes_no_index_of_its_name():
+@pytest.mark.parametrize("tombstone_s", [None, 60])
+def test_an_alias_that_leads_nowhere_for_a_moment_makes_no_index_of_its_name(
+    tombstone_s: int | None, monkeypatch: pytest.MonkeyPatch
+):
     made = writer(items((201, None)), (404, GONE), (404, GONE), (404, GONE))
+    made.tombstone_s = tombstone_s
     made._found = Index("people-1", "u", True, False)
     with pytest.raises(NotTaken):
         made([upsert("a")])
-    made._pool = Answering((404, GONE), (404, GONE))
-    with pytest.raises(NotTaken):
+    for _ in range(2):
+        made._pool = Answering((404, GONE), (404, GONE))
+        with pytest.raises(NotTaken):
+            made([upsert("a")])
+        assert [method for method, *_ in made._pool.asked] == ["GET", "GET"]
+    since = made._moves_since
+    # Back, and rows go to where it leads
+    keeps = {"people-2": {"settings": {"index.gc_deletes": "1h"}}}
+    looks = [(200, ALIAS), (200, MOVED)]
+    more = [(200, keeps), *looks] if tombstone_s else []
+    made._pool = Answering(*looks, *looks, *more, items((201, None)), (200, MOVED))
+    made._pool.index = "people-2"
+    made([upsert("a")])
+    assert made._found.name == "people-2"
+    # Or it stays away
+    made._moves_since, made._pool = since, Answering((404, GONE), (404, GONE))
+    monkeypatch.setattr(opensearch_writer, "_NOWHERE_SECONDS", 0)
+    with pytest.raises(TableMissing, match="leads nowhere"):
         made([upsert("a")])
-    assert [method for method, *_ in made._pool.asked] == ["GET", "GET"]
 
 
 def test_a_proxys_404_is_no_word_on_an_index():

@@ -111,6 +111,27 @@ def test_a_damaged_answer_is_asked_for_again_and_a_damaged_log_is_named(damaged:
 
 
 @pytest.mark.usefixtures("offsets")
+def test_a_damaged_answer_behind_empty_ones_is_no_end() -> None:
+    """A new leader, whose high watermark lags, then shows all; one bit of it is wrong."""
+    leader: Any = Leader([data(0, b"old"), data(1, b"new")], high_watermarks=[1, 1, 1, 1, 1, 2])
+    flipped, call = [False], leader.call
+
+    def flip(*asked: Any) -> Any:
+        answer = call(*asked)
+        found = answer.responses[0].partitions[0]
+        if found.high_watermark == 2 and found.records and not flipped[0]:
+            flipped[0] = True
+            found.records = bytes(
+                [*found.records[:70], found.records[70] ^ 4, *found.records[71:]]
+            )
+        return answer
+
+    leader.call = flip
+    assert reads.KeyReader(leader, WHERE, KEY).newest() == b"new"
+    assert flipped == [True]
+
+
+@pytest.mark.usefixtures("offsets")
 def test_a_process_that_stood_still_while_it_read_has_read() -> None:
     leader: Any = Leader([data(0, b"old"), data(1, b"new")], high_watermarks=[2])
     assert (

@@ -62,8 +62,7 @@ class TypedErrors(TyperGroup):
             sys.stdout.flush()
             return result
         except OSError as error:
-            # What has no file's name is an output: a full disk, or a reader that is gone
-            if error.errno not in _OUTPUT_LOST or error.filename is not None:
+            if error.errno not in _OUTPUT_LOST or not _was_printing(error):
                 raise
             with suppress(OSError, ValueError):
                 # Python would try once more at its end
@@ -108,6 +107,15 @@ def _usage_status() -> Iterator[None]:
         if getattr(error, "exit_code", None) == _CLICKS_USAGE and hasattr(error, "format_message"):
             error.exit_code = USAGE  # type: ignore[attr-defined]  # it was just looked at
         raise
+
+
+def _was_printing(error: OSError) -> bool:
+    """Return whether ``error`` is of a print: what was raised elsewhere keeps its traceback."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    return module == __name__ or module.split(".")[0] in ("click", "rich", "typer")
 
 
 def _status(error: OncewardError) -> int:

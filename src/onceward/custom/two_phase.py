@@ -20,7 +20,7 @@ from onceward.engine.task_writer import Task, TaskWriter
 from onceward.engine.two_phase import CommitResult, TwoPhaseTarget
 from onceward.errors import LedgerUnreadable
 from onceward.ids import pipeline_id as checked_pipeline_id
-from onceward.spark.batch.as_built import pickled_again, restore
+from onceward.spark.batch.carried import pickled_again, restore
 
 
 class TwoPhaseCommitSink(ForeachBatchSink):

@@ -34,6 +34,7 @@ _NEVER = frozenset(
 OF_THE_INDEX = frozenset({"index_not_found_exception", "security_exception"})
 """Said of each document, it is said of all."""
 CONFLICT = "version_conflict_engine_exception"
+_AT_CONFLICT = re.compile(r"current version \[(\d+)\] is higher than the one provided \[\d+\]\Z")
 # and all from 500 on
 _NOT_NOW = frozenset({408, 429})
 # A full disk, or a cluster without a manager: for a time, though a server says 403 of the former.
@@ -267,3 +268,17 @@ def version_number(upsert: Upsert, by_column: bool) -> int:
             "row, or with version=",
         )
     return sequence + 1 << ROW_BITS | row
+
+
+def is_news(upsert: Upsert, reason: str, by_column: bool) -> bool:
+    """Return whether a newer row stands in the way.
+
+    Of the user's versions any may be. A place behind our own batch is one that the ledger cannot
+    have given out; an older copy finds such places, too, and is told that it is fenced. Should the
+    server have other words one day, nothing is taken for delivered.
+    """
+    found = _AT_CONFLICT.search(reason)
+    return by_column or (
+        found is not None
+        and int(found[1]) >> ROW_BITS <= version_number(upsert, by_column) >> ROW_BITS
+    )

@@ -22,13 +22,13 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import re
 import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 from urllib.parse import quote, unquote, urlsplit
 
+from onceward import surroundings
 from onceward.delivery.opensearch_answers import (
     ANSWER,
     ASKED_OF_AN_INDEX,
@@ -37,7 +37,6 @@ from onceward.delivery.opensearch_answers import (
     MAPPING,
     OF_THE_INDEX,
     PIPELINE,
-    ROW_BITS,
     Index,
     NotTaken,
     TooLarge,
@@ -45,6 +44,7 @@ from onceward.delivery.opensearch_answers import (
     elsewhere,
     error_in,
     first_error,
+    is_news,
     may_route,
     never_passes,
     one_index,
@@ -61,11 +61,8 @@ from onceward.delivery.upserts import (
     as_json,
     refused,
 )
-from onceward.errors import (
-    ConfigurationError,
-    DeliveryRefused,
-    TableMissing,
-)
+from onceward.engine.two_phase import GrowingPauses
+from onceward.errors import ConfigurationError, DeliveryRefused, TableMissing
 from onceward.libraries import library
 
 if TYPE_CHECKING:
@@ -76,7 +73,9 @@ log = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 30.0
 # A server takes 100 MB (http.max_content_length), 5 to 15 are advised; a proxy may take 1 MB
 _REQUEST_BYTES = 5_000_000
-_AT_CONFLICT = re.compile(r"current version \[(\d+)\] is higher than the one provided \[\d+\]\Z")
+_ROUNDS_SECONDS = 20.0
+# An alias is moved by one call after the other within so long
+_NOWHERE_SECONDS = 30.0
 
 
 @dataclass
@@ -120,8 +119,8 @@ class OpenSearchWriter(UpsertWriter):
     """What :attr:`index` leads to, once it was looked at. It is looked at again behind each
     chunk.
     """
-    _moves: bool = field(default=False, init=False, repr=False, compare=False)
-    """The name is an alias that was about to be moved when it was last looked at."""
+    _moves_since: float | None = field(default=None, init=False, repr=False, compare=False)
+    """Since when the name has been an alias that leads nowhere, or to several."""
 
     def __call__(self, upserts: Iterable[Upsert]) -> None:
         upserts = list(upserts)
@@ -133,14 +132,15 @@ class OpenSearchWriter(UpsertWriter):
         went: dict[str, tuple[str, Upsert]] = {}
         # An alias, so that nothing makes an index that was deleted meanwhile
         path = f"/{self._path}/_bulk?{ANSWER}" + "&require_alias=true" * index.is_alias
+        rounds = GrowingPauses(_ROUNDS_SECONDS)
         while later:
             pending, later = [upsert for upsert, _ in later], []
             for part in self._requests(pending):
                 for rows, answers in self._send(path, part):
                     self._judge(rows, answers, index, wrong, later, went)
-            if len(later) == len(pending):
+            # It takes some: the others go without them, later, and fewer at a time
+            if not later or len(later) == len(pending) or not rounds.wait():
                 break
-            # It takes some: the others go without them, and fewer at a time
             self._request_bytes = max(1, self._request_bytes // 4)
         self._must_be_the_same(index)
         now = self._checked()
@@ -163,16 +163,27 @@ class OpenSearchWriter(UpsertWriter):
 
     def _settled(self) -> Index:
         """Return the index that rows go to. :raises NotTaken: the name is being moved."""
-        try:
-            index = self._checked()
-        except ConfigurationError as error:
-            if self._moves:
+        if self._moves_since is not None:
+            try:
+                index = self._one_index()
+            except ConfigurationError as error:
                 raise NotTaken(error.message) from error
-            raise
-        if self._moves and index.uuid is None:
+            if index.uuid is None:
+                # Nothing is asked that would make an index of the alias's name
+                self._refuse_nowhere(self._moves_since)
+            self._moves_since = None
+        return self._checked()
+
+    def _refuse_nowhere(self, since: float) -> NoReturn:
+        if surroundings.monotonic() - since < _NOWHERE_SECONDS:
             raise NotTaken(f"the alias {self.index} leads nowhere now")
-        self._moves = False
-        return index
+        raise TableMissing(
+            f"the alias {self.index} leads nowhere for {_NOWHERE_SECONDS:g} s: its index was "
+            "deleted, or nobody has added it to another",
+            next_step=f"add {self.index} to its index again, restored if it was deleted, before "
+            "the query is started: a start makes an index of that name",
+            details={"index": self.index},
+        )
 
     def _checked(self) -> Index:
         if self._found is None:
@@ -196,14 +207,14 @@ class OpenSearchWriter(UpsertWriter):
             now = self._one_index()
         except ConfigurationError as error:
             # For a moment, if it is being moved by one call after the other
-            self._moves = True
+            self._moves_since = surroundings.monotonic()
             raise NotTaken(error.message) from error
         if index.uuid is None or (index.uuid, index.history) == (now.uuid, now.history):
             self._found = now
             return
         if index.is_alias and now.uuid is None:
-            self._moves = True
-            raise NotTaken(f"the alias {self.index} leads nowhere now, before to {index.name}")
+            self._moves_since = surroundings.monotonic()
+            self._refuse_nowhere(self._moves_since)
         if index.is_alias and now.is_alias and index.uuid != now.uuid:
             log.warning("%s leads to %s now, before to %s", self.index, now.name, index.name)
             raise NotTaken(f"the alias {self.index} was moved from {index.name} to {now.name}")
@@ -330,7 +341,7 @@ class OpenSearchWriter(UpsertWriter):
                 continue
             kind, reason = error_in(error)
             if kind == CONFLICT:
-                if not self._is_news(upsert, reason):
+                if not is_news(upsert, reason, self.by_column):
                     wrong.append(refused(upsert.key, _NEWER.format(reason), RESTORE))
             elif never_passes(status, kind, reason):
                 text = f"{self.index} refuses it ({status} {kind}: {reason})"
@@ -360,19 +371,6 @@ class OpenSearchWriter(UpsertWriter):
             for upsert, one in zip(upserts, found, strict=True)
             if one.get("_version", -1) < version_number(upsert, self.by_column)
         ]
-
-    def _is_news(self, upsert: Upsert, reason: str) -> bool:
-        """Return whether a newer row stands in the way.
-
-        Of the user's versions any may be. A place behind our own batch is one that the ledger
-        cannot have given out; an older copy finds such places, too, and is told that it is fenced.
-        Should the server have other words one day, nothing is taken for delivered.
-        """
-        found = _AT_CONFLICT.search(reason)
-        return self.by_column or (
-            found is not None
-            and int(found[1]) >> ROW_BITS <= version_number(upsert, self.by_column) >> ROW_BITS
-        )
 
     # requests
 

@@ -49,7 +49,7 @@ from onceward.durable import make, sync, write_new
 from onceward.engine.ledger.chain import Chain, takeover_error
 from onceward.engine.ledger.record import DELIVERED, LedgerRecord
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Prepared
+from onceward.engine.target import Prepared, Write
 from onceward.engine.two_phase import Committer, GrowingPauses, TwoPhaseAttempt, TwoPhaseTarget
 from onceward.errors import (
     CommitInDoubt,
@@ -58,9 +58,11 @@ from onceward.errors import (
     OncewardError,
     PreparedDataLost,
     PublishIncomplete,
+    StoreUnreachable,
     summary,
 )
 from onceward.ids import AttemptId, PipelineId
+from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Computation
 
 log = logging.getLogger(__name__)
@@ -360,6 +362,18 @@ class WriteAheadAttempt(TwoPhaseAttempt):
     chunk_rows: int
     settings: Mapping[str, Any]
     sequence: int
+
+    def write(self, write: Write, running: RunningBatch) -> int:
+        try:
+            return super().write(write, running)
+        except StoreUnreachable as error:
+            # A task sees nothing of the store. Of a pipeline that has never worked that is a wrong
+            # setting, where the driver sees it
+            if self.sequence == 0 and "store" in error.details and note_path(self.folder).exists():
+                raise not_shared(
+                    self.folder, "the driver has made it, and an executor does not see it"
+                ) from error
+            raise
 
     def prepared(self) -> Prepared:
         prepared = super().prepared()

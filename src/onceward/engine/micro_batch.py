@@ -201,6 +201,9 @@ class MicroBatches:
         # 3. admission then refuses the newcomer, and no query is left.
         peeked = self._target.peek()
         batch, sources, resume = running.batch, running.sources, self._policy.resume
+        if peeked is not None and peeked.batch == batch and len(peeked.sources) == len(sources):
+            files = file_sources.logged_files(running)
+            file_sources.must_be_committed_files(files, running, peeked.sources)
         if is_refused_in_any_case(batch, sources, peeked, resume, stateful=running.stateful):
             try:
                 self._decide(running, peeked)

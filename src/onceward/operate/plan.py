@@ -116,7 +116,7 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[Query
                 job, timeout_s,
             )  # fmt: skip
         except SystemExit as left:
-            if left.code:
+            if left.code and not isinstance(left.__context__, JobWaits):
                 raise ConfigurationError(
                     f"{job} ended itself before all its queries were defined: {left.code!r}",
                     next_step="see what it has printed; its own arguments stand behind its name",
@@ -139,6 +139,8 @@ def _printing_to_stderr() -> Iterator[None]:
         with redirect_stdout(sys.stderr):
             yield
     finally:
+        if sys.__stdout__ is not None:
+            sys.__stdout__.flush()
         os.dup2(before, 1)
         os.close(before)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from onceward import errors, events, surroundings
 from onceward.errors import Fenced, OncewardError
-from onceward.operate import waiting
+from onceward.operate import stopping
 from onceward.operate.restart import may_pass
 
 FINISHED, FAILED, USAGE, MAY_PASS, NEEDS_A_CHANGE, FENCED = 0, 1, 64, 75, 78, 79
@@ -161,14 +161,14 @@ class RunnerLink:
         # The runner sends nothing: this returns when it ends
         with suppress(OSError):
             self._socket.recv(1)
-        waiting.request()
+        stopping.request()
 
 
 def main(arguments: list[str]) -> None:
     """Run the job ``arguments[0]``; what follows are its own arguments."""
     link = RunnerLink()
     keep_status()
-    waiting.answer_sigterm()
+    stopping.answer_sigterm()
     job = arguments[0]
     sys.argv[:] = arguments
     # As Python has it: sys.flags.safe_path is new in 3.11

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_QUIET_S = 60.0
-"""Within so many seconds, or five of its intervals, of a commit a pipeline is at work."""
+_QUIET_S = 60.0  # within so long, or five of its intervals, of a commit a pipeline is at work
 _RECENT = 20
 _ENDING = ("PrepareCommit", "PrepareAbort")
 _ENDING_S = 60.0
@@ -350,7 +349,7 @@ class LedgerView:
             transaction = self.transaction(pipeline)
         except _UNASKED as error:
             trouble.append(error.message)
-        coordinator_answers, client = not trouble, _client(self.kafka)
+        coordinator_answers, client = not trouble, self.client()
         try:
             partitions = _lag(client, entries[-1]) if client is not None and entries else []
             lag = sum(each.lag for each in partitions) if partitions else None
@@ -444,11 +443,10 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
     for source in newest.sources:
         offsets |= partition_offsets(source["end"])
     topics = {where.topic for where in offsets}
-    found = client.topic_ids(topics) if topics else {}
-    identities = [source.get("identity") for source in newest.sources]
-    known = {
-        name: id_ for each in identities if isinstance(each, dict) for name, id_ in each.items()
-    }
+    found = client.topic_ids(topics, timeout_ms=_ASK_MS) if topics else {}
+    known: dict[str, str] = {}
+    for source in newest.sources:
+        known |= identity if isinstance(identity := source.get("identity"), dict) else {}
     if others := sorted(name for name in found if known.get(name, found[name]) != found[name]):
         raise _another(", ".join(others))
     # Spark reads partitions that are new from their beginning
@@ -456,15 +454,17 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
     if new := {TopicPartition(t, n) for t in every for n in every[t]} - offsets.keys():
         offsets |= list_offsets(client, new, EARLIEST, timeout_ms=_ASK_MS)
     ends = list_offsets(client, offsets, LATEST, read_committed=True, timeout_ms=_ASK_MS)
-    if ahead := [where for where, offset in sorted(offsets.items()) if offset > ends[where]]:
-        raise _another(f"{ahead[0]}, which ends at {ends[ahead[0]]} and not {offsets[ahead[0]]},")
+    if ahead := {where for where, offset in offsets.items() if offset > ends[where]}:
+        # Behind an open transaction, as Spark's own reader goes, or behind the log's end
+        tops = list_offsets(client, ahead, LATEST, timeout_ms=_ASK_MS)
+        for where in sorted(where for where in ahead if offsets[where] > tops[where]):
+            raise _another(f"{where}, which ends at {tops[where]}, not {offsets[where]},")
     return [PartitionLag(*where, offsets[where], ends[where]) for where in sorted(offsets)]
 
 
 def _another(source: str) -> TopicMissing:
     text = f"{source} was made anew since the pipeline read it, cut off, or is another cluster's"
-    step = "name the source's brokers (ledger in a folder or a table), or ask its driver's metrics"
-    return TopicMissing(text, next_step=step)
+    return TopicMissing(text, next_step="name the source's brokers, or ask its driver's metrics")
 
 
 def moment(ms: float) -> str:

@@ -35,7 +35,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from onceward import events, patience, surroundings
 from onceward.engine.calls import runs
 from onceward.errors import ConfigurationError, OncewardError, Recovery
-from onceward.operate import waiting
+from onceward.operate import stopping, waiting
 from onceward.operate.restart import (
     ExponentialDelay,
     Failure,
@@ -109,7 +109,7 @@ def supervise(
             next_step=f"pass {restarts.__name__}()",
         )
     ended = stop or surroundings.Event()
-    with waiting.waiting(ended):
+    with stopping.waiting(ended):
         return _supervise(start, restarts, ended, checkpoint)
 
 
@@ -292,7 +292,7 @@ class _Run:
         try:
             while not end.join(LOOK_SECONDS):
                 # SIGTERM has the query end at a batch boundary
-                stopped = self._ended.is_set() and not waiting.is_requested()
+                stopped = self._ended.is_set() and not stopping.is_requested()
                 if stopped and not end.stop():
                     break
                 # the checkpoint may be away in the end

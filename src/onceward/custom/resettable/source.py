@@ -23,8 +23,7 @@ from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import ConfigurationError, ContradictoryOptions, SourceContractViolated
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.kafka.source.topics_and_positions import distinct, newest_in
-from onceward.spark.batch.as_built import pickled
-from onceward.spark.batch.carried import Carrier
+from onceward.spark.batch.carried import Carrier, pickled
 from onceward.spark.session.settings import use_the_drivers_python
 
 DEFAULT_ROWS = 10_000

@@ -9,16 +9,23 @@ pipeline hides no record of another.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterable
 
 from onceward import surroundings
-from onceward.engine.ledger.record import LedgerRecord, decode
-from onceward.errors import BrokerUnreachable, TopicMissing
+from onceward.engine.ledger.record import LedgerRecord
+from onceward.errors import AccessDenied, BrokerUnreachable, TopicMissing
 from onceward.ids import PipelineId, TopicPartition
-from onceward.kafka.ledger.topic import is_its_writers
+from onceward.kafka.ledger.topic import (
+    FoundRecord,
+    age,
+    found_record,
+    is_its_writers,
+    key_partition,
+)
 from onceward.kafka.records.reader import ControlType, Record, RecordBatch
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.deadline import Backoff, Deadline
@@ -26,7 +33,10 @@ from onceward.kafka.wire.reads.committed import EMPTY_ANSWERS
 from onceward.kafka.wire.reads.key_reader import PartitionReader
 from onceward.kafka.wire.reads.offsets import LATEST, list_offsets
 
+log = logging.getLogger(__name__)
+
 _KEPT = 200
+_ELSEWHERE_MS = 5_000
 _STUCK_MS = 30_000
 _METADATA_AGE_SECONDS = 1.0
 """One look at fifty pipelines asks once."""
@@ -60,7 +70,8 @@ class LedgerTopicReader:
 
     def recent(self, pipeline: PipelineId, limit: int = 100) -> list[LedgerRecord]:
         """Return the last records of the pipeline that compaction has left, newest first. Its
-        place moves when somebody adds partitions to the topic, so all of them are read.
+        place moves when somebody adds partitions to the topic, so the others are read where its
+        own does not have so many; what does not answer there is passed over.
 
         :raises LedgerUnreadable: one cannot be understood.
         :raises AccessDenied, BrokerUnreachable: …
@@ -71,18 +82,33 @@ class LedgerTopicReader:
                 self._limit = limit
                 self._places.clear()
             try:
-                self._read_on(range(self._partitions(_METADATA_AGE_SECONDS)))
+                count = self._partitions(_METADATA_AGE_SECONDS)
+                home = key_partition(key, count)
+                self._read_on([home])
             except TopicMissing:
                 self._places.clear()
                 return []
-            found = [
-                decode(value, where=f"{TopicPartition(self._topic, number)}, key {pipeline!r}")
-                for number, place in self._places.items()
-                for value in list(place.values.get(key, ()))[-limit:]
-            ]
-        if len({number for number, place in self._places.items() if key in place.values}) > 1:
-            found.sort(key=lambda record: record.sequence)
-        return found[: -limit - 1 : -1]
+            found = self._found(home, key, limit)
+            is_whole = len(found) >= limit or (found and found[0].record.sequence == 0)
+            if count > 1 and not (is_whole and found[-1].partitions == count):
+                for number in sorted(set(range(count)) - {home}):
+                    found += self._elsewhere(number, key, limit)
+                found.sort(key=age)
+        return [each.record for each in found[: -limit - 1 : -1]]
+
+    def _elsewhere(self, number: int, key: bytes, limit: int) -> list[FoundRecord]:
+        """Return what was written before the key's place moved; nothing, where nobody answers."""
+        try:
+            self._read_on([number], _ELSEWHERE_MS)
+        except (AccessDenied, BrokerUnreachable) as error:
+            log.debug("passed over: %s", error.message)
+            return []
+        return self._found(number, key, limit)
+
+    def _found(self, number: int, key: bytes, limit: int) -> list[FoundRecord]:
+        where = f"{TopicPartition(self._topic, number)}, key {key.decode()!r}"
+        values = list(self._places[number].values.get(key, ()))[-limit:]
+        return [found_record(value, where) for value in values]
 
     def _partitions(self, age_s: float = 0.0) -> int:
         """Return how many there are, as of ``age_s`` ago at most. :raises TopicMissing: …"""
@@ -94,9 +120,9 @@ class LedgerTopicReader:
             self._topic_id, self._asked_at = topic_id, now
         return len(self._client.known_leaders(self._topic))
 
-    def _read_on(self, partitions: Iterable[int]) -> None:
+    def _read_on(self, partitions: Iterable[int], timeout_ms: int | None = None) -> None:
         where = {number: TopicPartition(self._topic, number) for number in partitions}
-        ends = list_offsets(self._client, where.values(), LATEST)
+        ends = list_offsets(self._client, where.values(), LATEST, timeout_ms=timeout_ms)
         for number, partition in where.items():
             place = self._places.get(number)
             if place is None or place.log.position > ends[partition]:

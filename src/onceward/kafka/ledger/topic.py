@@ -59,7 +59,7 @@ _WISHES: Mapping[str, tuple[str, ...]] = {
 _INVALID_CONFIG, _POLICY_VIOLATION = 40, 44
 
 
-class _Found(NamedTuple):
+class FoundRecord(NamedTuple):
     """A record, and how many partitions the topic had when it was written (0: unknown)."""
 
     record: LedgerRecord
@@ -234,7 +234,7 @@ class LedgerTopic:
         except TopicMissing:
             return None
 
-        def newest_in(partition: int) -> _Found | None:
+        def newest_in(partition: int) -> FoundRecord | None:
             reader = readers[partition] = self._reader(partition)
             return self._decoded(reader, reader.newest(decided_only=decided_only))
 
@@ -260,7 +260,7 @@ class LedgerTopic:
             is_its_writers,
         )
 
-    def _decoded(self, reader: KeyReader, value: bytes | None) -> _Found | None:
+    def _decoded(self, reader: KeyReader, value: bytes | None) -> FoundRecord | None:
         if (
             reader.strange is not None
             and (place := (reader.where, reader.strange.offset)) not in self._warned_of
@@ -269,8 +269,7 @@ class LedgerTopic:
             log.warning("%s; it is left alone", self._strange(reader, reader.strange))
         if value is None:
             return None
-        record = decode(value, where=f"{reader.where}, key {self.pipeline!r}")
-        return _Found(record, int(json.loads(value).get(_PARTITIONS, 0)))
+        return found_record(value, f"{reader.where}, key {self.pipeline!r}")
 
     def _refuse_what_others_wrote(self, readers: Iterable[KeyReader]) -> None:
         """Refuse a ledger with nothing of ours, but something of somebody else's, which may have
@@ -346,12 +345,19 @@ def is_its_writers(batch: RecordBatch, record: Record) -> bool:
         return False
 
 
-def _newest_record(found: Iterable[_Found | None]) -> LedgerRecord | None:
+def found_record(value: bytes, where: str) -> FoundRecord:
+    """Decode a record. :raises LedgerUnreadable: naming ``where``."""
+    return FoundRecord(decode(value, where=where), int(json.loads(value).get(_PARTITIONS, 0)))
+
+
+def age(each: FoundRecord) -> tuple[int, int, bool]:
+    """Return what records of one key are sorted by, wherever they lie."""
+    return each.record.sequence, each.partitions, each.record.state is RecordState.FINISHED
+
+
+def _newest_record(found: Iterable[FoundRecord | None]) -> LedgerRecord | None:
     """Return the newest of records; of one sequence the one where the key came to last: who has
     seen fewer partitions has been replaced by who has seen more."""
-
-    def age(each: _Found) -> tuple[int, int, bool]:
-        return each.record.sequence, each.partitions, each.record.state is RecordState.FINISHED
 
     newest = max((each for each in found if each is not None), key=age, default=None)
     return None if newest is None else newest.record

@@ -37,6 +37,7 @@ from onceward.kafka.sink.settings import KafkaSinkSettings
 from onceward.kafka.sink.topics import ReplacedTopics, RetentionCheck, TopicLimits
 from onceward.kafka.source.identity import remember_sink
 from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.error_table import PENDING_OFFSETS
 from onceward.kafka.wire.options.settings import ProducerSettings
 from onceward.kafka.wire.reads.offsets import committed_offsets
 from onceward.kafka.wire.transactions.fencing import LONGER_OR_SMALLER, both_limits
@@ -47,8 +48,8 @@ log = logging.getLogger(__name__)
 
 _KAFKAS_MESSAGE_BYTES = 1_048_588
 """``max.message.bytes`` where nobody has set it."""
-_METADATA_PREFIX = "batch "
 _PENDING_MS = 10_000
+_METADATA_PREFIX = "batch "
 """How the metadata of our offsets begin: offsets that somebody moved by hand have none, and prove
 nothing."""
 
@@ -298,6 +299,8 @@ class GroupOffsets:
         try:
             return ask(timeout_ms=_PENDING_MS)
         except BrokerUnreachable as pending:
+            if pending.details.get("reason") != PENDING_OFFSETS:
+                raise
             # The last transaction is complete, but Kafka 4.3 may have written no marker for the
             # group (KAFKA-20734): then the next batch's is the first that comes. What is pending
             # is the ledger's newest batch, so that what stands before it shows as much.

@@ -16,7 +16,7 @@ from onceward.ids import topic_name
 from onceward.kafka.sink.columns import OrderWithin
 from onceward.kafka.wire.options.security import TokenProvider
 from onceward.kafka.wire.options.settings import ClientSettings, ProducerSettings
-from onceward.spark.batch.as_built import pickled_again, restore
+from onceward.spark.batch.carried import pickled_again, restore
 
 OnError = Literal["stop", "dead_letter"]
 

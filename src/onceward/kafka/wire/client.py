@@ -197,7 +197,9 @@ class KafkaClient:
             timeout_ms,
         ).topics
 
-    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+    def topic_ids(
+        self, topics: Iterable[str], *, timeout_ms: float | None = None
+    ) -> dict[str, str]:
         """Ask for the ids of ``topics`` now, spelt as Kafka's tools do; without those of brokers
         before 2.8.
 
@@ -205,7 +207,7 @@ class KafkaClient:
 
         :raises TopicMissing, AccessDenied, BrokerUnreachable: the first names the topic.
         """
-        found = self._topics_asked(sorted(set(topics)))
+        found = self._topics_asked(sorted(set(topics)), timeout_ms)
         return {
             t.name: _as_kafka_spells(t.topic_id) for t in found if t.topic_id and t.topic_id.int
         }

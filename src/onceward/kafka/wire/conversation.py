@@ -125,7 +125,8 @@ class Unanswered(Exception):
         default = "check that the brokers are up and reachable (bootstrap.servers), then run again"
         of_rule = self.rule.next_step if self.rule else ""
         step = next_step or of_rule or _NEXT_STEPS.get(kind.__name__, default)
-        return kind(str(self), next_step=step)
+        details = {"reason": self.rule.reason} if self.rule else {}
+        return kind(str(self), next_step=step, details=details)
 
 
 _NEXT_STEPS = {

@@ -78,6 +78,8 @@ class Rule:
     next_step: str = ""
 
 
+PENDING_OFFSETS = "a transaction is about to change it (KIP-447)"
+"""Why offsets of a group are not told yet; in the details of the error once time is over."""
 _V = Meaning
 _ANOTHER_ID = (
     "choose another pipeline_id, of letters, digits, dots and dashes; if the brokers take none, "
@@ -294,7 +296,7 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
     Api.OFFSET_FETCH: {
         88: Rule(
             _V.RETRY,
-            "a transaction is about to change it (KIP-447)",
+            PENDING_OFFSETS,
             BrokerUnreachable,
             "run again when that transaction has ended: a driver that died leaves one open for "
             "transaction.timeout.ms at most, unless its pipeline is started again; `onceward "

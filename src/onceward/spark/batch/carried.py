@@ -9,6 +9,9 @@ unpickled.
 A text may quote a record, and whoever wrote that could write what we write. So each mark has a
 secret of the driver's process, drawn when it starts: no record has it, and a text without it is
 not looked at. It is in plans and in tasks' closures, and in no row.
+
+Objects of the user's that go to the tasks: as they were built, whatever they open later in the
+driver. Driver only; called by the sinks and sources that hold such objects.
 """
 
 from __future__ import annotations
@@ -19,12 +22,42 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+from pyspark import cloudpickle
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
 from onceward import surroundings
-from onceward.errors import OncewardError, RowRefused, from_json, to_json
+from onceward.errors import ConfigurationError, OncewardError, RowRefused, from_json, to_json
+
+restore = cloudpickle.loads
+"""Makes the object of :func:`pickled` again, in a task."""
+
+
+def pickled(
+    thing: Any, next_step: str, *, refusal: type[OncewardError] = ConfigurationError
+) -> bytes:
+    """Return ``thing`` as PySpark would send it to the tasks. :raises OncewardError: ``refusal``,
+    with ``next_step``: it cannot be sent."""
+    try:
+        return bytes(cloudpickle.dumps(thing))  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise refusal(
+            f"{type(thing).__name__} cannot be sent to the tasks: {error}", next_step=next_step
+        ) from error
+
+
+def pickled_again(thing: Any, next_step: str, before: bytes | None) -> bytes:
+    """Return ``thing`` as it is now, with renewed settings; or ``before``, where it has opened
+    since what cannot be sent. :raises ConfigurationError: there is nothing before."""
+    try:
+        return pickled(thing, next_step)
+    except ConfigurationError:
+        if before is None:
+            raise
+        return before
+
 
 SECRET = surroundings.random_bytes(16).hex()
 """Of this process. Only the driver's counts, which reads."""

@@ -60,6 +60,20 @@ class CheckpointFiles:
         with self._reached() as files:
             return self._text(files, name)
 
+    def read_end(self, name: str, size: int) -> tuple[str, bool] | None:
+        """Return the last ``size`` bytes of a file, and whether these are all; None: there is
+        none.
+        """
+        with self._reached() as files:
+            try:
+                length = int(files.getFileStatus(self._file(name)).getLen())
+            except Py4JJavaError as error:
+                if _kind(error) == _MISSING:
+                    return None
+                raise
+            text = self._text(files, name, max(0, length - size))
+        return None if text is None else (text, size >= length)
+
     def write(self, name: str, text: str) -> None:
         """Write the file, replacing any. :raises CheckpointUnreachable: it may not be there."""
         with self._reached() as files:
@@ -74,11 +88,13 @@ class CheckpointFiles:
         with self._reached() as files:
             files.delete(self._file(name), False)
 
-    def _text(self, files: Any, name: str) -> str | None:
-        """Read a file; None if another copy of the query has removed it."""
+    def _text(self, files: Any, name: str, begin: int = 0) -> str | None:
+        """Read a file from byte ``begin`` on; None if another copy of the query has removed it."""
         try:
             stream = files.open(self._file(name))
             try:
+                if begin:
+                    stream.seek(begin)
                 return bytes(stream.readAllBytes()).decode(errors="replace")
             finally:
                 stream.close()

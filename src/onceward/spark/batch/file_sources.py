@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from onceward.errors import CheckpointRewound, SourceFileMissing
@@ -32,6 +33,7 @@ _OFFSET = "logOffset"
 _IGNORES = "ignoreMissingFiles"
 _SHOWN = 10
 _DIGEST = "files "
+_TAIL_BYTES = 1 << 16
 # Of Hadoop's FileStatus.toString
 _SIZE_AND_TIME = re.compile(r"; length=(\d+); replication=\d+; .*?; modification_time=(\d+);")
 # Bytes and time of a file whose name looks like a part of that
@@ -74,7 +76,9 @@ def must_be_committed_files(
     """
     for index, files in logged.items():
         then = committed[index].identity
-        if isinstance(then, str) and then.startswith(_DIGEST) and then != _digest(files):
+        is_digest = isinstance(then, str) and then.startswith(_DIGEST)
+        # Without an entry Spark itself says that its checkpoint is damaged
+        if files and is_digest and then != _digest(files):
             raise CheckpointRewound(
                 f"{running.batch} is committed with other files than those that Spark has planned "
                 f"it with now: {', '.join(sorted(files)[:_SHOWN])}. The checkpoint has lost its "
@@ -176,11 +180,28 @@ def _logged(execution: Any, index: int, source: SourceRange) -> Iterator[tuple[s
         SparkSession.active(), f"{execution.resolvedCheckpointRoot()}/sources/{index}"
     )
     for number in range(start + 1, int(source.end[_OFFSET]) + 1):
-        text = files.read_one(str(number)) or files.read_one(f"{number}.compact") or ""
-        for line in text.splitlines()[1:]:
-            entry = json.loads(line)
+        text = files.read_one(str(number))
+        lines = text.splitlines()[1:] if text else _compacted(files, number)
+        for entry in map(json.loads, lines):
             if entry.get("batchId", number) == number:
                 yield str(entry["path"]), int(entry["timestamp"])
+
+
+def _compacted(files: CheckpointFiles, number: int) -> list[str]:
+    """Return the lines of a log that has all batches up to ``number``, as far as they may be of
+    that one: they are the last, and the whole may be large.
+    """
+    size = _TAIL_BYTES
+    while True:
+        found = files.read_end(f"{number}.compact", size)
+        if found is None:
+            return []
+        text, is_all = found
+        # The first line is the version, or cut off
+        lines = text.splitlines()[1:]
+        if is_all or (lines and json.loads(lines[0]).get("batchId", number) < number):
+            return lines
+        size *= 8
 
 
 def _is_there(path: str) -> bool:
@@ -204,7 +225,11 @@ def _planned(plan: Any) -> Iterator[tuple[str, tuple[int, int]]]:
             location = relation.location()
             paths = [str(path) for path in location.inputFiles()]
             # One call: a batch may have many files
-            text = str(location.allFiles().mkString("\n"))
+            try:
+                text = str(location.allFiles().mkString("\n"))
+            except Py4JError:
+                # Of a table's catalogue, say, which is no source of files
+                text = ""
             states = [(int(size), int(at)) for size, at in _SIZE_AND_TIME.findall(text)]
             known = len(states) == len(paths)
             yield from zip(paths, states if known else [_UNKNOWN] * len(paths), strict=True)

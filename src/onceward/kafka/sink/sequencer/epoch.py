@@ -1,6 +1,6 @@
 """One epoch of the sequencer, served: its leases, its connections, and the answers to tasks.
 
-Made by ``sequencer.server`` in the driver, one for each epoch; ``sequencer.listener`` hands it the
+Made by ``sequencer.listener`` in the driver, one for each epoch, which hands it the
 connections that showed its token. A thread for each connection reads frames and applies them to
 the leases under the epoch's lock. Everything slow happens outside that lock: the callback for
 first leases, the events' probes, and sending.

@@ -2,12 +2,8 @@
 everything was decided.
 
 Called by :mod:`onceward.kafka.dead_letters`, from the command line. A transaction that is open
-holds the last stable offset, so that reading ends there, and never waits for it.
-
-Fetch: whole record batches of one partition, from one offset on.
-
-Called by ``kafka.wire.reads.key_reader`` (all up to the high watermark) and
-``kafka.wire.reads.committed`` (what is decided).
+holds the last stable offset, so that reading ends there, and never waits for it. Whole record
+batches of a partition from one offset on are fetched for ``kafka.wire.reads.key_reader``, too.
 """
 
 from __future__ import annotations

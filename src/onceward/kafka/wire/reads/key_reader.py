@@ -262,6 +262,8 @@ class PartitionReader:
             batches = batches_from(self.position, answer)
         except CorruptRecords as corrupt:
             self._corrupt_answers += 1
+            # There is something, which compaction has not taken
+            self.empty_answers = 0
             if self._corrupt_answers < _CORRUPT_ANSWERS:
                 # The network's doing, say, or one replica's: another leader may have them whole
                 log.warning("asking %s again: %s", self.partition, corrupt.message)

@@ -32,7 +32,7 @@ from onceward.errors import (
     UnsupportedBroker,
 )
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.kafka.wire.client import NO_LEADER, UNHEARD_OF_MS, KafkaClient, partition_gone
+from onceward.kafka.wire.client import NO_LEADER, KafkaClient, partition_gone
 from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error
 from onceward.kafka.wire.deadline import Backoff, Deadline
 from onceward.kafka.wire.transactions import listing
@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 
 _ASKED_FOR_MS = 5_000
 _LEADER_MS = 70_000
+# Of partitions that were added to the ledger a broker may hear late
+_UNHEARD_OF_MS = 10_000
 _NOT_KNOWN = Leader(NO_LEADER, -2)
 
 WasCommitted = Callable[[ProducerIdentity], bool | None]
@@ -188,7 +190,7 @@ class Markers:
 
     def _must_be_there(self, partitions: Sequence[TopicPartition], topics: set[str]) -> None:
         """Name what is missing, or may not be seen. Brokers hear of it one after the other."""
-        unheard_of, backoff = Deadline(UNHEARD_OF_MS), Backoff()
+        unheard_of, backoff = Deadline(_UNHEARD_OF_MS), Backoff()
         while True:
             found = self._client.topic_partitions(topics)
             gone = [where for where in partitions if where.partition not in found[where.topic]]

@@ -1,0 +1,156 @@
+"""Ends the queries of this process at a batch boundary when it is sent SIGTERM. Driver only.
+
+The first SIGTERM closes the gate before the next batch (:mod:`onceward.engine.calls.gate`): a
+batch that has begun is committed and returned to Spark, and then each query is stopped. The second
+one ends the process at once, which loses nothing either: the next start fences the transaction
+that is open, and runs its batch again.
+
+Answered by ``ow.wait`` and ``ow.supervise`` while they wait in the main thread, and under
+``onceward run`` from the first line of a job on. A program that handles SIGTERM itself goes on to.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from onceward import surroundings
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.1
+
+# A handler may interrupt its thread anywhere, also with a lock in its hand: of all ways to hand on
+# a signal only this queue may be entered again. Signals are the real process's, and so are the
+# queue and its thread: a simulated thread that waited here would hold up all others.
+_requests: queue.SimpleQueue[int] = queue.SimpleQueue()
+_events: list[threading.Event] = []
+_server: threading.Thread | None = None
+_signals = _waiting = 0
+_is_requested = _unwinds = False
+
+
+def is_requested() -> bool:
+    """Return whether the process is to end."""
+    return _is_requested
+
+
+def request() -> None:
+    """Ask for the end of the queries at a batch boundary, as the first SIGTERM does."""
+    _requests.put(0)
+
+
+def answer_sigterm() -> None:
+    """Answer SIGTERM from now on; called in the main thread."""
+    global _server
+    if _server is None:
+        _server = threading.Thread(target=_serve, name="onceward-stop", daemon=True)
+        _server.start()
+    signal.signal(signal.SIGTERM, _hear)
+
+
+@contextmanager
+def waiting(ended: threading.Event | None = None) -> Iterator[None]:
+    """Answer SIGTERM inside the block, where nobody else does.
+
+    :param ended: is set when the process is to end.
+    """
+    global _waiting
+    is_main = threading.current_thread() is threading.main_thread()
+    ours = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        answer_sigterm()
+    if ended is not None:
+        _events.append(ended)
+        if _is_requested:
+            ended.set()
+    _waiting += 1
+    try:
+        yield
+    finally:
+        _waiting -= 1
+        if ended is not None:
+            _events.remove(ended)
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _hear(number: int, frame: object) -> None:
+    global _signals, _unwinds
+    if _unwinds:
+        # Sent by our own thread, which cannot raise in this one
+        _unwinds = False
+        raise SystemExit(0)
+    _signals += 1
+    if _signals > 1:
+        os._exit(128 + number)
+    _requests.put(number)
+
+
+def _serve() -> None:
+    global _is_requested, _unwinds
+    _requests.get()
+    # Only now: a job may have to say something before PySpark is imported
+    from onceward.engine.calls import gate
+
+    log.warning(
+        "asked to stop: queries end with the batch that is running; a second SIGTERM ends them "
+        "at once"
+    )
+    gate.close()
+    _is_requested = True
+    # Who waits now or later, or has a query, learns why that ends, and ends the job with it
+    is_told = _waiting > 0
+    for event in tuple(_events):
+        event.set()
+    seen: dict[str, Any] = {}
+    stopped: set[str] = set()
+    while True:
+        queries = _running()
+        for query in queries:
+            # It may have ended meanwhile, or its JVM
+            with suppress(Exception):
+                run_id = str(query.runId)
+                is_over = _is_at_boundary(query, seen) or gate.holds(run_id)
+                if is_over and run_id not in stopped:
+                    stopped.add(run_id)
+                    surroundings.Thread(target=_stop, args=(query,), daemon=True).start()
+        if queries or _waiting:
+            is_told = True
+        elif not is_told:
+            # Nothing has begun that could end at a boundary: the session is being built, say
+            _unwinds = is_told = True
+            os.kill(os.getpid(), signal.SIGTERM)
+        surroundings.sleep(_LOOK_SECONDS)
+
+
+def _running() -> list[Any]:
+    from onceward.spark.batch.query import running_queries
+
+    # Without a JVM there is none, and whoever waits will know
+    with suppress(Exception):
+        return running_queries()
+    return []
+
+
+def _is_at_boundary(query: Any, seen: dict[str, Any]) -> bool:
+    """Return whether no batch of the query is being written. The gate is closed: none begins."""
+    progress = query.lastProgress
+    moment = None if progress is None else (progress["batchId"], progress["timestamp"])
+    # One that ends without our gate, of another sink: Spark has ended a batch since
+    return (
+        seen.setdefault(str(query.runId), moment) != moment or not query.status["isTriggerActive"]
+    )
+
+
+def _stop(query: Any) -> None:
+    """Stop a query; in a thread of its own, because it takes as long as it takes."""
+    # How the query ended is for whoever waits
+    with suppress(Exception):
+        query.stop()
