@@ -332,3 +332,11 @@ def test_a_look_deletes_no_files_of_a_source(
         looked = plan(way, source=FILES)
         assert looked.exit_code == 0, looked.output
         assert contents(folder) == before, way
+    # Nor is it "as before" where the start would be refused: other files under the same number
+    for name in ("offsets", "commits", "sources/0"):
+        for file in (folder / "files" / name).glob("*0*"):
+            file.unlink()
+    (folder / "in" / "a.txt").unlink()
+    refused = plan("option", source=FILES)
+    assert refused.exit_code == 78, refused.output
+    assert "CheckpointRewound" in refused.output

@@ -51,6 +51,7 @@ from onceward.operate.plan_lines import (
 )
 from onceward.operate.plan_queries import Definition, JobWaits, queries_intercepted, replaced
 from onceward.operate.savepoint import select_logs
+from onceward.spark.batch import file_sources
 from onceward.spark.batch.query import RunningBatch, checkpoint_files, running_batch
 from onceward.spark.session.settings import quiet
 
@@ -339,7 +340,14 @@ def _judge(
     journal = Journal(policy.pipeline, running.run_id, checkpoint_files(frame, policy.pipeline))
     # What it names is the job's, and not the copy that is looked at
     history = replace(call_history(running, newest, policy, journal), checkpoint=checkpoint)
-    return decide(running, newest, policy.resume, history, planned)
+    found = decide(running, newest, policy.resume, history, planned)
+    if found.weight is not Weight.REFUSED:
+        files = file_sources.logged_files(running)
+        if newest is not None and newest.batch == running.batch:
+            file_sources.must_be_committed_files(files, running, newest.sources)
+        else:
+            file_sources.must_have_files(running, files)
+    return found
 
 
 def _copy_logs(checkpoint: str, to: str) -> _Before:
