@@ -342,8 +342,8 @@ class LedgerView:
         try:
             entries = self.entries(pipeline, _RECENT) if known is None else known[-_RECENT:]
         except LedgerUnreadable as error:
-            unread = "what the ledger has of it cannot be read", None, None, None, (), None
-            return PipelineStatus(pipeline, PipelineState.UNKNOWN, *unread, (error.message,))
+            reason, why = "what the ledger has of it cannot be read", (error.message,)
+            return PipelineStatus(pipeline, PipelineState.UNKNOWN, reason, trouble=why)
         transaction, partitions, trouble, lag = None, [], [], None
         try:
             transaction = self.transaction(pipeline)

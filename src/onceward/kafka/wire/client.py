@@ -58,8 +58,6 @@ _END_TXN_API_KEY = 26
 _END_TXN_WITH_EPOCH = 5
 
 NO_LEADER = -1
-UNHEARD_OF_MS = 2_000
-"""So long a broker may not have heard of a partition that is there."""
 
 _shared: dict[tuple[int, str], KafkaClient] = {}
 _shared_lock = threading.Lock()

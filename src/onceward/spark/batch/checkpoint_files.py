@@ -54,25 +54,11 @@ class CheckpointFiles:
             found = {name: self._text(files, name) for name in names}
         return {name: text for name, text in found.items() if text is not None}
 
-    def read_one(self, name: str) -> str | None:
-        """Return what a file says; None: it is not there. :raises CheckpointUnreachable: it cannot
-        be opened."""
+    def read_one(self, name: str, last_bytes: int | None = None) -> str | None:
+        """Return what a file says, or its ``last_bytes`` do; None: it is not there. :raises
+        CheckpointUnreachable: it cannot be opened."""
         with self._reached() as files:
-            return self._text(files, name)
-
-    def read_end(self, name: str, size: int) -> tuple[str, bool] | None:
-        """Return the last ``size`` bytes of a file, and whether these are all; None: there is
-        none.
-        """
-        with self._reached() as files:
-            try:
-                length = int(files.getFileStatus(self._file(name)).getLen())
-            except Py4JJavaError as error:
-                if _kind(error) == _MISSING:
-                    return None
-                raise
-            text = self._text(files, name, max(0, length - size))
-        return None if text is None else (text, size >= length)
+            return self._text(files, name, last_bytes)
 
     def write(self, name: str, text: str) -> None:
         """Write the file, replacing any. :raises CheckpointUnreachable: it may not be there."""
@@ -88,13 +74,14 @@ class CheckpointFiles:
         with self._reached() as files:
             files.delete(self._file(name), False)
 
-    def _text(self, files: Any, name: str, begin: int = 0) -> str | None:
-        """Read a file from byte ``begin`` on; None if another copy of the query has removed it."""
+    def _text(self, files: Any, name: str, last_bytes: int | None = None) -> str | None:
+        """Read a file; None if another copy of the query has removed it."""
         try:
             stream = files.open(self._file(name))
             try:
-                if begin:
-                    stream.seek(begin)
+                if last_bytes is not None:
+                    length = files.getFileStatus(self._file(name)).getLen()
+                    stream.seek(max(0, length - last_bytes))
                 return bytes(stream.readAllBytes()).decode(errors="replace")
             finally:
                 stream.close()

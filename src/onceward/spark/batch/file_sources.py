@@ -34,6 +34,8 @@ _IGNORES = "ignoreMissingFiles"
 _SHOWN = 10
 _DIGEST = "files "
 _TAIL_BYTES = 1 << 16
+# Of FileStreamSourceLog
+_VERSION = "v1"
 # Of Hadoop's FileStatus.toString
 _SIZE_AND_TIME = re.compile(r"; length=(\d+); replication=\d+; .*?; modification_time=(\d+);")
 # Bytes and time of a file whose name looks like a part of that
@@ -193,13 +195,10 @@ def _compacted(files: CheckpointFiles, number: int) -> list[str]:
     """
     size = _TAIL_BYTES
     while True:
-        found = files.read_end(f"{number}.compact", size)
-        if found is None:
-            return []
-        text, is_all = found
-        # The first line is the version, or cut off
-        lines = text.splitlines()[1:]
-        if is_all or (lines and json.loads(lines[0]).get("batchId", number) < number):
+        text = files.read_one(f"{number}.compact", size)
+        # The first line is the version where this is all of it, else a part of an entry
+        first, *lines = (text or _VERSION).splitlines()
+        if first == _VERSION or (lines and json.loads(lines[0]).get("batchId", number) < number):
             return lines
         size *= 8
 

@@ -25,7 +25,7 @@ from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.records.batch import Fragment, stamp
 from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.appends.produce_frame import PartitionQueue, ProduceFrame
-from onceward.kafka.wire.client import NO_LEADER, UNHEARD_OF_MS, KafkaClient, partition_gone
+from onceward.kafka.wire.client import NO_LEADER, KafkaClient, partition_gone
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.conversation import SHORTEST_WAIT_MS, Refused, quoted
 from onceward.kafka.wire.deadline import Backoff, Deadline
@@ -35,6 +35,7 @@ from onceward.patience import ShouldStop
 
 # How late a poisoned epoch or a passed deadline may be noticed
 _POLL_S = 0.05
+_UNHEARD_OF_MS = 2_000
 _OUT_OF_ORDER = 45
 _NO_OFFSET = -1
 
@@ -339,7 +340,7 @@ class _Send:
         if lane.partition.partition not in leaders:
             # It may have been added since this process asked last, and brokers hear of it one
             # after the other.
-            lane.unheard_of = lane.unheard_of or Deadline(UNHEARD_OF_MS)
+            lane.unheard_of = lane.unheard_of or Deadline(_UNHEARD_OF_MS)
             if lane.unheard_of.passed:
                 # Of rows that name a partition it was there when they were looked at
                 raise partition_gone(lane.partition)
