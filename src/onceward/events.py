@@ -159,8 +159,11 @@ class _Queued:
         self._thread = threading.Thread(target=self._deliver, name="onceward-watcher", daemon=True)
         self._thread.start()
 
+    def hears(self, name: str) -> bool:
+        return self._steps is None or name in self._steps
+
     def __call__(self, event: Event) -> None:
-        if self._steps is not None and event.step not in self._steps:
+        if not self.hears(event.step):
             return
         if self._waiting.qsize() < _QUEUED:
             # Never waits: the queue itself has no bound
@@ -207,6 +210,11 @@ def announce(name: str, ids: dict[str, Any], error: BaseException) -> None:
     for listener in _listeners:
         if isinstance(listener, _Queued):
             listener(Event(name, "failed", ids, None, error))
+
+
+def is_heard(name: str) -> bool:
+    """Return whether anybody listens to the step ``name``, of which there are many."""
+    return any(not isinstance(one, _Queued) or one.hears(name) for one in _listeners)
 
 
 def publish(event: Event) -> None:

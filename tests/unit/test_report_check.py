@@ -186,7 +186,7 @@ WRONG = {
         TURNS,
         2,
     ),
-    "a lease of another task": (REPORTS, [replace(TURNS[0], task=attempt(1)), *TURNS[1:]], 2),
+    "a lease of another task": (REPORTS, [TURNS[0]._replace(task=attempt(1)), *TURNS[1:]], 2),
     "a chain that does not begin at 0": (REPORTS, [TURNS[2], TURNS[1]], 2),
     "a missing turn": (REPORTS, TURNS[:2], 2),
 }

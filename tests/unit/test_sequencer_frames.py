@@ -61,7 +61,9 @@ def test_an_error_survives_the_way_and_one_too_long_is_cut():
 
 
 def test_the_largest_list_of_partitions_fits_a_frame():
-    longest = [(TopicPartition("t" * 249, n), 2**31 - 1) for n in range(frames.MAX_PARTITIONS)]
+    longest = [
+        (TopicPartition("tu"[n % 2] * 249, n), 2**31 - 1) for n in range(frames.MAX_PARTITIONS)
+    ]
     assert len(frames.encode_partitions(longest)) == frames.MAX_PAYLOAD_BYTES
 
 

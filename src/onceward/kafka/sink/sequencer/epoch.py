@@ -298,29 +298,38 @@ class Epoch:
         first = [lease.partition for lease in granted if lease.first]
         if first and self._on_first_lease is not None:
             self._on_first_lease(first)
-        for lease in granted:
-            self._publish("started", lease.partition, HeldLease(task, lease.base_sequence, 0.0))
+        if events.is_heard(events.LEASE):
+            for lease in granted:
+                self._publish(
+                    "started", lease.partition, HeldLease(task, lease.base_sequence, 0.0)
+                )
 
     def _release(
         self, connection: TaskConnection, numbered: Sequence[tuple[TopicPartition, int]]
     ) -> None:
-        for partition, next_sequence in numbered:
-            with self._lock:
-                lease = self._leases.held.get(partition)
-            if lease is not None and lease.task == connection.task:
-                # Before it is recorded, so that for every probe a lease ends before the next one
-                # begins.
-                try:
-                    self._publish("finished", partition, lease, next_sequence=next_sequence)
-                except BaseException as error:  # noqa: BLE001
-                    # A probe may raise anything; it is passed on.
-                    self._give_up(
-                        connection, f"a lease of {connection.task} could not be given back", error
-                    )
-                    return
-            with self._locked() as leases:
+        # Before it is recorded, so that for every probe a lease ends before the next one begins
+        if events.is_heard(events.LEASE):
+            try:
+                self._publish_ends(connection.task, numbered)
+            except BaseException as error:  # noqa: BLE001
+                # A probe may raise anything; it is passed on.
+                self._give_up(
+                    connection, f"leases of {connection.task} could not be given back", error
+                )
+                return
+        with self._locked() as leases:
+            for partition, next_sequence in numbered:
                 leases.release(connection.task, partition, next_sequence)
         self._serve_waiting()
+
+    def _publish_ends(
+        self, task: TaskAttempt, numbered: Sequence[tuple[TopicPartition, int]]
+    ) -> None:
+        with self._lock:
+            ending = [(*each, self._leases.held.get(each[0])) for each in numbered]
+        for partition, next_sequence, lease in ending:
+            if lease is not None and lease.task == task:
+                self._publish("finished", partition, lease, next_sequence=next_sequence)
 
     def _serve_waiting(self) -> None:
         with self._locked() as leases:

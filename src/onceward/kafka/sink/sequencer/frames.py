@@ -27,6 +27,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import groupby
 
 from onceward.errors import BatchFailed, OncewardError, from_json, to_json
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
@@ -38,12 +39,12 @@ them."""
 
 _HEADER = struct.Struct(">BI")  # operation, payload length
 _HELLO = struct.Struct(f">{TOKEN_BYTES}siiq")
-_TOPIC_LENGTH = struct.Struct(">H")
+_TOPIC = struct.Struct(">HI")  # length of its name, number of partitions
 _NUMBERS = struct.Struct(">ii")  # partition, sequence
 # Kafka: Topic.MAX_NAME_LENGTH; legal names are ASCII
 _LONGEST_TOPIC = 249
 
-MAX_PAYLOAD_BYTES = MAX_PARTITIONS * (_TOPIC_LENGTH.size + _LONGEST_TOPIC + _NUMBERS.size)
+MAX_PAYLOAD_BYTES = MAX_PARTITIONS * (_TOPIC.size + _LONGEST_TOPIC + _NUMBERS.size)
 """About one megabyte: the most that a peer can make us hold."""
 
 HELLO_FRAME_BYTES = _HEADER.size + _HELLO.size
@@ -145,34 +146,37 @@ def parse_hello(received: bytes | bytearray) -> tuple[bytes, TaskAttempt]:
 
 
 def encode_partitions(numbered: Iterable[tuple[TopicPartition, int]]) -> bytes:
-    """Encode the payload of GRANT (base sequences) or RELEASE (next sequences)."""
+    """Encode the payload of GRANT (base sequences) or RELEASE (next sequences): for each topic in
+    a row its name, and its partitions with their numbers."""
     parts = []
-    for (topic, partition), number in numbered:
+    for topic, run in groupby(numbered, key=lambda each: each[0].topic):
         name = topic.encode()
-        parts.append(_TOPIC_LENGTH.pack(len(name)) + name + _NUMBERS.pack(partition, number))
+        numbers = [_NUMBERS.pack(where.partition, number) for where, number in run]
+        parts += [_TOPIC.pack(len(name), len(numbers)), name, *numbers]
     return b"".join(parts)
 
 
 def decode_partitions(payload: bytes) -> list[tuple[TopicPartition, int]]:
     """Decode the payload of GRANT or RELEASE. :raises BadFrame: it is uneven, or a name is no
     text."""
-    numbered = []
-    topics: dict[bytes, str] = {}
-    at = 0
+    numbered: list[tuple[TopicPartition, int]] = []
+    at, topic = 0, None
     try:
         while at < len(payload):
-            (length,) = _TOPIC_LENGTH.unpack_from(payload, at)
-            at += _TOPIC_LENGTH.size
-            name = payload[at : at + length]
-            # One text a topic, not one a partition
-            topic = topics.get(name) or topics.setdefault(name, name.decode())
-            partition, number = _NUMBERS.unpack_from(payload, at + length)
-            at += length + _NUMBERS.size
-            if partition < 0:
-                raise BadFrame(f"partition {partition} of {topic}")
-            numbered.append((TopicPartition(topic, partition), number))
+            length, count = _TOPIC.unpack_from(payload, at)
+            begin = at + _TOPIC.size + length
+            before, topic = topic, payload[at + _TOPIC.size : begin].decode()
+            at = begin + count * _NUMBERS.size
+            if topic == before or not count or at > len(payload):
+                raise BadFrame(f"{count} partitions of {topic}, after {before}")
+            numbered += [
+                (TopicPartition(topic, partition), number)
+                for partition, number in _NUMBERS.iter_unpack(payload[begin:at])
+            ]
     except (struct.error, UnicodeDecodeError) as error:
         raise BadFrame(f"a list of partitions is cut or damaged: {error}") from error
+    if any(where.partition < 0 for where, _ in numbered):
+        raise BadFrame("a partition below 0")
     return numbered
 
 

@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from onceward.errors import AttemptSuperseded, EpochPoisoned, OncewardError
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
@@ -53,8 +53,7 @@ NO_LIMIT = 0
 _RUN_AGAIN = "nothing of this attempt is visible; the batch runs again under a new epoch"
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """A lease to append from ``base_sequence`` on. ``first``: of the partition in this epoch."""
 
     partition: TopicPartition
@@ -62,8 +61,7 @@ class Granted:
     first: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnedLease:
+class ReturnedLease(NamedTuple):
     """A lease given back: ``task`` appended the sequences from base up to, not including, next."""
 
     partition: TopicPartition
@@ -72,8 +70,7 @@ class ReturnedLease:
     next_sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class HeldLease:
+class HeldLease(NamedTuple):
     """A lease that is out: to whom, from which sequence, since when (the caller's clock, in s)."""
 
     task: TaskAttempt
