@@ -53,6 +53,7 @@ class Part(str, Enum):
     OBSERVERS = "observers"
     START = "start"
     SCALE = "scale"
+    BOUNDS = "bounds"
     STATE = "state"
     NEXMARK = "nexmark"
 
@@ -187,6 +188,9 @@ def bench(
     if part is Part.SCALE:
         _scale(broker_version, write, rounds=rounds or _THROUGHPUT_ROUNDS)
         return
+    if part is Part.BOUNDS:
+        _bounds()
+        return
     if part is Part.STATE:
         _state(broker_version, write, keys=keys, rounds=rounds or _THROUGHPUT_ROUNDS)
         return
@@ -294,6 +298,13 @@ def _start(broker_version: str, before: Path | None, write: Path | None, rounds:
     display.start_table(figures, rounds)
     draw = partial(plots.starts, figures=figures)
     _keep(write, "start", draw, rounds=rounds, start=figures, turns=turns)
+
+
+def _bounds() -> None:
+    from benchmarks import display
+    from benchmarks.bounds import SIZES, measured_costs
+
+    display.bounds_table(measured_costs(), SIZES)
 
 
 def _scale(broker_version: str, write: Path | None, rounds: int) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from benchmarks.database import DatabaseFigures
     from benchmarks.files import FileFigures
     from benchmarks.nexmark import NexmarkFigures
+    from benchmarks.bounds import Costs, Sizes
     from benchmarks.scale import ScaleFigures
     from benchmarks.snapshot import SnapshotFigures
     from benchmarks.start import StartFigures
@@ -305,6 +306,32 @@ def scale_table(figures: Sequence[ScaleFigures], rounds: int) -> None:
     console = _console()
     console.print(table)
     console.print("Steps in ms; memory: the most that any worker has had until then.\n")
+
+
+def bounds_table(costs: Costs, sizes: Sizes) -> None:
+    """What the driver pays for pairs of a task and an output partition, as it was measured and by
+    the size of a batch.
+    """
+    console = _console()
+    console.print(
+        f"A pair: {costs.lease_us:.1f} µs of the driver's CPU for the lease, "
+        f"{costs.report_us:.1f} to read what the task reports of it, {costs.check_us:.1f} to "
+        f"check that; {costs.driver_bytes:.0f} bytes in the driver, {costs.report_bytes:.0f} in "
+        f"the report. A partition: {costs.ledger_bytes:.0f} bytes of the ledger's record."
+    )
+    table = Table(title="A batch in which each task writes to each partition")
+    for title in ("tasks", "partitions", "driver's CPU s", "MB", "ledger's record kB"):
+        table.add_column(title, justify="right")
+    for tasks, partitions in sizes:
+        pairs = tasks * partitions
+        table.add_row(
+            f"{tasks:,}",
+            f"{partitions:,}",
+            f"{costs.driver_s(pairs):,.1f}",
+            f"{pairs * costs.driver_bytes / 1e6:,.0f}",
+            f"{partitions * costs.ledger_bytes / 1e3:,.0f}",
+        )
+    console.print(table)
 
 
 def state_table(figures: Sequence[StateFigures], rounds: int) -> None:

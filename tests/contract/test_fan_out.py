@@ -175,6 +175,7 @@ class HereKit(FanOutKit):
         return replace(self.frame(values), error=ValueError("this plan hurts"))
 
 
+@pytest.mark.lengthy("ci")
 class TestALedgerDecides(SinkContract):
     @pytest.fixture
     def kit(self, http: HttpTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HereKit:

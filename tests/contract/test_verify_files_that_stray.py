@@ -22,6 +22,8 @@ from onceward_verify.files import FilesQuestion, check_files
 from onceward_verify.findings import Findings, WrongUsage
 from support.errors import raises
 
+pytestmark = pytest.mark.lengthy("ci")
+
 LAYOUTS = ("batches", "flat")
 
 

@@ -133,6 +133,7 @@ class TestOnSpark(TwoPhaseContract):
         return HttpKit(spark, http, tmp_path, ow.FolderLedger(tmp_path / "ledger"))
 
 
+@pytest.mark.lengthy("ci")
 class TestInThisProcess(TwoPhaseContract):
     @pytest.fixture
     def kit(self, http: HttpTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HttpKit:

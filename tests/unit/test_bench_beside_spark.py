@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 
 import pytest
 
+from benchmarks.bounds import measured_costs
 from benchmarks.nexmark import Events, NexmarkTurn, summarise_nexmark
 from benchmarks.nexmark_queries import QUERIES
 from benchmarks.plan import FLINK, ONCEWARD, SPARK_TUNED
@@ -93,3 +95,9 @@ def test_the_judge_looks_at_every_row_of_what_has_no_windows(query: str) -> None
 
     with pytest.raises(OutputWrong, match="lacks"):
         events.must_be_answered(QUERIES[query], iter(rows), "one without the later events")
+
+
+def test_what_the_driver_pays_grows_with_pairs() -> None:
+    costs = measured_costs(partitions=20, tasks=3)
+    assert min(astuple(costs)) > 0
+    assert costs.driver_s(2_000) == pytest.approx(2 * costs.driver_s(1_000))

@@ -14,6 +14,8 @@ from onceward.cli import app
 from onceward.operate.status import LedgerView
 from onceward_testing.free_ports import free_ports
 
+pytestmark = pytest.mark.lengthy("ci")
+
 USAGE, UNAVAILABLE, DENIED = 64, 69, 77
 ASK = ["verify", "--bootstrap-servers", "127.0.0.1:1", "--pipeline-id", "p"]
 

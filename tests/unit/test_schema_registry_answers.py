@@ -19,6 +19,8 @@ from onceward.formats.registry.answers import RegisteredSchema, Version
 from onceward.formats.registry.http import DEEPEST, NotFit, parse_json
 from support.errors import raises
 
+pytestmark = pytest.mark.lengthy("ci")
+
 MOST_BYTES = 10_000
 
 values = st.recursive(

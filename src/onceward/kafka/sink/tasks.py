@@ -38,7 +38,7 @@ from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings, ProducerSettings
 
 # lease about a quarter of what is wanted at a time, so that tasks take turns instead of queueing
-_SHARES = 4
+SHARES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class KafkaWriter(TaskWriter):
         """Encode, lease, stamp and send all that is held; a partition's rows keep their order."""
         fragments = self._rows.encode()
         waiting = _rotated(list(fragments), self._task.partition_id)
-        share = max(1, -(-len(waiting) // _SHARES))
+        share = max(1, -(-len(waiting) // SHARES))
         while waiting:
             leases = self._sequencer.lease_some(waiting, limit=share)
             self._send({partition: fragments.pop(partition) for partition in leases}, leases)
