@@ -105,8 +105,8 @@ def bench(
         bool,
         typer.Option(
             "--peers",
-            help="Flink, Kafka Streams and a loop in confluent-kafka, each exactly once, as "
-            "contenders, too (fetches their jars).",
+            help="Flink, Kafka Streams, a loop in confluent-kafka and Quix Streams, each exactly "
+            "once, as contenders, too (fetches them).",
         ),
     ] = False,
     write: Annotated[

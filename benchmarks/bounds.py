@@ -101,7 +101,8 @@ def _leased(
         leases = sequencer.close_epoch()
     finally:
         sequencer.close()
-    assert leases is not None and leases.error is None
+    if leases is None or leases.error is not None:
+        raise RuntimeError(f"the sequencer failed: {leases and leases.error}")
     return leases, used
 
 

@@ -21,6 +21,7 @@ from benchmarks.plan import (
     LOCAL_DISK,
     LOOP,
     ONCEWARD,
+    QUIX,
     SOURCE,
     SPARK_DEFAULTS,
     SPARK_LOCAL_DISK,
@@ -29,7 +30,9 @@ from benchmarks.plan import (
 )
 from onceward.errors import ConfigurationError
 
-SinkKind = Literal["noop", "kafka", "onceward", "flink", "flink-sql", "kafka-streams", "loop"]
+SinkKind = Literal[
+    "noop", "kafka", "onceward", "flink", "flink-sql", "kafka-streams", "loop", "quix"
+]
 Settings = Literal["spark", "onceward", "local-disk"]
 
 
@@ -57,10 +60,11 @@ def throughput_contenders(before: Path | None, *, peers: bool = False) -> tuple[
     it was (if asked for) and as it is.
 
     Commits come as often as users of each have them: Flink's checkpoints every second, Kafka
-    Streams' and the loop's transactions every 100 ms, the default with exactly once.
+    Streams', the loop's and Quix's transactions every 100 ms, the default of the first with
+    exactly once.
     """
     here = own_package_root()
-    others = _peers({FLINK: 1_000, STREAMS: 100, LOOP: 100}) if peers else ()
+    others = _peers({FLINK: 1_000, STREAMS: 100, LOOP: 100, QUIX: 100}) if peers else ()
     tuned, ours = sink_contenders()
     return (
         *others,
@@ -78,7 +82,7 @@ def latency_contenders(before: Path | None, *, peers: bool = False) -> tuple[Con
     checkpoint costs is a third of a batch, so both sinks run with ``local_disk``, too.
     """
     here = own_package_root()
-    others = _peers({FLINK: 200, STREAMS: 100, LOOP: 100}) if peers else ()
+    others = _peers({FLINK: 200, STREAMS: 100, LOOP: 100, QUIX: 100}) if peers else ()
     return (
         *others,
         Contender(SPARK_DEFAULTS, "kafka", "spark", here),
@@ -126,7 +130,12 @@ def package_root(checkout: Path) -> Path:
 
 
 def _peers(intervals_ms: dict[str, int]) -> tuple[Contender, ...]:
-    kinds: dict[str, SinkKind] = {FLINK: "flink", STREAMS: "kafka-streams", LOOP: "loop"}
+    kinds: dict[str, SinkKind] = {
+        FLINK: "flink",
+        STREAMS: "kafka-streams",
+        LOOP: "loop",
+        QUIX: "quix",
+    }
     here = own_package_root()
     return tuple(
         Contender(name, kinds[name], "spark", here, interval)

@@ -28,10 +28,10 @@ from onceward import events
 if TYPE_CHECKING:
     from benchmarks.avro import AvroFigures
     from benchmarks.binlog import BinlogFigures
+    from benchmarks.bounds import Costs, Sizes
     from benchmarks.database import DatabaseFigures
     from benchmarks.files import FileFigures
     from benchmarks.nexmark import NexmarkFigures
-    from benchmarks.bounds import Costs, Sizes
     from benchmarks.scale import ScaleFigures
     from benchmarks.snapshot import SnapshotFigures
     from benchmarks.start import StartFigures

@@ -1,5 +1,5 @@
-"""Contenders that are not Spark: Flink, Kafka Streams and a loop in librdkafka, each exactly once
-in a process that takes orders (:mod:`serving`). Called by :mod:`contender_process`.
+"""Contenders that are not Spark: Flink, Kafka Streams, a loop in librdkafka and Quix Streams, each
+exactly once in a process that takes orders (:mod:`serving`). Called by :mod:`contender_process`.
 
 Those in Java are compiled from ``benchmarks/java`` with jars that Spark's resolver fetches.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from benchmarks.contenders import Contender
@@ -21,6 +22,8 @@ STREAMS_VERSION = "4.3.1"
 
 _SOURCES = Path(__file__).with_name("java")
 _LOOP = Path(__file__).with_name("loop.py")
+_QUIX = Path(__file__).with_name("quix.py")
+_QUIX_VERSION = "3.28.1"
 _COMMON = ("com.fasterxml.jackson.core:jackson-databind:2.20.1", "org.slf4j:slf4j-simple:1.7.36")
 _JARS = {
     "flink": (
@@ -63,11 +66,13 @@ def command(contender: Contender, folder: Path, served: list[str]) -> list[str]:
     :param folder: for what it keeps while it runs.
     :param served: the command that serves the orders of one in Python (:mod:`serving`).
     :raises ConfigurationError: there is no ``javac``.
-    :raises ResourceError: a jar cannot be fetched.
+    :raises ResourceError: a jar, or Quix Streams, cannot be fetched.
     """
     own = [str(contender.interval_ms), str(folder)]
     if contender.sink == "loop":
         return [*served, str(_LOOP), *own]
+    if contender.sink == "quix":
+        return [str(_quix_python()), *served[1:], str(_QUIX), *own]
     class_path = [str(jar) for jar in resolve(*_JARS[contender.sink])]
     classes = _compiled(_MAIN[contender.sink], class_path)
     return [
@@ -78,6 +83,25 @@ def command(contender: Contender, folder: Path, served: list[str]) -> list[str]:
         _MAIN[contender.sink],
         *own,
     ]
+
+
+def _quix_python() -> Path:
+    """Return the interpreter of an environment with Quix Streams, whose libraries are others."""
+    folder = Path("build", "benchmarks", f"quix-{_QUIX_VERSION}").absolute()
+    python = folder / "bin" / "python"
+    if not (folder / "installed").is_file():
+        for command in (
+            [sys.executable, "-m", "venv", "--clear", str(folder)],
+            [str(python), "-m", "pip", "install", "--quiet", f"quixstreams=={_QUIX_VERSION}"],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ResourceError(
+                    f"Quix Streams cannot be installed: {done.stderr[-2000:]}",
+                    next_step="leave --peers out",
+                )
+        (folder / "installed").touch()
+    return python
 
 
 def _compiled(main: str, class_path: list[str]) -> Path:

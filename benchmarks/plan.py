@@ -23,6 +23,7 @@ LOCAL_DISK = "onceward, local_disk"
 FLINK = "Flink, exactly once"
 STREAMS = "Kafka Streams, exactly once"
 LOOP = "confluent-kafka, a loop"
+QUIX = "Quix Streams, exactly once"
 
 SOURCE_PARTITIONS = 4
 

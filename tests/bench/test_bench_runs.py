@@ -33,6 +33,7 @@ from benchmarks.plan import (
     FLINK,
     LOOP,
     ONCEWARD,
+    QUIX,
     SPARK_DEFAULTS,
     SPARK_TUNED,
     STREAMS,
@@ -92,10 +93,11 @@ def test_other_engines_copy_each_record_once(broker: LocalBroker) -> None:
 
     runs = run_sinks(plan, contenders, broker, lambda _: None)
 
-    assert [run.contender for run in runs] == [FLINK, STREAMS, LOOP]
+    assert [run.contender for run in runs] == [FLINK, STREAMS, LOOP, QUIX]
     assert [(run.jvm_cpu_s > 0, run.driver_cpu_s > 0) for run in runs] == [
         (True, False),
         (True, False),
+        (False, True),
         (False, True),
     ]
     assert all(run.broker_cpu_s > 0 and math.isnan(run.batch_s) for run in runs)
@@ -108,7 +110,7 @@ def test_other_engines_are_timed_from_send_to_visible(broker: LocalBroker) -> No
 
     turns = run_latency(plan, contenders, broker, lambda _: None)
 
-    assert [turn.contender for turn in turns] == [FLINK, STREAMS, LOOP]
+    assert [turn.contender for turn in turns] == [FLINK, STREAMS, LOOP, QUIX]
     for turn in turns:
         assert (turn.audit.lost, turn.audit.repeated, turn.audit.unknown) == (0, 0, 0)
         assert min(turn.latencies_ms) > 0
