@@ -158,6 +158,28 @@ def test_what_was_aborted_stays_so_when_the_next_attempt_is_committed(
     assert driver.committed_sequences() == [0]
 
 
+@pytest.mark.parametrize("away", ["ledger"], indirect=True)
+def test_what_a_run_of_version_1_committed_is_not_taken_for_aborted_under_version_2(
+    lose_marker: Callable[..., None], driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The feature was raised while it ran. No start decides it, nor makes the coordinator forget
+    what it has decided."""
+    with monkeypatch.context() as before:
+        before.setattr(KafkaClient, "transaction_version", lambda _: 1)
+        target = driver.new()
+        target.open(driver.running(0))
+        lose_marker(target, write(target, driver, 0, b"decided").commit)
+    for _ in range(2):
+        with pytest.raises(BatchFailed, match="transaction version 1"):
+            driver.new().open(driver.running(1))
+    where = TopicPartition(driver.ledger_topic, 0)
+    (left,) = listing.open_producers(target.run.client, [where])
+    listing.end_in_partition(target.run.client, left, commit=True)
+    newest = driver.new().open(driver.running(1))
+    assert newest is not None
+    assert newest.sequence == 0
+
+
 @AGAIN
 @pytest.mark.parametrize("away", ["out"], indirect=True)
 def test_a_partition_without_a_leader_holds_up_what_is_written_to_it_alone(

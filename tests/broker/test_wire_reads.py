@@ -16,7 +16,14 @@ from onceward.errors import BrokerUnreachable, LedgerUndecided, PartitionMissing
 from onceward.ids import TopicPartition
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.reads.key_reader import KeyReader
-from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
+from onceward.kafka.wire.reads.offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    committed_offsets,
+    list_offsets,
+)
+from onceward.kafka.wire.transactions import coordinator
 from onceward_testing import LocalKafka
 from support.wire_fixtures import Writer, appends_to, fragments
 
@@ -88,6 +95,33 @@ def test_an_undecided_record_of_ones_own_is_waited_for(
     assert keeper.newest(decided_only=True) == b"2"
 
 
+def test_what_others_write_behind_it_is_no_reason_to_wait_longer(
+    client: KafkaClient, any_kafka: LocalKafka, ledger: TopicPartition
+) -> None:
+    mine, other = Keeper(client, ledger), Keeper(KafkaClient(client.settings), ledger)
+    mine.open(b"1")
+    over = threading.Event()
+
+    def write_on() -> None:
+        while not over.wait(0.05):
+            other.open(b"another pipeline's")
+            other.transaction.commit()
+
+    writer, at_last = threading.Thread(target=write_on), threading.Timer(30, over.set)
+    writer.start()
+    at_last.start()
+    try:
+        with pytest.raises(LedgerUndecided):
+            mine.newest(timeout_ms=1_000)
+        assert not over.is_set()
+    finally:
+        over.set()
+        at_last.cancel()
+        writer.join()
+        other.client.close()
+    mine.transaction.abort()
+
+
 def test_a_takeover_decides_what_the_old_owner_left_open(
     client: KafkaClient, ledger: TopicPartition
 ) -> None:
@@ -114,6 +148,7 @@ def test_offsets_of_a_partition(client: KafkaClient, ledger: TopicPartition) -> 
     keeper = Keeper(client, ledger)
     keeper.open(b"1")
     assert list_offsets(client, [ledger], EARLIEST) == {ledger: 0}
+    assert list_offsets(client, [ledger], EARLIEST_LOCAL) == {ledger: 0}
     assert list_offsets(client, [ledger], LATEST) == {ledger: 1}
     assert list_offsets(client, [ledger], LATEST, read_committed=True) == {ledger: 0}
     assert list_offsets(client, [ledger], 1) == {ledger: 0}
@@ -158,3 +193,21 @@ def test_a_groups_first_offsets_are_waited_for(
         committed_offsets(client, group, partitions=[where, other], timeout_ms=1_000)
     transaction.commit()
     assert committed_offsets(client, group, partitions=[where, other]) == {where: 7}
+
+
+def test_offsets_of_many_partitions_go_in_several_requests(
+    client: KafkaClient,
+    any_kafka: LocalKafka,
+    new_topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinator, "_OFFSETS_AT_ONCE", 2)
+    group = uuid.uuid4().hex
+    topics = [new_topic(any_kafka.bootstrap_servers, 3) for _ in range(2)]
+    offsets = {TopicPartition(topic, n): 10 + n for topic in topics for n in range(3)}
+    transaction = Writer(client, group).transaction
+    transaction.take_over()
+    transaction.begin()
+    transaction.commit_offsets(group, offsets)
+    transaction.commit()
+    assert committed_offsets(client, group, partitions=offsets) == offsets

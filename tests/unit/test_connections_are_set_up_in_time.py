@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from onceward.errors import (
     TokenUnavailable,
 )
 from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost, NoToken
 from onceward.kafka.wire.options.settings import settings_from_options
 from support.certificates import make_certificates
 from support.errors import raises
@@ -33,9 +35,12 @@ from support.handmade_broker import (
     API_VERSIONS,
     METADATA,
     SASL_AUTHENTICATE,
+    SASL_AUTHENTICATION_FAILED,
     SASL_HANDSHAKE,
+    SPOKEN,
     TLS,
     HandmadeBroker,
+    text,
 )
 
 pytestmark = pytest.mark.lengthy("ci")
@@ -447,3 +452,75 @@ def test_an_io_thread_that_is_good_for_nothing_is_replaced(
         assert isinstance(outstanding.exception(PATIENCE_SECONDS), BrokerUnreachable), (
             "lost with the thread"
         )
+
+
+class Session(HandmadeBroker):
+    """One whose logins hold for two seconds (KIP-368); it may refuse one of them."""
+
+    logins, refuses = 0, False
+
+    def answer(self, api: int, version: int) -> bytes:
+        if api != SASL_AUTHENTICATE:
+            return super().answer(api, version)
+        self.logins += 1
+        if self.refuses:
+            self.refuses = False
+            refusal = struct.pack(">h", SASL_AUTHENTICATION_FAILED) + text("unknown key")
+            return refusal + struct.pack(">iq", 0, 0)
+        return struct.pack(">hhiq", 0, -1, 0, 2_000)
+
+
+class Tokens:
+    def __init__(self) -> None:
+        self.silent = threading.Event()
+
+    def token(self) -> str:
+        time.sleep(0.02)
+        while self.silent.is_set():
+            time.sleep(0.05)
+        return "a.new.token"
+
+
+def asked_until(
+    client: KafkaClient, node: int, over: Callable[[], bool], failed: list[Exception]
+) -> list[Exception]:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not over():
+        assert time.monotonic() < until, failed
+        try:
+            client.call(about_nothing(), node)
+        except OncewardError as error:
+            failed.append(error)
+        time.sleep(0.002)
+    return failed
+
+
+def test_a_login_that_is_refused_once_when_it_is_renewed_is_a_connection_lost(
+    client_of: Callable[..., KafkaClient],
+) -> None:
+    """A provider has new keys, which the broker fetches when it meets the first token of theirs."""
+    with Session({**SPOKEN, SASL_AUTHENTICATE: (0, 1)}) as broker:
+        client = client_of(broker.bootstrap_servers, WITH_TOKEN, Tokens())
+        client.call_any(about_nothing())
+        (node,) = client.brokers()
+        before, broker.refuses = broker.logins, True
+        failed = asked_until(client, node, lambda: broker.logins >= before + 4, [])
+        assert not broker.refuses
+    assert all(isinstance(error, ConnectionLost) for error in failed), failed
+
+
+def test_a_provider_that_hangs_when_a_login_is_renewed_is_named(
+    client_of: Callable[..., KafkaClient],
+) -> None:
+    tokens = Tokens()
+    with Session({**SPOKEN, SASL_AUTHENTICATE: (0, 1)}) as broker:
+        client = client_of(broker.bootstrap_servers, WITH_TOKEN, tokens)
+        client.call_any(about_nothing())
+        (node,) = client.brokers()
+        tokens.silent.set()
+        failed: list[Exception] = []
+        try:
+            failed = asked_until(client, node, lambda: bool(failed), failed)
+        finally:
+            tokens.silent.clear()
+    assert [type(error) for error in failed] == [NoToken]

@@ -9,15 +9,18 @@ import pytest
 
 from onceward.errors import (
     AccessDenied,
+    BrokerUnreachable,
     ConfigurationError,
     Fenced,
     OncewardError,
     RecordTooLarge,
     Recovery,
     SendFailed,
+    TopicMissing,
     TransactionTimeoutTooLarge,
 )
-from onceward.kafka.wire.conversation import Refused
+from onceward.kafka.wire.conversation import Answered, Refused, asked
+from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api, Meaning, code_name, find_rule, rows
 
 KNOWN_CODES = sorted(
@@ -79,6 +82,26 @@ def test_a_coordinator_that_moves_or_loads_is_patiently_found_again(api: Api) ->
 @pytest.mark.parametrize("code", [2, 5, 6, 7, 19, 20, 56, 74])
 def test_a_produce_that_can_succeed_later_is_sent_again_with_its_sequence(code: int) -> None:
     assert find_rule(Api.PRODUCE, code).meaning in (Meaning.RETRY, Meaning.REFRESH)
+
+
+@pytest.mark.parametrize("code", [19, 20])
+def test_a_marker_waits_for_the_replicas_of_its_partition(code: int) -> None:
+    rule = find_rule(Api.WRITE_TXN_MARKERS, code)
+    assert (rule.meaning, rule.error) == (Meaning.RETRY, BrokerUnreachable)
+
+
+def test_what_was_answered_at_last_names_its_topic() -> None:
+    def answer(_: float) -> None:
+        return None
+
+    with pytest.raises(TopicMissing, match=r"UNKNOWN_TOPIC_OR_PARTITION .3. of topic orders"):
+        asked(
+            Api.TXN_OFFSET_COMMIT,
+            "group etl",
+            answer,
+            lambda _: [Answered(0, "people"), Answered(3, "orders")],
+            Deadline(10),
+        )
 
 
 @pytest.mark.parametrize("code", [32, 45, 46, 48, 59, 120])

@@ -183,7 +183,8 @@ class KafkaRun:
             f"{running.batch}{size} was not sent in time: its transaction has been open for "
             f"{open_for_ms:.0f} ms, counted from its first record"
         )
-        if unacknowledged_s * 1000 > transaction.timeout_ms / 2:
+        patient_ms = min(transaction.timeout_ms, self.settings.producer.delivery_timeout_ms) / 2
+        if unacknowledged_s * 1000 > patient_ms:
             # They are not asked for their limit: tasks wait for this.
             return TransactionTimedOut(
                 f"{what} (transaction.timeout.ms={transaction.timeout_ms}); for the last "

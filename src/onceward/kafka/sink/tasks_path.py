@@ -90,9 +90,10 @@ class TasksPath:
         transaction = self._run.chain.transaction
         # Of a transaction whose time is over its own error speaks, which names the cause: leases
         # that hang on it are given up behind that.
-        limit_ms = min(
-            self._run.settings.producer.delivery_timeout_ms, transaction.timeout_ms + _LATER_MS
-        )
+        # And of one whose records nobody acknowledges, its task's.
+        producer_ms = self._run.settings.producer.delivery_timeout_ms
+        sent_ms = producer_ms + min(producer_ms, transaction.patience_ms)
+        limit_ms = min(sent_ms, transaction.timeout_ms) + _LATER_MS
         return sequencer.open_epoch(
             transaction.identity,
             lease_limit_seconds=limit_ms / 1000,

@@ -248,13 +248,24 @@ class Connections:
                     # in order. What is queued has no clock of its own, and is not sent any more
                     # when its time is over.
                     left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
-                    queued = not connection.connected or connection._reauth.is_reauthenticating
+                    renewing = connection._reauth.is_reauthenticating
+                    queued = renewing or not connection.connected
                     answer = connection.send_request(request, request_timeout_ms=left_ms)
-                    return await (
-                        self._set_up_and_answered(manager, connection, answer, left_ms)
-                        if queued
-                        else answer
-                    )
+                    try:
+                        return await (
+                            self._set_up_and_answered(manager, connection, answer, left_ms)
+                            if queued
+                            else answer
+                        )
+                    except _AUTHENTICATION_ERRORS as refused:
+                        if not renewing:
+                            raise
+                        # A broker that has the provider's new keys yet to fetch, say (KIP-368):
+                        # the next connection tells whether we may come in
+                        self.forget_authentication_failures()
+                        raise kafka_errors.KafkaConnectionError(
+                            f"the login could not be renewed: {refused}"
+                        ) from None
             if time.monotonic() + delay >= deadline:
                 raise kafka_errors.KafkaTimeoutError(why)
             await loop.net.sleep(delay)
@@ -265,7 +276,8 @@ class Connections:
         try:
             return await manager.wait_for(answer, left_ms)
         except kafka_errors.KafkaTimeoutError:
-            waits_for = "an answer" if connection.connected else connection.waits_for
+            at_work = connection.connected and not connection._reauth.is_reauthenticating
+            waits_for = "an answer" if at_work else connection.waits_for
             if waits_for == PROVIDER:
                 raise TokenLost(f"{PROVIDER} did not return within {left_ms:.0f} ms") from None
             raise kafka_errors.KafkaTimeoutError(

@@ -173,7 +173,8 @@ def converse(
             (code, topic, words), rule = _gravest(api, codes(answer))
             if rule.meaning is Meaning.DONE:
                 return answer
-            last, lost = f"{code_name(code)}{quoted(words)}", None
+            about = f" of topic {topic}" if topic else ""
+            last, lost = f"{code_name(code)}{about}{quoted(words)}", None
             if rule.meaning is Meaning.REFRESH:
                 refresh()
             elif rule.meaning is not Meaning.RETRY:

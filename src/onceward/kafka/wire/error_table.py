@@ -284,6 +284,11 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
         90: _FENCED_BY_EPOCH,
         120: _ABORTABLE,
     },
+    Api.WRITE_TXN_MARKERS: {
+        # TransactionMarkerRequestCompletionHandler repeats both
+        19: Rule(_V.RETRY, "below min.insync.replicas: a replica is away", BrokerUnreachable),
+        20: Rule(_V.RETRY, "written; not by all replicas yet", BrokerUnreachable),
+    },
     Api.FIND_COORDINATOR: {
         120: _ABORTABLE,
         42: Rule(_V.STOP, "INVALID_REQUEST", ConfigurationError, _ANOTHER_ID),

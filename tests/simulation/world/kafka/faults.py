@@ -189,9 +189,9 @@ UNASKED = (
     "DescribeProducers",
     "WriteTxnMarkers",
 )
-"""Requests of the command line alone, which no pipeline sends: they are not in the model. One sends
-``DescribeProducers`` where a leader has moved, which the model answers and never refuses: its
-coordinators wait for leaders.
+"""Requests of the command line, which are not in the model. A pipeline sends two of them where a
+leader has moved: ``DescribeProducers``, which the model answers and never refuses, and
+``WriteTxnMarkers``, never, because its coordinators wait for leaders.
 """
 
 _LEADERS = ("Produce", "Fetch", "ListOffsets")

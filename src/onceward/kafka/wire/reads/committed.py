@@ -15,7 +15,12 @@ from typing import Any
 
 from kafka.protocol.consumer import FetchRequest
 
-from onceward.errors import BrokerUnreachable, ResourceError, SourceDataLost
+from onceward.errors import (
+    BrokerUnreachable,
+    ResourceError,
+    SourceDataLost,
+    UnsupportedBroker,
+)
 from onceward.ids import TopicPartition
 from onceward.kafka.records.reader import (
     ControlType,
@@ -30,7 +35,7 @@ from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.conversation import asked
 from onceward.kafka.wire.deadline import Backoff, Deadline
 from onceward.kafka.wire.error_table import Api
-from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
+from onceward.kafka.wire.reads.offsets import EARLIEST, EARLIEST_LOCAL, LATEST, list_offsets
 
 FETCH_WAIT_MS = 200
 EMPTY_ANSWERS = 3
@@ -182,8 +187,11 @@ def committed_records(
         # A throttled answer is empty, too
         empty += not answer.throttle_time_ms
         if empty >= EMPTY_ANSWERS and part.last_stable_offset >= end:
-            # Compaction has removed the rest
-            return
+            if position >= _first_local(client, where):
+                # Compaction has removed the rest
+                return
+            # In tiered storage, which is slower than a fetch waits (KIP-1018)
+            empty = 0
         if stuck.passed:
             raise BrokerUnreachable(
                 f"{where} had committed records up to offset {end}, and its leader shows nothing "
@@ -225,6 +233,14 @@ def with_fates(
                 aborting.discard(batch.producer_id)
         else:
             yield batch, batch.is_transactional and batch.producer_id in aborting
+
+
+def _first_local(client: KafkaClient, where: TopicPartition) -> int:
+    """Return the first offset that the leader has itself, and not in tiered storage (KIP-405)."""
+    try:
+        return list_offsets(client, [where], EARLIEST_LOCAL)[where]
+    except UnsupportedBroker:
+        return 0
 
 
 def _after_retention(client: KafkaClient, where: TopicPartition, position: int) -> int:

@@ -101,6 +101,7 @@ class KeyReader:
         # EndTxn is answered before the markers are written: right after a restart the last commit
         # may be undecided in the log. Only the markers of this key's own producers are waited for.
         while log.position < end or (found.undecided and not decided_only):
+            behind = log.position >= end
             batches = log.read()
             for batch in batches:
                 found.read(batch)
@@ -113,9 +114,9 @@ class KeyReader:
             ):
                 # compaction removed the rest: the last records were those of aborted transactions
                 break
-            if batches:
+            if batches and not behind:
                 # A long log is no reason to give up, and neither is a process that stood still
-                # while it was read.
+                # while it was read. What others write behind it is no progress.
                 deadline = Deadline(timeout_ms)
             elif deadline.passed:
                 raise self._undecided(timeout_ms, f"end {end}")

@@ -24,7 +24,9 @@ from onceward.kafka.wire.error_table import Api, Meaning, code_name, find_rule
 
 EARLIEST = -2
 LATEST = -1
-"""``ListOffsetsRequest.EARLIEST_TIMESTAMP`` and ``LATEST_TIMESTAMP``; other values are
+EARLIEST_LOCAL = -4
+"""``ListOffsetsRequest.EARLIEST_TIMESTAMP``, ``LATEST_TIMESTAMP``, and that of the first offset
+that the leader has itself (``EARLIEST_LOCAL_TIMESTAMP``, brokers from 3.4 on); other values are
 milliseconds since 1970.
 """
 
@@ -176,8 +178,8 @@ def _list_offsets_request(
         replica_id=-1,
         isolation_level=int(read_committed),
         topics=topics,
-        min_version=2,
-        max_version=7,
+        min_version=8 if time_ms == EARLIEST_LOCAL else 2,
+        max_version=8 if time_ms == EARLIEST_LOCAL else 7,
     )
 
 

@@ -29,6 +29,9 @@ from onceward.kafka.wire.conversation import Answered, Code, asked, converse
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api
 
+# A hundred bytes each
+_OFFSETS_AT_ONCE = 2_000
+
 NOBODY = ProducerIdentity(-1, -1)
 """In ``InitProducerId``: whoever holds the transactional id, take it from them."""
 
@@ -152,7 +155,27 @@ class TransactionCoordinator:
         *,
         version: int,
     ) -> None:
-        """Send ``TxnOffsetCommit``: v5 adds the group implicitly, up to v4 must not (KIP-890)."""
+        """Send ``TxnOffsetCommit``: v5 adds the group implicitly, up to v4 must not (KIP-890).
+
+        Some at a time: what a request brings is one record batch of ``__consumer_offsets``, which
+        has to be within ``max.message.bytes``; Kafka 4 answers UNKNOWN_SERVER_ERROR where it is
+        not (``CoordinatorRuntime.append``).
+        """
+        ordered = sorted(offsets)
+        for start in range(0, len(ordered), _OFFSETS_AT_ONCE):
+            some = ordered[start : start + _OFFSETS_AT_ONCE]
+            of_some = {where: offsets[where] for where in some}
+            self._commit_some(identity, group, of_some, metadata, deadline, version)
+
+    def _commit_some(
+        self,
+        identity: ProducerIdentity,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        metadata: str,
+        deadline: Deadline,
+        version: int,
+    ) -> None:
         request_type = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
         topics = [
             request_type(
@@ -167,7 +190,7 @@ class TransactionCoordinator:
                     for p in partitions
                 ],
             )
-            for topic, partitions in groupby(sorted(offsets), key=lambda p: p.topic)
+            for topic, partitions in groupby(offsets, key=lambda p: p.topic)
         ]
         self._ask(
             Api.TXN_OFFSET_COMMIT,

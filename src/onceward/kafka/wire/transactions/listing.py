@@ -232,16 +232,17 @@ def holders(client: KafkaClient, partitions: Iterable[TopicPartition]) -> list[H
     version = client.transaction_version()
     after = open_producers(client, {where for where, _, _ in before})
     now_ms = surroundings.wall_clock_ns() // 1_000_000
-    return [
-        Holder(
-            each,
-            owners.get((each.identity.producer_id, each.partition)),
-            max(0, each.last_write_ms + limit_ms - now_ms),
-            next((one for one in known if has_ended(one, each, version)), None),
-        )
-        for each in after
-        if _key(each) in before
-    ]
+    found = []
+    for each in after:
+        if _key(each) not in before:
+            continue
+        young_ms = max(0, each.last_write_ms + limit_ms - now_ms)
+        judged = [(one, has_ended(one, each, version)) for one in known]
+        # The next of an epoch is over by then
+        ended = [one for one, is_so in judged if is_so or (is_so is None and not young_ms)]
+        owner = owners.get((each.identity.producer_id, each.partition))
+        found.append(Holder(each, owner, young_ms, next(iter(ended), None)))
+    return found
 
 
 def _key(producer: OpenProducer) -> tuple[TopicPartition, int, int]:
@@ -252,17 +253,21 @@ def has_ended(
     described: DescribedTransaction | TransactionDescription,
     producer: OpenProducer,
     version: int,
-) -> bool:
+) -> bool | None:
     """Return whether the transaction that is open at the leader is the one that its coordinator
-    ended last.
+    ended last; None: that cannot be known.
 
-    Version 2 has raised the epoch since (KIP-890): one of the same epoch is the next, of which a
-    coordinator that is one no longer has not heard.
+    A client of version 2 has raised the epoch since (KIP-890): one of the same epoch is the next,
+    of which a coordinator that is one no longer has not heard. But not one of version 1, which may
+    have begun before the cluster took version 2, or speak no other
+    (``TransactionMetadata.prepareAbortOrCommit`` goes by the client's).
     """
     ours, theirs = producer.identity, described.identity
-    ahead = (1,) if version == 2 else (0, 1)
-    is_last = ours.producer_id == theirs.producer_id and theirs.epoch - ours.epoch in ahead
-    return is_last and described.state in (COMMITTED, _ABORTED)
+    if ours.producer_id != theirs.producer_id or described.state not in (COMMITTED, _ABORTED):
+        return False
+    if theirs.epoch == ours.epoch:
+        return None if version == 2 else True
+    return theirs.epoch == ours.epoch + 1
 
 
 def _transactions_of(

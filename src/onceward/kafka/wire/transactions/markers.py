@@ -121,6 +121,8 @@ class Markers:
         would lack a batch.
 
         :raises AccessDenied, ResourceError: it is missing, and cannot be written.
+        :raises BatchFailed: whether the coordinator means this transaction is not known; it has
+            forgotten nothing.
         :raises BrokerUnreachable: …
         """
         self._leaders.clear()
@@ -134,7 +136,15 @@ class Markers:
             version = self._client.transaction_version()
             for each in self._open(owner, [where], deadline):
                 same = any(each.start_offset == earlier.start_offset for earlier in before)
-                if same and described and listing.has_ended(described, each, version):
+                ended = same and described and listing.has_ended(described, each, version)
+                if described and ended is None:
+                    raise self._not_known(
+                        each,
+                        f"its coordinator has {described.state} for this epoch, which a client of "
+                        "transaction version 1 has made of it, and one of version 2 of the "
+                        "transaction before",
+                    )
+                if described and ended:
                     self._write(each, commit=described.state == listing.COMMITTED)
 
     def after_claim(
@@ -234,24 +244,9 @@ class Markers:
 
     def _write(self, producer: listing.OpenProducer, commit: bool | None) -> None:
         where, verb = producer.partition, "commit" if commit else "abort"
-        lacks = (
-            f"{where} lacks the marker of {producer.identity} of "
-            f"{self._coordinator.transactional_id}: it had no leader when the transaction ended, "
-            "and the coordinator has passed over it (KAFKA-20734)"
-        )
-        details = {"partition": list(where), "identity": list(producer.identity)}
         if commit is None:
-            raise BatchFailed(
-                f"{lacks}; whether it was committed stands no longer in the ledger, and another "
-                "transaction would decide it",
-                next_step="see which records they are (`onceward transactions list --topic "
-                f"{where.topic} --bootstrap-servers …`). Where their batch was committed, end "
-                f"it with `onceward transactions commit --force --topic {where.topic} --partition "
-                f"{where.partition} --bootstrap-servers …`, where it was not with `onceward "
-                f"transactions abort --topic {where.topic} --partition {where.partition} "
-                "--bootstrap-servers …`; both from 15 minutes after its last record on",
-                details=details,
-            )
+            raise self._not_known(producer, "whether it was committed stands no longer anywhere")
+        lacks = self._lacks(producer)
         log.warning("%s; writing it: %s", lacks, verb)
         try:
             listing.end_in_partition(
@@ -263,8 +258,28 @@ class Markers:
                 next_step="grant this pipeline ClusterAction on the cluster (kafka-acls --add "
                 "--operation ClusterAction --cluster): the next attempt writes the marker, and "
                 "the right can be taken back",
-                details={**details, "outcome": verb},
+                details={**_where(producer), "outcome": verb},
             ) from denied
+
+    def _lacks(self, producer: listing.OpenProducer) -> str:
+        return (
+            f"{producer.partition} lacks the marker of {producer.identity} of "
+            f"{self._coordinator.transactional_id}: it had no leader when the transaction ended, "
+            "and the coordinator has passed over it (KAFKA-20734)"
+        )
+
+    def _not_known(self, producer: listing.OpenProducer, why: str) -> BatchFailed:
+        where = producer.partition
+        return BatchFailed(
+            f"{self._lacks(producer)}; {why}, and another transaction would decide it",
+            next_step="see which records they are (`onceward transactions list --topic "
+            f"{where.topic} --bootstrap-servers …`). Where their batch was committed, end it with "
+            f"`onceward transactions commit --force --topic {where.topic} --partition "
+            f"{where.partition} --bootstrap-servers …`, where it was not with `onceward "
+            f"transactions abort --topic {where.topic} --partition {where.partition} "
+            "--bootstrap-servers …`; both from 15 minutes after its last record on",
+            details=_where(producer),
+        )
 
     def _wait_until_complete(self, deadline: Deadline) -> TransactionDescription | None:
         """Wait for the markers of what was decided; return what the coordinator has of the id."""
@@ -298,3 +313,7 @@ class Markers:
     @property
     def _client(self) -> KafkaClient:
         return self._coordinator.client
+
+
+def _where(producer: listing.OpenProducer) -> dict[str, object]:
+    return {"partition": list(producer.partition), "identity": list(producer.identity)}
