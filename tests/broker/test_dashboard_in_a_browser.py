@@ -32,7 +32,7 @@ SCREENS = [("light", 1_200), ("dark", 1_200), ("light", 360)]
 
 
 @pytest.fixture
-def site(kafka: LocalKafka, driver: Driver) -> Iterator[str]:
+def served(kafka: LocalKafka, driver: Driver) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     (port,) = free_ports(1)
     process = subprocess.Popen(
         [sys.executable, "-m", "onceward", "dashboard", "--bootstrap-servers", driver.bootstrap,
@@ -44,7 +44,7 @@ def site(kafka: LocalKafka, driver: Driver) -> Iterator[str]:
     for line in process.stderr:
         if "running on" in line:
             break
-    yield f"http://127.0.0.1:{port}"
+    yield f"http://127.0.0.1:{port}", process
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
 
@@ -74,8 +74,9 @@ def complaints(page: Any) -> list[str]:
 
 
 def test_pages_are_safe_and_usable_and_follow_the_ledger(
-    driver: Driver, site: str, chromium: Any
+    driver: Driver, served: tuple[str, subprocess.Popen[str]], chromium: Any
 ) -> None:
+    site, server = served
     producer = Producer({"bootstrap.servers": driver.bootstrap})
     producer.produce(driver.source, EVIL, key=EVIL, headers=[(EVIL, EVIL)], partition=0)
     for number in range(24):
@@ -121,3 +122,6 @@ def test_pages_are_safe_and_usable_and_follow_the_ledger(
     page.get_by_role("link", name="0", exact=True).wait_for(timeout=30_000)
     driver.commit(target, 1)
     page.get_by_role("link", name="1", exact=True).wait_for(timeout=30_000)
+
+    server.send_signal(signal.SIGTERM)
+    page.get_by_text("not live since").wait_for(timeout=30_000)

@@ -321,6 +321,21 @@ def test_pipelines_behind_one_that_cannot_be_looked_at_stay(
     assert (found.pipelines["q"], found.taken_at_ms) == (known.pipelines["q"], known.taken_at_ms)
 
 
+def test_a_pipeline_that_is_retired_goes_though_an_endpoint_of_metrics_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Ledger, "pipelines", lambda _: ["o", "p"])
+    away = "http://etl:s3cret@127.0.0.1:1/metrics"
+    watcher = Watcher([Ledger(None)], 60.0, [away])  # type: ignore[arg-type]
+    watcher.look()
+    monkeypatch.setattr(Ledger, "pipelines", lambda _: ["p"])
+    watcher.look()
+    assert watcher.snapshot.pipelines.keys() == {"p"}
+    (trouble,) = watcher.snapshot.trouble
+    assert trouble.startswith("http://127.0.0.1:1/metrics has no metrics now")
+    assert "s3cret" not in trouble
+
+
 class Growing(Ledger):
     """A ledger with batches up to a number; each was decided before it was finished."""
 

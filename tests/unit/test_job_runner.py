@@ -52,6 +52,7 @@ class Child:
         *,
         commits: bool = True,
         answers: tuple[int | None, ...] = (),
+        cannot_start: bool = False,
     ) -> None:
         self._clock = clock
         self.pid = 1
@@ -60,7 +61,9 @@ class Child:
         self._answers = list(answers)
         self.killed = False
         self.asked = 0
+        self.cannot_start = cannot_start
         self.worked: bool | None = None
+        self.failing_since: float | None = None
         self.patience: float | None = None
 
     def begin(self) -> Child:
@@ -69,6 +72,9 @@ class Child:
 
     def status(self) -> int | None:
         return self._ending if self._clock.now >= self._ends_at else None
+
+    def reap_orphans(self) -> None:
+        """Nothing is left behind."""
 
     def progressed(self) -> bool:
         return self._commits
@@ -98,12 +104,16 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         children = [Child(clock, **life) for life in lives]
         left = list(children)
 
-        def start(arguments: list[str], *, worked: bool) -> Child:
+        def start(arguments: list[str], *, worked: bool, failing_since: float | None) -> Child:
             child = left.pop(0)
-            child.worked = worked
+            child.worked, child.failing_since = worked, failing_since
+            if child.cannot_start:
+                clock.now += 1
+                raise BlockingIOError("Resource temporarily unavailable")
             return child.begin()
 
         monkeypatch.setattr(surroundings, "monotonic", lambda: clock.now)
+        monkeypatch.setattr(surroundings, "wall_clock", lambda: 1_000.0 + clock.now)
         monkeypatch.setattr(surroundings, "SimpleQueue", lambda: clock)
         monkeypatch.setattr(surroundings, "jitter", lambda low, high: 0.5)
         runner = JobRunner(["job.py"], strategy, start=start)  # type: ignore[arg-type]
@@ -161,6 +171,24 @@ def test_without_a_batch_in_between_pauses_grow_whatever_the_strategy(run: Any):
     stuck = {"ending": 1, "commits": False}
     _, pauses, _ = run(FixedDelay(delay_s=1), *[stuck] * 5, FAILS, ENDS)
     assert pauses == [1, 1, 2, 4, 8, 1]
+
+
+def test_a_process_that_cannot_be_started_now_is_a_failure_as_any_other(run: Any):
+    """Memory may be used up, which is why the one before was killed."""
+    lives = [{"ending": -9, "commits": False}, *[{"cannot_start": True}] * 2, ENDS]
+    status, pauses, children = run(FixedDelay(delay_s=7), *lives)
+    assert (status, len(children)) == (0, 4)
+    assert pauses == [7, 7, 7]
+
+
+def test_a_later_process_knows_since_when_none_has_committed(run: Any):
+    fails = {"ending": 75, "commits": False}
+    _, _, children = run(FixedDelay(delay_s=7), FAILS, fails, fails, ENDS)
+    first, *later = [child.failing_since for child in children]
+    assert (first, later[0]) == (None, None)
+    # That of the first which has committed nothing
+    assert later[1] == pytest.approx(later[2])
+    assert later[1] > 1_000
 
 
 def test_a_later_process_knows_that_an_earlier_one_has_worked(run: Any):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import runpy
 import socket
@@ -170,6 +171,45 @@ def test_one_that_failed_is_waited_for_until_it_commits_again(later: str):
         assert numbers(state, 130.0)["last_commit_age_seconds"] == 30.0
         assert numbers(state, 130.0)["transaction_open_seconds"] == 0
         assert numbers(state, 130.0)["idle"] == 0
+
+
+def test_starts_that_fail_one_after_the_other_are_one_wait_for_a_commit():
+    state = in_mid_batch()
+    for start in range(3):
+        state.hear_end("q", failed=True)
+        state.hear(Event(events.OPEN, "started", IDS), 110.0 + start)
+        state.hear(end(events.OPEN, sequence=40), 110.0 + start, 1_010.0)
+    assert numbers(state, 130.0)["last_commit_age_seconds"] == 30.0
+    state.hear(end(events.COMMIT, KAFKA, **WRITTEN), 120.0)
+    assert numbers(state, 130.0)["last_commit_age_seconds"] == 10.0
+
+
+def test_a_process_goes_on_waiting_where_the_one_before_has_failed():
+    state = MetricState(failing_since=940.0)
+    state.hear(Event(events.OPEN, "started", IDS), 100.0, 1_000.0)
+    state.hear(end(events.OPEN, sequence=40), 101.0, 1_001.0)
+    assert numbers(state, 130.0)["last_commit_age_seconds"] == 90.0
+    state.hear(end(events.COMMIT, KAFKA, **WRITTEN), 120.0)
+    assert numbers(state, 130.0)["last_commit_age_seconds"] == 10.0
+
+
+def test_a_query_that_was_started_again_and_finds_nothing_is_idle():
+    state = in_mid_batch()
+    state.hear_end("q", failed=True)
+    assert numbers(state, 130.0)["idle"] == 0
+    state.hear_idle("q", 120.0)
+    assert numbers(state, 130.0)["idle"] == 1
+
+
+def test_all_pipelines_of_a_query_are_idle_with_it():
+    state = MetricState()
+    for name in ("orders", "audit"):
+        state.hear(end(events.OPEN, {**IDS, "pipeline": name}, sequence=1), 100.0)
+    state.hear_idle("q", 120.0)
+    idle = {
+        labels[0] for name, labels, value in state.samples(130.0) if (name, value) == ("idle", 1)
+    }
+    assert idle == {"orders", "audit"}
 
 
 def test_whoever_was_fenced_does_not_wait_for_another_ones_commits():
@@ -402,6 +442,41 @@ def test_a_registry_of_the_users_has_them_until_they_are_stopped():
     assert b'onceward_records_total{pipeline="orders"} 5.0' in generate_latest(registry)
     made.stop()
     assert generate_latest(registry) == b""
+
+
+def test_who_registers_once_more_is_told_and_leaves_nothing_behind():
+    registry = CollectorRegistry()
+    made = metrics.register_metrics(registry)
+    before = threading.active_count()
+    with pytest.raises(ConfigurationError, match="outside of what"):
+        metrics.register_metrics(registry)
+    assert threading.active_count() == before
+    made.stop()
+
+
+def test_a_gateways_login_goes_into_a_header_and_no_log(caplog: pytest.LogCaptureFixture):
+    heard: list[str] = []
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            heard.append(self.headers.get("Authorization", ""))
+            self.send_response(202 if len(heard) > 1 else 500)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Gateway) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = f"http://etl:p%40ss@127.0.0.1:{server.server_port}"
+        made = metrics.push_metrics(where, interval_s=0.05)
+        until = time.monotonic() + 10
+        while len(heard) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        made.stop()
+        server.shutdown()
+    assert set(heard) == {"Basic " + base64.b64encode(b"etl:p@ss").decode()}
+    assert "p%40ss" not in caplog.text
 
 
 def test_what_is_no_port_or_time_is_refused_by_name():

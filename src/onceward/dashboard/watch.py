@@ -6,6 +6,7 @@ late, and the page says how old it is; it makes no page wait.
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import logging
@@ -23,7 +24,7 @@ from onceward.dashboard.messages import PartitionExcerpt, read_excerpt
 from onceward.errors import LedgerUnreadable, OncewardError, summary
 from onceward.ids import TopicPartition
 from onceward.libraries import library
-from onceward.operate.metric_state import LastFailure
+from onceward.operate.metric_state import LastFailure, split_login
 from onceward.operate.status import LedgerEntry, LedgerView, PipelineStatus
 
 log = logging.getLogger(__name__)
@@ -139,6 +140,7 @@ class Watcher:
         found: dict[str, PipelineView] = {}
         trouble: list[str] = []
         measured = self._scrape(trouble)
+        unmeasured = len(trouble)
         twice: set[str] = set()
         for view in self._views:
             for name, pipeline in self._look_at(view, measured, trouble).items():
@@ -146,7 +148,7 @@ class Watcher:
                     twice.add(name)
                 found[name] = max(found.get(name, pipeline), pipeline, key=_newest)
         now_ms, before = surroundings.wall_clock_ns() // 1_000_000, self.snapshot
-        if trouble and (not found or before.pipelines.keys() - found.keys()):
+        if len(trouble) > unmeasured and (not found or before.pipelines.keys() - found.keys()):
             # What was known stays, with its age
             found, now_ms = {**before.pipelines, **found}, before.taken_at_ms
         trouble += [
@@ -239,7 +241,8 @@ class Watcher:
                     for pipeline, measured in measure(_get(url)).items()
                 }
             except (OSError, ValueError, http.client.HTTPException) as error:  # noqa: PERF203
-                trouble.append(f"{url} has no metrics now: {type(error).__name__}: {error}")
+                shown, *_ = split_login(url)
+                trouble.append(f"{shown} has no metrics now: {type(error).__name__}: {error}")
         return found
 
 
@@ -274,7 +277,12 @@ def _get(url: str) -> str:
     """Return what an address answers, or raise what kept it from that within a few seconds."""
     until, data = surroundings.monotonic() + _SCRAPE_SECONDS, b""
     # S310: whoever started the dashboard chose the address
-    with urllib.request.urlopen(url, timeout=_SCRAPE_SECONDS) as answer:  # noqa: S310
+    where, user, password = split_login(url)
+    request = urllib.request.Request(where)  # noqa: S310
+    if user is not None:
+        login = base64.b64encode(f"{user}:{password}".encode()).decode()
+        request.add_header("Authorization", f"Basic {login}")
+    with urllib.request.urlopen(request, timeout=_SCRAPE_SECONDS) as answer:  # noqa: S310
         while piece := answer.read1(_MOST_BYTES):
             data += piece
             if surroundings.monotonic() > until or len(data) > _MOST_BYTES:

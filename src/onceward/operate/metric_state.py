@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from onceward import events
 from onceward.engine.calls.advice import paragraph
@@ -113,6 +114,7 @@ class _Numbers:
     is_owner: bool = False
     is_over: bool = False
     has_ended_well: bool = False
+    goes_on: bool = False
     committed_at: float | None = None
     open_since: float | None = None
     idle_at: float | None = None
@@ -139,13 +141,18 @@ class _Numbers:
 
 
 class MetricState:
-    """The numbers of all pipelines of a process, made of events. Any thread; never waits."""
+    """The numbers of all pipelines of a process, made of events. Any thread; never waits.
 
-    def __init__(self, *, per_partition: bool = False) -> None:
+    :param failing_since: Unix time since when processes before this one have failed, without a
+        batch in between.
+    """
+
+    def __init__(self, *, per_partition: bool = False, failing_since: float | None = None) -> None:
         self._per_partition = per_partition
+        self._failing_since = failing_since
         self._lock = threading.Lock()
         self._pipelines: dict[str, _Numbers] = {}
-        self._queries: dict[str, str] = {}
+        self._queries: dict[str, dict[str, None]] = {}
         self.positions: dict[str, Sequence[tuple[frozenset[str], Any]]] = {}
         """Where the last batch of each pipeline ended in its Kafka sources."""
         self._failures: deque[LastFailure] = deque(maxlen=_FAILURES_KEPT)
@@ -154,12 +161,19 @@ class MetricState:
         """Count an event of a batch; others (of a replay of dead letters) name no pipeline."""
         query_id = str(event.ids.get("query_id", ""))
         with self._lock:
-            pipeline = str(event.ids.get("pipeline") or self._queries.get(query_id, ""))
+            # A function may call several sinks: what is said of none is said of the last
+            of_query = next(reversed(self._queries.get(query_id, {})), "")
+            pipeline = str(event.ids.get("pipeline") or of_query)
             if not pipeline:
                 return
-            numbers = self._pipelines.setdefault(pipeline, _Numbers(now))
+            numbers = self._pipelines.get(pipeline)
+            if numbers is None:
+                failed_for = wall_clock - self._failing_since if self._failing_since else 0.0
+                numbers = self._pipelines[pipeline] = _Numbers(now - failed_for)
+                numbers.goes_on = self._failing_since is not None
             if query_id:
-                self._queries[query_id], numbers.query_id = pipeline, query_id
+                self._queries.setdefault(query_id, {})[pipeline] = None
+                numbers.query_id = query_id
             if event.step in (events.FAIL, events.RESTART):
                 self._note_failure(pipeline, numbers, event)
             elif event.phase == "started":
@@ -200,27 +214,29 @@ class MetricState:
         states = progress.get("stateOperators") or ()
         watermark, latest = _unix(times.get("watermark")), _unix(times.get("max"))
         at = _unix(progress.get("timestamp"))
+        gauges: dict[str, float] = {}
+        # Spark's watermark is 1970 as long as there is none
+        if watermark:
+            gauges["watermark_timestamp_seconds"] = watermark
+        if latest and at:
+            gauges["event_time_delay_seconds"] = at - latest
+        if states:
+            gauges["state_rows"], gauges["state_bytes"] = (
+                sum(float(state.get(name) or 0) for state in states)
+                for name in ("numRowsTotal", "memoryUsedBytes")
+            )
         with self._lock:
-            numbers = self._pipelines.get(self._queries.get(query_id, ""))
-            if numbers is None:
-                return
-            # Spark's watermark is 1970 as long as there is none
-            if watermark:
-                numbers.gauges["watermark_timestamp_seconds"] = watermark
-            if latest and at:
-                numbers.gauges["event_time_delay_seconds"] = at - latest
-            if states:
-                rows, size = (
-                    sum(float(state.get(name) or 0) for state in states)
-                    for name in ("numRowsTotal", "memoryUsedBytes")
-                )
-                numbers.gauges |= {"state_rows": rows, "state_bytes": size}
+            for numbers in self._of_query(query_id):
+                numbers.gauges |= gauges
+
+    def _of_query(self, query_id: str) -> list[_Numbers]:
+        return [self._pipelines[each] for each in self._queries.get(query_id, {})]
 
     def hear_idle(self, query_id: str, now: float) -> None:
         """Note that a trigger has found nothing new."""
         with self._lock:
-            numbers = self._pipelines.get(self._queries.get(query_id, ""))
-            if numbers is not None and not numbers.is_over:
+            # Also one that was started again, and has had no batch yet
+            for numbers in self._of_query(query_id):
                 numbers.idle_at = now
 
     def hear_end(self, query_id: str, *, failed: bool) -> None:
@@ -278,6 +294,7 @@ class MetricState:
 
 def _hear_start(numbers: _Numbers, event: events.Event, now: float) -> None:
     if event.step == events.OPEN:
+        numbers.goes_on |= numbers.is_over and not numbers.has_ended_well
         numbers.is_over = numbers.has_ended_well = False
     numbers.idle_at = None
     # An epoch in the ids: a transaction of Kafka's
@@ -290,7 +307,10 @@ def _hear_end(numbers: _Numbers, event: events.Event, now: float, wall_clock: fl
     step, values = event.step, event.values
     has_finished = event.phase == "finished"
     if step == events.OPEN and has_finished:
-        numbers.since, numbers.is_owner, numbers.committed_at = now, True, None
+        # One that has failed is waited for since its last commit, however often it is started
+        if not numbers.goes_on:
+            numbers.since, numbers.committed_at = now, None
+        numbers.is_owner, numbers.goes_on = True, False
         numbers.gauges["start_time_seconds"] = wall_clock
         # A counter that begins with its first event has no increase
         for name, *labels in _AT_ONCE:
@@ -353,3 +373,13 @@ def _as_of(numbers: _Numbers, now: float) -> dict[str, float]:
 def _unix(text: str | None) -> float:
     """Return a time of Spark's in seconds since 1970; 0: none."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
+
+
+def split_login(url: str) -> tuple[str, str | None, str]:
+    """Return ``url`` without its login, which may be shown; user (None: it has none), password."""
+    before, at, behind = url.rpartition("@")
+    scheme, slashes, login = before.rpartition("//")
+    if not at or "/" in login:
+        return url, None, ""
+    user, _, password = login.partition(":")
+    return scheme + slashes + behind, unquote(user), unquote(password)

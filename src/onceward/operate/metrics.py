@@ -20,6 +20,7 @@ import errno
 import json
 import logging
 import math
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,13 +29,19 @@ from typing import Any
 from onceward import events, surroundings
 from onceward.engine import batch_log
 from onceward.errors import ConfigurationError
-from onceward.ids import TopicPartition, partition_offsets
+from onceward.ids import FAILING_SINCE, TopicPartition, partition_offsets
 from onceward.kafka.source.identity import known_settings
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.kafka.wire.reads.offsets import LATEST, list_offsets
 from onceward.libraries import library
-from onceward.operate.metric_state import BUCKETS, FAMILIES, PREFIX, MetricState
+from onceward.operate.metric_state import (
+    BUCKETS,
+    FAMILIES,
+    PREFIX,
+    MetricState,
+    split_login,
+)
 from onceward.spark.batch.progress import ProgressWatch
 
 _DEADLINE_MS = 5_000
@@ -146,7 +153,10 @@ class Metrics:
         _must_be_seconds("lag_interval_s", lag_interval_s)
         why = "metrics need prometheus_client"
         self._client = library(why, "metrics", "prometheus_client", "core", "exposition")
-        self.state = MetricState(per_partition=per_partition)
+        since = os.environ.get(FAILING_SINCE)
+        self.state = MetricState(
+            per_partition=per_partition, failing_since=float(since) if since else None
+        )
         self._progress = ProgressWatch(
             self.state.hear_progress, self._hear_idle, self.state.hear_end
         )
@@ -294,6 +304,13 @@ class Metrics:
         registry = self._client.CollectorRegistry()
         registry.register(self)
         stopped = threading.Event()
+        gateway, user, password = split_login(gateway)
+        exposition = self._client.exposition
+
+        def authorized(**request: Any) -> Any:
+            return exposition.basic_auth_handler(**request, username=user, password=password)
+
+        handler = exposition.default_handler if user is None else authorized
 
         def push_all() -> None:
             failed = False
@@ -301,7 +318,7 @@ class Metrics:
                 is_last = stopped.wait(interval_s)
                 try:
                     self._client.push_to_gateway(
-                        gateway, job, registry, {"instance": instance}, timeout_s
+                        gateway, job, registry, {"instance": instance}, timeout_s, handler
                     )
                     failed = False
                 except Exception as error:  # noqa: BLE001 — whatever it is, pipelines go on
@@ -360,7 +377,7 @@ def push_metrics(
 ) -> Metrics:
     """Push the metrics of this process's pipelines to a push gateway, for jobs that end soon.
 
-    :param gateway: its URL.
+    :param gateway: its URL, ``https://user:password@host:port`` where it wants a login.
     :param instance: label ``instance``, one for each job. Default: ``job``.
     :param interval_s: between two pushes; one more comes with ``stop()``.
     :param timeout_s: how long a push may take. Nobody waits for it but ``stop()``.
@@ -378,10 +395,19 @@ def register_metrics(
     """Put the metrics of this process's pipelines into a registry of ``prometheus_client``.
 
     :param registry: default: the one that all of ``prometheus_client`` uses.
+    :raises ConfigurationError: it has the metrics of this process already.
     """
     metrics = Metrics(per_partition=per_partition, lag_interval_s=lag_interval_s)
     target = metrics._client.REGISTRY if registry is None else registry
-    target.register(metrics)
+    try:
+        target.register(metrics)
+    except ValueError as error:
+        metrics.stop()
+        raise ConfigurationError(
+            f"the registry has metrics of this process already: {error}",
+            next_step="call register_metrics() once in a process, outside of what ow.supervise "
+            "calls for each start",
+        ) from error
     metrics._ends.append(lambda: target.unregister(metrics))
     return metrics
 

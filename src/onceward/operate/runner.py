@@ -23,9 +23,17 @@ from contextlib import suppress
 from typing import Any
 
 from onceward import surroundings
-from onceward.ids import RUN_FOLDER
+from onceward.ids import FAILING_SINCE, RUN_FOLDER
 from onceward.operate.restart import Failure, RestartStrategy, least_pause, without_progress
-from onceward.operate.run_job import FINAL, FINISHED, SOCKET, WORKED, describe, shell_status
+from onceward.operate.run_job import (
+    FINAL,
+    FINISHED,
+    MAY_PASS,
+    SOCKET,
+    WORKED,
+    describe,
+    shell_status,
+)
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +44,15 @@ _REST_SECONDS = 10.0
 class ChildJob:
     """One process of a job, in a session and a process group of its own."""
 
-    def __init__(self, arguments: Sequence[str], *, worked: bool) -> None:
+    def __init__(
+        self, arguments: Sequence[str], *, worked: bool, failing_since: float | None
+    ) -> None:
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
         with theirs:
             more = {SOCKET: str(theirs.fileno())} | ({WORKED: "1"} if worked else {})
+            if failing_since is not None:
+                more[FAILING_SINCE] = str(failing_since)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "onceward.operate.run_job", *arguments],
                 env={**os.environ, **more},
@@ -83,6 +95,17 @@ class ChildJob:
                 break
             surroundings.sleep(_LOOK_SECONDS)
         self._socket.close()
+
+    def reap_orphans(self) -> None:
+        """Collect processes that the job has left behind, where this one is the container's
+        first."""
+        if os.getpid() != 1:
+            return
+        with suppress(ChildProcessError):
+            while gone := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if gone.si_pid == self.pid:
+                    return
+                os.waitpid(gone.si_pid, os.WNOHANG)
 
     def _has_rest(self) -> bool:
         # In a container this may be process 1, whose children orphans become, of any group
@@ -159,10 +182,19 @@ class JobRunner:
     def _run_once(self) -> int:
         """Run one process of the job; return how it ended."""
         began = surroundings.monotonic()
-        child = self._start(self._arguments, worked=self._has_worked)
+        try:
+            child = self._start(
+                self._arguments, worked=self._has_worked, failing_since=self._failing_since()
+            )
+        except OSError as error:
+            # Memory or processes are used up, which may be why the one before was killed
+            log.warning("%s cannot be started now: %s", self._arguments[0], error)
+            self._note(began, progressed=False)
+            return MAY_PASS
         log.info("%s is started: process %d", self._arguments[0], child.pid)
         killed_at = float("inf")
         while (status := child.status()) is None:
+            child.reap_orphans()
             if self._listen(_LOOK_SECONDS):
                 how = "with its batch" if self._requests == 1 else "at once"
                 log.info("%s is told to end %s", self._arguments[0], how)
@@ -176,9 +208,20 @@ class JobRunner:
         progressed = child.progressed()
         self._has_worked = self._has_worked or progressed
         child.close(_REST_SECONDS if self._requests < 2 else 0.0)
+        self._note(began, progressed=progressed)
+        return status
+
+    def _note(self, began: float, *, progressed: bool) -> None:
         now, chance = surroundings.monotonic(), surroundings.jitter(0.0, 1.0)
         self._failures.append(Failure(began, now, chance, progressed))
-        return status
+
+    def _failing_since(self) -> float | None:
+        """Return the Unix time since when no start has committed a batch."""
+        count = without_progress(self._failures)
+        if not count:
+            return None
+        ago = surroundings.monotonic() - self._failures[-count].started
+        return surroundings.wall_clock() - ago
 
     def _pause(self, status: int) -> float | None:
         """Return the seconds until the next start, or None when there is none."""

@@ -45,13 +45,26 @@ async function refresh() {
   }
 }
 
-draw();
-if (location.pathname !== "/login") {
-  let first = true;
-  new EventSource("/events").onmessage = () => {
+let first = true, lost = "";
+
+function listen() {
+  const events = new EventSource("/events");
+  events.onmessage = () => {
     // The first one says what the page has already, but for what was asked meanwhile.
-    if (!first || document.querySelector("[aria-busy]")) { refresh().catch(() => {}); }
+    if (!first || lost || document.querySelector("[aria-busy]")) { refresh().catch(() => {}); }
     first = false;
+    lost = "";
+  };
+  events.onerror = () => {
+    lost ||= new Date().toLocaleTimeString();
+    const age = document.querySelector(".age");
+    age.textContent = `${age.textContent.split("; not live")[0]}; not live since ${lost}: the dashboard does not answer, `
+      + "or wants a login. Reload the page.";
+    // Refused, it does not try again by itself
+    if (events.readyState === EventSource.CLOSED) { setTimeout(listen, 10_000); }
   };
 }
+
+draw();
+if (location.pathname !== "/login") { listen(); }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => location.reload());
