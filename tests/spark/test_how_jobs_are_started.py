@@ -155,3 +155,46 @@ def test_a_query_stopped_within_a_batch(run: Start, records: tuple[str, str, str
     assert "ended with None None" in ran.stdout
     assert "StackOverflowError" not in ran.stdout + ran.stderr
     assert written(records) == []
+
+
+LOOP = """
+import sys, time
+from pathlib import Path
+import onceward as ow
+from pyspark.sql import SparkSession
+
+servers, source, output, how = sys.argv[1:]
+spark = SparkSession.builder.config(map=ow.spark_conf()).getOrCreate()
+people = ow.kafka_source(spark, bootstrap_servers=servers, topic=source, starting="earliest")
+sink = ow.KafkaSink(bootstrap_servers=servers, topic=output, pipeline_id="p-" + output)
+
+
+def each(frame, batch_id):
+    sink(frame, batch_id)
+    if not Path("failed").exists():
+        Path("failed").touch()
+        if how == "jvm":
+            spark.sparkContext._gateway.proc.kill()
+        raise RuntimeError("the disk is full for a moment")
+
+
+rows = people.select("key", "value").writeStream.option("checkpointLocation", "checkpoint")
+query = rows.trigger(availableNow=True).foreachBatch(each).start()
+try:
+    while query.isActive:
+        time.sleep(0.2)
+except Exception as error:
+    print("who asks is not told:", type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("how", ["function", "jvm"])
+def test_a_job_whose_query_has_failed_behind_its_back_has_not_finished(
+    run: Start, records: tuple[str, str, str], tmp_path: Path, how: str
+) -> None:
+    (tmp_path / "job.py").write_text(LOOP)
+    done = run(how, "{bin}/onceward run")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "It is started again" in done.stderr
+    assert ("the disk is full" if how == "function" else "JVM is gone") in done.stderr
+    assert written(records) == [b"a", b"b", b"c"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,68 @@ def test_what_is_restored_is_the_checkpoint_again(
     assert [path.name for path in new.parent.iterdir()] == ["new"]
     with raises(ConfigurationError):
         savepoints.restore(made, str(new), ledger)
+
+
+def test_where_spark_keeps_one_batch_there_is_none_while_the_next_runs(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path
+) -> None:
+    """It needs the one before, too (``MicroBatchExecution.populateStartOffsets``)."""
+    (checkpoint / "offsets" / "3").unlink()
+    with raises(CheckpointUnreachable):
+        take(tmp_path, ledger, checkpoint)
+
+
+@pytest.mark.parametrize("how", ["folder", "link", "volume"])
+def test_it_is_restored_into_a_folder_that_is_there(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path, how: str
+) -> None:
+    """As a volume is, which can be neither removed nor renamed."""
+    point = take(tmp_path, ledger, checkpoint)
+    there = tmp_path / "disk" / "new"
+    # What a restore left that was killed
+    put(there / ".0a1b2c3d.tmp" / "metadata")
+    if how == "volume":
+        (there / "lost+found").mkdir()
+    where = there
+    if how == "link":
+        where = tmp_path / "link"
+        where.symlink_to(there)
+    number = there.stat().st_ino
+    savepoints.restore(point, str(where), ledger)
+    assert there.stat().st_ino == number
+    assert where.is_symlink() == (how == "link")
+    assert files(there) == set(point.files)
+    with raises(ConfigurationError):
+        savepoints.restore(point, str(where), ledger)
+
+
+def test_a_batch_that_spark_has_not_logged_is_waited_for_and_not_left_out(
+    tmp_path: Path,
+    ledger: ow.FolderLedger,
+    checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who wipes the old disk could go on with nothing."""
+    commit(ledger, "p", 5, 5)
+    monkeypatch.setattr(savepoints, "_COMMIT_LOG_SECONDS", 0.1)
+    with pytest.raises(CheckpointRewound, match="has batch 5"):
+        take(tmp_path, ledger, checkpoint)
+    monkeypatch.setattr(savepoints, "_COMMIT_LOG_SECONDS", 30.0)
+    logged = threading.Timer(0.3, put, [checkpoint / "commits" / "5"])
+    put(checkpoint / "state" / "0" / "0" / "6.delta")
+    logged.start()
+    assert take(tmp_path, ledger, checkpoint).batch_id == 5
+
+
+def test_what_is_no_manifest_hides_no_savepoint(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path
+) -> None:
+    point = take(tmp_path, ledger, checkpoint)
+    for number, text in enumerate(("5", '{"format": 1, "files": []}', "[]")):
+        damaged = tmp_path / "saved" / f"p-{number}-20260101T000000.000000Z"
+        damaged.mkdir()
+        (damaged / "savepoint.json").write_text(text)
+    assert savepoints.saved(str(tmp_path / "saved")) == [point]
 
 
 def test_it_goes_back_behind_nothing_that_is_committed(

@@ -187,6 +187,34 @@ def main(arguments: list[str]) -> None:
             _print(error, job)
         _end_soon(status)
         raise SystemExit(status) from None
+    failure = _failure_left()
+    if failure is not None:
+        status = exit_status(failure, worked_before=link.worked_before)
+        with suppress(Exception):
+            _print(failure, job)
+        _end_soon(status)
+        raise SystemExit(status)
+
+
+class _QueryFailed(Exception):
+    """A query of the job has failed, and its file has ended without an exception."""
+
+
+def _failure_left() -> BaseException | None:
+    """Return what nobody has raised: a job's file may wait in a loop, or in threads, and then end
+    as if all were well. A job that says ``sys.exit(0)`` is believed."""
+    # A job without a sink has no need of them
+    if "onceward.engine.calls.runs" not in sys.modules:
+        return None
+    from onceward.engine.calls import runs
+    from onceward.spark.batch.query import jvm_is_gone
+
+    found = runs.failed_at_last()
+    if isinstance(found, OncewardError):
+        return found
+    if found or jvm_is_gone():
+        return _QueryFailed(found or "Spark's JVM is gone, and its queries with it")
+    return None
 
 
 def _print(error: BaseException, job: str) -> None:

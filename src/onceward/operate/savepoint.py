@@ -49,6 +49,9 @@ MANIFEST = "savepoint.json"
 _FORMAT = 1
 _CHECKPOINT = "checkpoint"
 _TRIES = 5
+_COMMIT_LOG_SECONDS, _COMMIT_LOG_LOOK_SECONDS = 30.0, 0.2
+_BEGUN = re.compile(r"\.[0-9a-f]{8}\.tmp")
+_OF_A_VOLUME = "lost+found"
 _RECENT = 1_000
 _NUMBERED = re.compile(r"(offsets|commits)/(\d+)")
 _NOTE = re.compile(r"onceward/[^/]+/(\d+)\.[a-z]+")
@@ -169,7 +172,8 @@ def create(checkpoint: str, to: str, ledger: Ledger, pipeline: str) -> Savepoint
     :param to: a folder for savepoints; this one gets a name of its own in it.
     :raises ConfigurationError: the checkpoint has no finished batch, or ``to`` is in it.
     :raises CheckpointReplaced: the ledger's batches are of another query than the checkpoint.
-    :raises CheckpointRewound: the checkpoint has other offsets for the batch than the ledger.
+    :raises CheckpointRewound: the checkpoint has other offsets for the batch than the ledger, or
+        lacks its newest batch.
     :raises CheckpointUnreachable: the checkpoint cannot be read, or its files go faster than they
         can be copied.
     """
@@ -181,6 +185,9 @@ def create(checkpoint: str, to: str, ledger: Ledger, pipeline: str) -> Savepoint
         )
     for _ in range(_TRIES):
         query_id, batch_id = _newest_commit(source)
+        newest = _newest(ledger, name)
+        if newest and newest.batch.query_id == query_id and newest.batch.batch_id > batch_id:
+            batch_id = _commit_behind(source, newest.batch.batch_id)
         record = _record_behind(ledger, name, query_id, batch_id, checkpoint)
         if record.batch.batch_id == batch_id:
             _must_agree(source, record)
@@ -221,6 +228,22 @@ def _newest_commit(checkpoint: Folder) -> tuple[str, int]:
     return query_id, max(batches)
 
 
+def _commit_behind(checkpoint: Folder, decided: int) -> int:
+    """Return the newest batch of Spark's log once that has the batch ``decided`` by the ledger."""
+    until = surroundings.monotonic() + _COMMIT_LOG_SECONDS
+    while (batch_id := _newest_commit(checkpoint)[1]) < decided:
+        if surroundings.monotonic() > until:
+            raise CheckpointRewound(
+                f"the ledger has batch {decided}, and Spark's log in {checkpoint.path} does not, "
+                f"after {_COMMIT_LOG_SECONDS:g} s: the driver died in between, or the batch is "
+                "still being published; a copy could not be restored",
+                next_step="start the pipeline once and end it with one SIGTERM, or wait until the "
+                "batch is finished; then make the savepoint",
+            )
+        surroundings.sleep(_COMMIT_LOG_LOOK_SECONDS)
+    return batch_id
+
+
 def _record_behind(
     ledger: Ledger, pipeline: PipelineId, query_id: str, batch_id: int, checkpoint: str
 ) -> LedgerRecord:
@@ -257,6 +280,9 @@ def _copy(source: Folder, target: Folder, batch_id: int) -> dict[str, tuple[int,
     """Copy what belongs to the batch; FileNotFoundError: a file that is needed is gone."""
     names, needed = select(source.names(), batch_id)
     needed |= {f"offsets/{batch_id}", f"commits/{batch_id}", "metadata"}
+    if batch_id:
+        # Spark compares the two at its start
+        needed.add(f"offsets/{batch_id - 1}")
     copied: dict[str, tuple[int, str]] = {}
     # RocksDB's full files first: they name the shared files that are needed.
     for name in sorted(names, key=lambda name: bool(_SHARED.fullmatch(name))):
@@ -316,7 +342,7 @@ def read(path: str) -> Savepoint:
             name: (int(size), str(digest)) for name, (size, digest) in document["files"].items()
         }
         return Savepoint(path=folder.path, **{**document, "files": files})
-    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointCorrupted(
             f"{path} is no finished savepoint ({MANIFEST}: {type(error).__name__})",
             next_step="name one that `onceward savepoint list …` has",
@@ -401,16 +427,24 @@ def _newest(ledger: Ledger, pipeline: PipelineId) -> LedgerRecord | None:
 
 
 def _unpack(savepoint: Savepoint, checkpoint: str, replaced: Mapping[str, bytes]) -> None:
-    """Copy to a new checkpoint. On a local disk it gets its name when all is there; elsewhere
-    ``metadata`` comes last, without which no pipeline of the ledger goes on. A fork there must not
-    be started before this has ended well: its id is new to the ledger.
+    """Copy to a new checkpoint. On a local disk it gets its name when all is there; elsewhere, and
+    in a folder that is there, ``metadata`` comes last, without which no pipeline of the ledger goes
+    on. A fork there must not be started before this has ended well: its id is new to the ledger.
     """
     target, source = Folder(checkpoint), Folder(savepoint.path).below(_CHECKPOINT)
-    if target.names() or target.names(recursive=False):
+    is_there = target.is_local and os.path.isdir(target.path)
+    for begun in filter(_BEGUN.fullmatch, target.names(recursive=False) if is_there else ()):
+        target.below(begun).remove()
+    if {*target.names(), *target.names(recursive=False)} - {_OF_A_VOLUME}:
         raise ConfigurationError(
             f"{checkpoint} is not empty", next_step="name a path at which nothing is yet"
         )
-    place = Folder(f"{target.path}.{uuid.uuid4().hex[:8]}.tmp") if target.is_local else target
+    place, name = target, uuid.uuid4().hex[:8]
+    if is_there:
+        # It may be a volume, which has no other name
+        place = target.below(f".{name}.tmp")
+    elif target.is_local:
+        place = Folder(f"{target.path}.{name}.tmp")
     dropped = {f"{folder}{dot}.{last}.crc" for folder, dot, last in map(_split, replaced)}
     if replaced:
         dropped.update(name for name in savepoint.files if name.startswith("onceward/"))
@@ -430,6 +464,10 @@ def _unpack(savepoint: Savepoint, checkpoint: str, replaced: Mapping[str, bytes]
                 f"{name} in the savepoint {savepoint.path} is damaged or gone",
                 next_step="name an older one that `onceward savepoint list …` has, and fork it",
             )
-    if target.is_local:
-        target.remove()
+    if is_there:
+        entries = {name.partition("/")[0] for name in place.names()}
+        for name in sorted(entries, key=lambda name: (name == "metadata", name)):
+            place.below(name).move_to(target.below(name))
+        place.remove()
+    elif target.is_local:
         place.move_to(target)

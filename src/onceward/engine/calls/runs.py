@@ -42,7 +42,7 @@ from onceward.errors import (
     UnsupportedQuery,
 )
 from onceward.ids import BatchId
-from onceward.spark.batch.query import RunningBatch, is_running, run_is_active
+from onceward.spark.batch.query import RunningBatch, ending_of, is_running, run_is_active
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ _open: dict[RunKey, OpenRun] = {}
 _memories: OrderedDict[RunKey, CallMemory] = OrderedDict()
 _chains: OrderedDict[tuple[str, str], Hashable] = OrderedDict()
 _known: OrderedDict[Hashable, LedgerRecord] = OrderedDict()
+_last: OrderedDict[str, tuple[str, Callable[[], str]]] = OrderedDict()
 _closer: threading.Thread | None = None
 
 
@@ -115,6 +116,17 @@ def error_in(run_id: str) -> OncewardError | None:
         met = [memory.error for key, memory in reversed(_memories.items()) if key.run_id == run_id]
     errors = [error for error in met if error is not None]
     return max(errors, key=_severity, default=None)
+
+
+def failed_at_last() -> OncewardError | str | None:
+    """Return what ended the last run of a query for which a sink was open: the error that its call
+    met, or Spark's words. None: every one ended well, or goes on."""
+    with _lock:
+        last = list(_last.values())
+    for run_id, failure in last:
+        if found := error_in(run_id) or failure():
+            return found
+    return None
 
 
 def is_logged(run_id: str) -> bool:
@@ -340,6 +352,11 @@ class SinkRuns:
         run_memory = memory(key)
         journal = run_memory.open_journal(frame, self._policy.pipeline, key.run_id)
         session, query_id = frame.sparkSession, running.batch.query_id
+        with _lock:
+            _last[query_id] = key.run_id, ending_of(frame)
+            _last.move_to_end(query_id)
+            while len(_last) > _REMEMBERED:
+                _last.popitem(last=False)
         return OpenRun(
             query_id=query_id,
             settings=self._settings,
