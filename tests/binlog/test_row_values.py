@@ -14,7 +14,7 @@ from made_tables import INT, TABLE_MAP, WRITE, Made, event, number, row, rows, t
 from onceward.errors import BinlogCorrupted, ChangeUnreadable
 from onceward.mysql.binlog import json_rows
 from onceward.mysql.binlog.charsets import charset_by_collation, decoder_for, single_byte_table
-from onceward.mysql.binlog.column_types import ColumnKind, TableColumn
+from onceward.mysql.binlog.column_types import YEAR, ColumnKind, TableColumn, numeric_types
 from onceward.mysql.binlog.decoder import Decoder
 from onceward.mysql.binlog.event import InvalidCell
 from onceward.mysql.binlog.json_binary import DEEPEST, InvalidJson, double_text, json_text
@@ -336,3 +336,16 @@ def test_numbers_stand_in_the_place_of_offsets_in_large_documents():
     assert json_text(document) == "[-5, 5, 65535, -40000, 40000, 4000000000, null, true, false]"
     small = b"\2" + struct.pack("<HH", 3, 13) + struct.pack("<BhBhBH", 5, -5, 5, 5, 6, 65535)
     assert json_text(small) == "[-5, 5, 65535]"
+
+
+@pytest.mark.parametrize(
+    ("writer", "has_sign"),
+    [((), False), ((8, 0, 12), False), ((8, 0, 19), False), ((8, 0, 20), None), ((8, 0, 22), None),
+     ((8, 0, 23), True), ((8, 0, 33), True), ((9, 7, 0), True)],
+)  # fmt: skip
+def test_whether_a_year_has_a_sign_is_a_matter_of_the_servers_version(
+    writer: tuple[int, ...], has_sign: bool | None
+) -> None:
+    types = numeric_types("mysql", writer)
+    assert (None if types is None else YEAR in types) is has_sign
+    assert YEAR in (numeric_types("mariadb", writer) or ())

@@ -870,3 +870,21 @@ def stopped(place: ChangesPlace, reason: str) -> str:
     at = str(stop.value.details["at"])
     assert f'pass_over=["{at}"]' in stop.value.next_step
     return at
+
+
+@pytest.mark.parametrize("version", ["8.0.12", "8.0.33"])
+def test_numbers_behind_a_year_keep_their_signs(version: str):
+    """MySQL 8.0.12 writes no sign of a YEAR, 8.0.33 does."""
+    with LocalMySQL(version=version, binlog=True) as server:
+        place = ChangesPlace(server)
+        place.sql(
+            "CREATE TABLE {s}.y (y year, id int PRIMARY KEY, n int, u int unsigned, t tinyint, "
+            "b bigint unsigned)"
+        )
+        place.begin(starting="latest", tables=f"{place.schema}.y")
+        place.sql("INSERT INTO {s}.y VALUES (2024, -7, -5, 4000000000, -1, 18446744073709551615)")
+        (streamed,) = place.all()
+        (copied,) = place.begin(starting="initial", tables=f"{place.schema}.y").all()
+    assert streamed["key"] == copied["key"] == '{"id":-7}'
+    assert streamed["after"] == copied["after"]
+    assert '"n":-5,"u":4000000000,"t":-1,"b":18446744073709551615' in streamed["after"]

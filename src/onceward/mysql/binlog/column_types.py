@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from onceward.mysql.binlog.event import damaged_data, unreadable_change
+from onceward.mysql.binlog.event import Dialect, damaged_data, unreadable_change
 from onceward.mysql.binlog.fields import MetadataFields
 
 
@@ -80,8 +80,24 @@ class TableColumn:
 
 
 _NUMERIC = frozenset({1, 2, 3, 4, 5, 8, 9, 246})
-NUMERIC_TYPES = {"mysql": _NUMERIC, "mariadb": _NUMERIC | {13}}
-"""Types with a sign bit in the metadata: MariaDB gives one to a YEAR, too."""
+YEAR = 13
+_WITHOUT_YEAR, _WITH_YEAR = (8, 0, 20), (8, 0, 23)
+
+
+def numeric_types(dialect: Dialect, writer: tuple[int, ...]) -> frozenset[int] | None:
+    """Return the types with a sign bit in the metadata; None: not known of ``YEAR``.
+
+    MariaDB gives one to a ``YEAR``, too, and so does MySQL since
+    ``has_signedess_information_type`` (``sql/field_common_properties.h``), a file of 2020; 8.0.12
+    does not, 8.0.33 does.
+
+    :param writer: version of the server that wrote the binlog; empty: older than all.
+    """
+    if dialect == "mariadb" or writer >= _WITH_YEAR:
+        return _NUMERIC | {YEAR}
+    return _NUMERIC if writer < _WITHOUT_YEAR else None
+
+
 _CHARACTER = frozenset({15, 140, 141, 242, 252, 253, 254})
 CHARACTER_TYPES = {"mysql": _CHARACTER, "mariadb": _CHARACTER | {255}}
 """Types with a collation there: MariaDB gives one to a geometry, too. An enum or set, which 254

@@ -8,6 +8,7 @@ is held until then.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -21,9 +22,11 @@ from onceward.mysql.binlog.compression import COMPRESSED_EVENTS, decompress
 from onceward.mysql.binlog.event import (
     COMPRESSED_ROWS_EVENTS,
     DROP_SYSTEM_VERSIONING,
+    FORMAT_DESCRIPTION,
     HEADER_BYTES,
     NOTHING_SKIPPABLE,
     QUERY,
+    ROTATE,
     ROWS_EVENTS,
     SET_FULL_IMAGE,
     TABLE_MAP,
@@ -44,6 +47,8 @@ from onceward.mysql.binlog.statements import classify
 from onceward.mysql.binlog.table_map import ID_BYTES, TableMap
 
 _FLAGS_AT = HEADER_BYTES + ID_BYTES
+# Of a format description, behind its header
+_WRITER_AT, _WRITER_BYTES = 2, 50
 _COLUMNS_AT = _FLAGS_AT + 2
 """Offset of a rows event's column bitmaps in their first possible place."""
 _SECOND_VERSION = 30
@@ -165,8 +170,10 @@ class Decoder:
         self._pieces: deque[tuple[list[PendingRows], list[RowBlock]]] = deque()
         """Pieces that take no more."""
         self._event_count = 0
-        for body in maps:
-            self._map(bytes(body))
+        self._writer: tuple[int, ...] = ()
+        """Version of the server that wrote the file."""
+        self._maps = [bytes(body) for body in maps]
+        """Not parsed yet: the file's format description comes first."""
 
     def feed(self, event: BinlogEvent) -> None:
         """Take the next event, of whatever type. An unsupported event that is neither rows nor a
@@ -178,6 +185,11 @@ class Decoder:
         :raises BinlogCorrupted: no server writes it.
         """
         kind = event.kind
+        if kind == FORMAT_DESCRIPTION:
+            self._describe(event)
+            return
+        if self._maps and kind != ROTATE:
+            self._parse_maps()
         if kind in ROWS_EVENTS:
             self._rows(event)
         elif kind == TABLE_MAP:
@@ -192,6 +204,20 @@ class Decoder:
         elif kind in COMPRESSED_EVENTS and not self._is_not_selected(event):
             for inner in inner_events(event, self._skippable):
                 self.feed(inner)
+
+    def _describe(self, event: BinlogEvent) -> None:
+        """Take note of who wrote the file."""
+        start = event.start + HEADER_BYTES + _WRITER_AT
+        text = bytes(event.buffer[start : start + _WRITER_BYTES])
+        found = re.match(rb"\d+(?:\.\d+)+", text)
+        writer = tuple(int(part) for part in found[0].split(b".")) if found else ()
+        if writer != self._writer:
+            self._writer, self._tables = writer, {}
+
+    def _parse_maps(self) -> None:
+        maps, self._maps = self._maps, []
+        for body in maps:
+            self._map(body)
 
     @property
     def is_full(self) -> bool:
@@ -273,7 +299,7 @@ class Decoder:
         none.
         """
         try:
-            map = TableMap.parse(body, self._dialect)
+            map = TableMap.parse(body, self._dialect, self._writer)
             if map.is_sequence:
                 return None
             if map.has_system_versions:

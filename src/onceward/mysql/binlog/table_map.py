@@ -23,10 +23,11 @@ from onceward.mysql.binlog.charsets import charset_by_collation, decode_label, d
 from onceward.mysql.binlog.column_types import (
     CHARACTER_TYPES,
     LABEL_TYPES,
-    NUMERIC_TYPES,
+    YEAR,
     ColumnKind,
     StoredColumn,
     TableColumn,
+    numeric_types,
     parse_types,
 )
 from onceward.mysql.binlog.event import SET_FULL_METADATA, Dialect, damaged_data, unreadable_change
@@ -124,10 +125,11 @@ class TableMap:
         ]
 
     @staticmethod
-    def parse(body: bytes, dialect: Dialect) -> TableMap:
+    def parse(body: bytes, dialect: Dialect, writer: tuple[int, ...] = ()) -> TableMap:
         """Parse a table map.
 
         :param body: of the event, behind its header of 19 bytes and without its checksum.
+        :param writer: version of the server that wrote it, as its format description has it.
         :raises ChangeUnreadable: it has no names of columns, or a type that is not supported.
         :raises BinlogCorrupted: its lengths do not fit together.
         """
@@ -137,7 +139,7 @@ class TableMap:
         types = data.take(count)
         metadata = data.take(data.lenenc_int())
         nullable = data.take((count + 7) // 8)
-        optional = _OptionalMetadata(dict(_fields(data)), f"{db}.{table}", types, dialect)
+        optional = _OptionalMetadata(dict(_fields(data)), f"{db}.{table}", types, dialect, writer)
         layouts = parse_types(types, metadata, optional.names, f"{db}.{table}")
         columns = tuple(_parse_columns(layouts, nullable, optional))
         number = int.from_bytes(body[:ID_BYTES], "little")
@@ -163,12 +165,17 @@ class _OptionalMetadata:
     """The optional metadata: each field is about the columns of some types, in order."""
 
     def __init__(
-        self, fields: dict[int, bytes], table: str, types: bytes, dialect: Dialect
+        self,
+        fields: dict[int, bytes],
+        table: str,
+        types: bytes,
+        dialect: Dialect,
+        writer: tuple[int, ...],
     ) -> None:
         self._fields = fields
         self._table = table
         self._count = len(types)
-        self._numeric, self._character = NUMERIC_TYPES[dialect], CHARACTER_TYPES[dialect]
+        self._numeric, self._character = numeric_types(dialect, writer), CHARACTER_TYPES[dialect]
         if _NAMES not in fields:
             raise unreadable_change(
                 "row_metadata",
@@ -183,7 +190,19 @@ class _OptionalMetadata:
 
     def unsigned(self, layouts: list[StoredColumn]) -> dict[int, bool]:
         """Return signedness by the index of a numeric column, whose bits come in order."""
-        places = [place for place, each in enumerate(layouts) if each.number in self._numeric]
+        numeric = self._numeric
+        if numeric is None:
+            if any(each.number == YEAR for each in layouts):
+                raise unreadable_change(
+                    "row_metadata",
+                    f"the changes of {self._table} have a YEAR, and whether this MySQL (8.0.20 to "
+                    "8.0.22) writes a sign of one is not known: those of its other numbers would "
+                    "be mixed up",
+                    "upgrade the server to 8.0.23 or later, or make the YEAR a SMALLINT, and begin "
+                    "behind that",
+                )
+            numeric = numeric_types("mysql", ()) or frozenset()
+        places = [place for place, each in enumerate(layouts) if each.number in numeric]
         bits = self._reader(_SIGNEDNESS).take((len(places) + 7) // 8)
         return {place: bool(bits[n // 8] >> (7 - n % 8) & 1) for n, place in enumerate(places)}
 
