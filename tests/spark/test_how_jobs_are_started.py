@@ -198,3 +198,30 @@ def test_a_job_whose_query_has_failed_behind_its_back_has_not_finished(
     assert "It is started again" in done.stderr
     assert ("the disk is full" if how == "function" else "JVM is gone") in done.stderr
     assert written(records) == [b"a", b"b", b"c"]
+
+
+ENDLESS = """
+import sys, time
+import onceward as ow
+from pyspark.sql import SparkSession
+
+servers, source, output, how = sys.argv[1:]
+spark = SparkSession.builder.config(map=ow.spark_conf()).getOrCreate()
+people = ow.kafka_source(spark, bootstrap_servers=servers, topic=source, starting="earliest")
+sink = ow.KafkaSink(bootstrap_servers=servers, topic=output, pipeline_id="p-" + output)
+while True:
+    rows = people.select("key", "value").writeStream.option("checkpointLocation", "checkpoint")
+    ow.wait(rows.trigger(availableNow=True).foreachBatch(sink).start())
+    print("a round")
+    time.sleep(0.5)
+"""
+
+
+def test_a_loop_of_queries_ends_when_it_is_told_to(
+    run: Start, records: tuple[str, str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "job.py").write_text(ENDLESS)
+    done = run("", "timeout --preserve-status --kill-after 60 45 {bin}/onceward run")
+    assert "a round" in done.stdout
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert written(records) == [b"a", b"b", b"c"]

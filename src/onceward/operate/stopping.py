@@ -111,22 +111,27 @@ def _serve() -> None:
         event.set()
     seen: dict[str, Any] = {}
     stopped: set[str] = set()
+    met: set[str] = set()
+    all_have_ended = goes_on = False
     while True:
         queries = _running()
         for query in queries:
             # It may have ended meanwhile, or its JVM
             with suppress(Exception):
                 run_id = str(query.runId)
+                goes_on = goes_on or (all_have_ended and run_id not in met)
+                met.add(run_id)
                 is_over = _is_at_boundary(query, seen) or gate.holds(run_id)
                 if is_over and run_id not in stopped:
                     stopped.add(run_id)
                     surroundings.Thread(target=_stop, args=(query,), daemon=True).start()
-        if queries or _waiting:
-            is_told = True
-        elif not is_told:
-            # Nothing has begun that could end at a boundary: the session is being built, say
-            _unwinds = is_told = True
+        # Nothing has begun that could end at a boundary: the session is being built, say. Or a job
+        # that is a loop of queries begins the next one.
+        if goes_on or not (queries or _waiting or is_told):
+            _unwinds, goes_on, all_have_ended = True, False, False
             os.kill(os.getpid(), signal.SIGTERM)
+        all_have_ended = all_have_ended or (is_told and not queries)
+        is_told = True
         surroundings.sleep(_LOOK_SECONDS)
 
 
