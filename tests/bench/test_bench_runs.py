@@ -208,7 +208,9 @@ def test_a_start_and_one_after_a_kill_are_timed(broker: LocalBroker) -> None:
 
     turns = run_start(contenders, broker.bootstrap_servers, 1, lambda _: None)
 
-    assert {name: len(of) for name, of in turns.items()} == {SPARK_DEFAULTS: 1, ONCEWARD: 1}
+    assert {name: len(of) for name, of in turns.items()} == {
+        contender.name: 1 for contender in contenders
+    }
     assert all(
         0 < turn.session_s < turn.first_s and turn.again_s > 0
         for of in turns.values()

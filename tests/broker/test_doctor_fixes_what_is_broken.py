@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 import redis
 import urllib3
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
@@ -32,6 +33,8 @@ from onceward_testing import (
     LocalRegistry,
 )
 from support.mysql_client import sql_at
+
+pytestmark = pytest.mark.lengthy("ci")
 
 WEAK = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 LEDGER = {**WEAK, "cleanup.policy": "compact,delete", "max.message.bytes": "100000"} | {

@@ -102,6 +102,19 @@ def test_a_driver_killed_anywhere_comes_back_without_losing_or_repeating_a_recor
     assert min(sent) > replayed.at, "a replay must send nothing"
 
 
+@pytest.mark.fault("driver-killed-mid-send")
+def test_a_killed_driver_loses_and_repeats_nothing(
+    any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+):
+    """The newcomer's proof: one kill."""
+    pipeline = new_pipeline(any_kafka, query="transfers", max_offsets=2_000)
+    pipeline.produce(4_000)
+    pipeline.run("lease:finished:2:kill").must_have_been_killed()
+    pipeline.run_to_the_end()
+    fired(audit(pipeline).aborted_records, "nothing had been sent when the driver died")
+
+
+@pytest.mark.lengthy("chaos")
 @pytest.mark.fault("driver-killed-mid-send", "driver-killed-after-commit")
 def test_late_data_and_watermarks_survive_kills(
     any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]

@@ -39,6 +39,8 @@ from onceward.spark.tables.iceberg_table import IcebergTable
 from onceward_testing.free_ports import free_ports
 from onceward_testing.sink_contract import FIRST, SECOND, Process, assert_holds
 
+pytestmark = pytest.mark.lengthy("ci")
+
 _DEFAULTS = "TBLPROPERTIES ('delta.feature.allowColumnDefaults'='supported')"
 KITS: dict[str, Callable[[Any, Path], LakeKit]] = {"delta": DeltaKit, "iceberg": IcebergKit}
 
@@ -561,6 +563,7 @@ def test_what_was_lost_in_this_run_is_not_left_out(delta: DeltaKit):
         process.begin()
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_delta_table_goes_on_whatever_its_users_do_with_its_rows(delta: DeltaKit):
     """It remembers its batches all the same; also behind a checkpoint of its log."""
     process = Process(delta).open()

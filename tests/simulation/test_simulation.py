@@ -36,8 +36,10 @@ print(*(simulate(seed).steps for seed in ORDER))
 """
 
 
-@pytest.mark.lengthy("main")
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(n, marks=pytest.mark.lengthy("ci" if n > 1 else "main")) for n in range(BLOCKS)],
+)
 def test_everything_holds(block: int):
     first = 1 + block * SEEDS
     tally, _, _ = run_block(Block(first, first + SEEDS - 1, stop=False))

@@ -74,7 +74,7 @@ def feed(folder: Path) -> tuple[Any, Any]:
     return schemas
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 def test_a_job_that_is_started_anew_by_something_else_goes_on(tmp_path: Path):
     """As by systemd, cron or Kubernetes: each start is a new process, with a memory of its
     own."""

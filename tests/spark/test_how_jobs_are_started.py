@@ -217,6 +217,7 @@ while True:
 """
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_loop_of_queries_ends_when_it_is_told_to(
     run: Start, records: tuple[str, str, str], tmp_path: Path
 ) -> None:

@@ -152,6 +152,7 @@ def test_an_output_topic_that_is_replaced_between_two_batches_is_named(
     assert pipeline.output in told[0]
 
 
+@pytest.mark.lengthy("chaos")
 @BOTH_WAYS
 @pytest.mark.fault("sink-topic-deleted")
 def test_an_output_topic_that_has_fewer_partitions_in_the_middle_of_a_batch(
