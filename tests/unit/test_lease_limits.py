@@ -15,7 +15,9 @@ from onceward.kafka.sink.tasks_path import TasksPath
     [
         # The transaction's own error names the cause: no lease is given up at the same moment
         (120_000, 4_000, 6, 120),
-        (3_000, 60_000, 3, 3),
+        # Nor before a task gives up what nobody acknowledges, behind what its lease prepares
+        (3_000, 60_000, 6, 12),
+        (120_000, 660_000, 190, 200),
     ],
 )
 def test_a_transaction_that_is_over_speaks_before_its_leases(
@@ -23,7 +25,10 @@ def test_a_transaction_that_is_over_speaks_before_its_leases(
 ) -> None:
     opened: dict[str, Any] = {}
     transaction = SimpleNamespace(
-        identity=(1, 0), timeout_ms=transaction_ms, add_partitions=lambda partitions: None
+        identity=(1, 0),
+        timeout_ms=transaction_ms,
+        patience_ms=70_000,
+        add_partitions=lambda partitions: None,
     )
     path = object.__new__(TasksPath)
     path._run = SimpleNamespace(  # type: ignore[assignment]

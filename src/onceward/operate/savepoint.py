@@ -427,9 +427,10 @@ def _newest(ledger: Ledger, pipeline: PipelineId) -> LedgerRecord | None:
 
 
 def _unpack(savepoint: Savepoint, checkpoint: str, replaced: Mapping[str, bytes]) -> None:
-    """Copy to a new checkpoint. On a local disk it gets its name when all is there; elsewhere, and
-    in a folder that is there, ``metadata`` comes last, without which no pipeline of the ledger goes
-    on. A fork there must not be started before this has ended well: its id is new to the ledger.
+    """Copy to a new checkpoint. On a local disk it gets its name when all is there; elsewhere,
+    and in a folder that is there, ``metadata`` comes last, without which no pipeline of the ledger
+    goes on. A fork there must not be started before this has ended well: its id is new to the
+    ledger.
     """
     target, source = Folder(checkpoint), Folder(savepoint.path).below(_CHECKPOINT)
     is_there = target.is_local and os.path.isdir(target.path)

@@ -42,7 +42,8 @@ from onceward.errors import (
     UnsupportedQuery,
 )
 from onceward.ids import BatchId
-from onceward.spark.batch.query import RunningBatch, ending_of, is_running, run_is_active
+from onceward.spark.batch.job import ending_of
+from onceward.spark.batch.query import RunningBatch, is_running, run_is_active
 
 log = logging.getLogger(__name__)
 

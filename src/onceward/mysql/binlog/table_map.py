@@ -198,8 +198,8 @@ class _OptionalMetadata:
                     f"the changes of {self._table} have a YEAR, and whether this MySQL (8.0.20 to "
                     "8.0.22) writes a sign of one is not known: those of its other numbers would "
                     "be mixed up",
-                    "upgrade the server to 8.0.23 or later, or make the YEAR a SMALLINT, and begin "
-                    "behind that",
+                    "upgrade the server to 8.0.23 or later, or make the YEAR a SMALLINT, and "
+                    "begin behind that",
                 )
             numeric = numeric_types("mysql", ()) or frozenset()
         places = [place for place, each in enumerate(layouts) if each.number in numeric]

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, Row
 from onceward.errors import OncewardError
 from onceward.spark.batch.causes import has_condition, thrown_by
 from onceward.spark.batch.failures import known_failure
-from onceward.spark.batch.query import is_being_stopped
+from onceward.spark.batch.query import is_being_stopped, query_by_id
 
 log = logging.getLogger(__name__)
 
@@ -162,3 +162,21 @@ def naming_failures() -> Iterator[None]:
         if failure is None:
             raise
         raise failure from error
+
+
+def ending_of(frame: DataFrame) -> Callable[[], str]:
+    """Return what tells how the running query of ``frame`` has ended: in Spark's words, empty
+    where it goes on, ended well, or was ended by the end of its session."""
+    execution = query_by_id(frame)
+
+    def failure() -> str:
+        try:
+            if execution is None or execution.sparkSession().sparkContext().isStopped():
+                return ""
+            error = execution.exception()
+            return str(error.get().getMessage()) if error.isDefined() else ""
+        except Exception as error:  # noqa: BLE001 — of a JVM that is gone somebody else tells
+            log.debug("how a query has ended is not known: %r", error)
+            return ""
+
+    return failure

@@ -14,7 +14,6 @@ batch's frame belongs to a cloned session that knows no streams of its own).
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -38,8 +37,6 @@ from onceward.spark.batch.refused_modes import (
     refuse_unsupported,
 )
 from onceward.spark.session.settings import use_the_drivers_python
-
-log = logging.getLogger(__name__)
 
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -206,24 +203,6 @@ def query_by_id(frame: DataFrame) -> Any:
         if execution.sparkSessionForStream().equals(session._jsparkSession):
             return execution
     return None
-
-
-def ending_of(frame: DataFrame) -> Callable[[], str]:
-    """Return what tells how the running query of ``frame`` has ended: in Spark's words, empty
-    where it goes on, ended well, or was ended by the end of its session."""
-    execution = query_by_id(frame)
-
-    def failure() -> str:
-        try:
-            if execution is None or execution.sparkSession().sparkContext().isStopped():
-                return ""
-            error = execution.exception()
-            return str(error.get().getMessage()) if error.isDefined() else ""
-        except Exception as error:  # noqa: BLE001 — of a JVM that is gone somebody else tells
-            log.debug("how a query has ended is not known: %r", error)
-            return ""
-
-    return failure
 
 
 def is_being_stopped(frame: DataFrame) -> bool:
