@@ -65,6 +65,15 @@ ODD: dict[str, tuple[pa.Array, str, str | None]] = {
     "a backslash": (pa.array(["\\x41\\N"]), "text", "\\x41\\N"),
     "an empty text": (pa.array([""]), "text", ""),
     "the word null": (pa.array(["NULL"]), "text", "NULL"),
+    "a time of day": (pa.array(["9:30"]), "time", "09:30:00"),
+    "a time of nanoseconds": (pa.array(["10:00:00.123456000"]), "time", "10:00:00.123456"),
+    "the end of a day": (pa.array(["24:00:00"]), "time", "24:00:00"),
+    "a time with a zone": (pa.array(["10:00:00+05:00"]), "time", None),
+    "a time with a date": (pa.array(["2024-05-01 10:00:00"]), "time", None),
+    "a time that would be rounded": (pa.array(["23:59:59.9999999"]), "time", None),
+    "a second 60": (pa.array(["10:00:60"]), "time", None),
+    "the server's clock": (pa.array(["now"]), "time", None),
+    "no time": (pa.array([None], pa.string()), "time", "None"),
     "a span": (pa.array(["-1 00:00:01"]), "interval", "-1 days +00:00:01"),
 }  # fmt: skip
 """By its name: the value, the table's type, and what is there afterwards; None: it is refused."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -21,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from onceward.errors import InvalidColumn
+from onceward.errors import InvalidColumn, RowRefused
 from onceward.sql.postgresql import catalogue
 from onceward.sql.sink import columns
 from onceward.sql.sink.columns import Column, Table, Written
@@ -89,6 +90,27 @@ def test_what_could_be_rounded_or_cut_does_not_fit(staged: str, theirs: str):
 )
 def test_what_holds_every_value_fits(staged: str, theirs: str, written: Written):
     assert fits(staged, theirs) == written
+
+
+PLAIN = ["9:30", "10:00:00", "24:00:00.000", "10:00:00.123456", "10:00:00.123456000", None]
+MADE_INTO_ONE = [
+    "10:00:00+05:00", "10:00:00Z", "2024-05-01 10:00:00", "10:00:00.1234567", "10:00:60", "now",
+    "allballs", "10:00 PM", "10:00:00\n", "100000",
+]  # fmt: skip
+
+
+def test_a_text_that_is_no_time_of_day_is_not_made_into_one():
+    column = fits("text", "time without time zone")
+
+    def look(*texts: str | None) -> None:
+        rows = pa.table({"x": pa.array(texts, pa.string())})
+        columns.must_stay_as_they_are(rows, [column], "t")
+
+    look()
+    look(*PLAIN)
+    for text in MADE_INTO_ONE:
+        with raises(RowRefused, "HH:mm:ss"):
+            look("10:00:00", text, None)
 
 
 def test_an_enum_is_parsed():

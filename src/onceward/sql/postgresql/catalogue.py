@@ -9,7 +9,7 @@ Which types of Spark fit which of PostgreSQL. Pure.
 
 What depends on the value and is not refused by the server is looked at here: a `numeric` is
 rounded, a `timestamp` of lower precision too, an explicit cast to `varchar(3)` cuts, and a plain
-one cuts spaces.
+one cuts spaces. A `time` takes any text of a moment and drops its date and zone, and takes 'now'.
 
 ===================  ==========================  ==================================================
 column of the frame  staged as                   may become
@@ -26,7 +26,8 @@ double               double precision            double precision
 boolean              boolean                     boolean
 string               text                        text, varchar (too long a value is refused by
                                                  name), citext; json, jsonb, uuid, xml, inet, cidr,
-                                                 macaddr, enums; interval and time, in microseconds
+                                                 macaddr, enums; interval, in microseconds; time, of
+                                                 a text that is nothing but one
 binary               bytea                       bytea
 date                 date                        date, timestamp
 timestamp            timestamp with time zone    the same, in microseconds
@@ -100,10 +101,12 @@ _WIDER = {
     "date": ("timestamp without time zone",),
 }
 _TEXTS = ("text", "character varying", "citext")
+_TIME = "time without time zone"
 _PARSED = (
-    "json", "jsonb", "uuid", "xml", "inet", "cidr", "macaddr", "macaddr8", "interval",
-    "time without time zone",
+    "json", "jsonb", "uuid", "xml", "inet", "cidr", "macaddr", "macaddr8", "interval", _TIME,
 )  # fmt: skip
+_TIME_OF_DAY = "^[0-9]{1,2}:[0-9]{2}(:[0-5][0-9]([.][0-9]{1,6}0*)?)?$"
+"""The server makes the next minute of a second 60, and rounds behind microseconds."""
 _TYPE = re.compile(
     r"(?P<name>[^(\[]*?)\s*(?:\((?P<mods>[\d,-]+)\)(?P<rest>[^\[]*))?(?P<array>(?:\[\])*)"
 )
@@ -144,7 +147,7 @@ def fitting(name: str, staged: str, column: Column, table: Table) -> Written:
         fits = (base == ours or base in _WIDER.get(ours, ())) and (not mods or mods == (6,))
     if not fits:
         raise misfit_error(table.name, name, staged, column.type)
-    return Written(name, cast, longest)
+    return Written(name, cast, longest, pattern=_TIME_OF_DAY if cast and base == _TIME else "")
 
 
 def _has_room(ours: str, our_mods: tuple[int, ...], mods: tuple[int, ...]) -> bool:

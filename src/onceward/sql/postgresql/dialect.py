@@ -16,7 +16,7 @@ from onceward.sql.ledger.database import Overdue, Session
 from onceward.sql.postgresql import catalogue, prepared, statements
 from onceward.sql.postgresql.refusals import CONFLICTS, translate_errors, typed_error
 from onceward.sql.postgresql.staging import OpenStagingWriter, must_be_storable, numbers
-from onceward.sql.sink.columns import Rows, Table, Written, python_values
+from onceward.sql.sink.columns import Rows, Table, Written, form_error, python_values
 from onceward.sql.sink.dialect import Beside, Dialect
 
 
@@ -90,6 +90,17 @@ class PostgreSQLDialect(Dialect):
     def end_move(self, connection: Session) -> None:
         with self.translate_errors("checking what the tables defer to the COMMIT"):
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def look_closer(
+        self, rows: Rows, written: Sequence[Written], table: Table, connection: Session
+    ) -> None:
+        formed = [column for column in written if column.pattern]
+        if not formed:
+            return
+        found = connection.execute(*statements.out_of_form(rows, formed)).fetchone()
+        for column, number in zip(formed, found, strict=True):
+            if number:
+                raise form_error(table.name, column)
 
     def in_a_hurry(self, connection: Session) -> None:
         connection.execute("SET LOCAL lock_timeout = '200ms'")

@@ -128,6 +128,13 @@ def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
     return Rows(f"SELECT {lengths} FROM ({rows.sql}) AS rows", rows.parameters)
 
 
+def out_of_form(rows: Rows, written: Sequence[Written]) -> Rows:
+    """Count the texts of each of these columns that do not match its pattern."""
+    counts = ", ".join(f"count(*) FILTER (WHERE {quoted(one.name)} !~ %s)" for one in written)
+    patterns = (one.pattern for one in written)
+    return Rows(f"SELECT {counts} FROM ({rows.sql}) AS rows", (*patterns, *rows.parameters))
+
+
 def append(rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
     """Add them all."""
     names = ", ".join(quoted(column.name) for column in written)

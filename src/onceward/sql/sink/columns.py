@@ -81,6 +81,10 @@ def must_stay_as_they_are(rows: pa.Table, written: Sequence[Written], table: str
             raise null_error(table, column, values.null_count)
         if column.labels and not pc.all(_known(values, column.labels), min_count=0).as_py():
             raise label_error(table, column)
+        if column.pattern:
+            matches = pc.match_substring_regex(values, column.pattern)
+            if not pc.all(matches, min_count=0).as_py():
+                raise form_error(table, column)
 
 
 def _known(values: pa.ChunkedArray, labels: Sequence[str]) -> pa.ChunkedArray:
@@ -113,6 +117,16 @@ def label_error(table: str, column: Written) -> RowRefused:
         f"rows for table {table} have a value in column {column.name!r} that is none of its "
         f"labels: {', '.join(map(repr, column.labels))}",
         next_step="mend or filter such rows in the query, or change the table",
+    )
+
+
+def form_error(table: str, column: Written) -> RowRefused:
+    return RowRefused(
+        f"rows for table {table} have a text in column {column.name!r} that is more or less than "
+        f"a {column.cast}: the server would drop its zone or its date, round it, or put its own "
+        "clock in the place of 'now'",
+        next_step="mend or filter such rows in the query: date_format(…, 'HH:mm:ss.SSSSSS') "
+        "writes a time of day as it is taken; nothing of the batch was written",
     )
 
 
@@ -213,6 +227,10 @@ class Written:
     """By which the table compares it, where that has to be said."""
     charset: str | None = None
     """In which the table keeps it, where not every text has a place in it."""
+    pattern: str = ""
+    """A regular expression of the texts that keep their meaning, where the server parses others,
+    too: in a form that Arrow and the server read alike.
+    """
 
 
 def staged_columns(schema: StructType, staged: Callable[[str, DataType], str]) -> dict[str, str]:
