@@ -4,6 +4,7 @@ test_rows.
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 
@@ -20,6 +21,7 @@ from onceward.mysql.binlog.event import InvalidCell
 from onceward.mysql.binlog.json_binary import DEEPEST, InvalidJson, double_text, json_text
 from onceward.mysql.binlog.json_rows import escape, row_json
 from onceward.mysql.binlog.table_map import TableMap
+from onceward.mysql.binlog.values import array_from_text
 from support.errors import raises
 
 
@@ -349,3 +351,23 @@ def test_whether_a_year_has_a_sign_is_a_matter_of_the_servers_version(
     types = numeric_types("mysql", writer)
     assert (None if types is None else YEAR in types) is has_sign
     assert YEAR in (numeric_types("mariadb", writer) or ())
+
+
+BYTES = base64.b64encode(b"\xff" * 200).decode()
+IN_LINES = [BYTES[at : at + 76] for at in range(0, len(BYTES), 76)]
+PROSE = [
+    r'["a\nb", "base64:type15:\nAP8="]',
+    rf'["of \"base64:type15:{IN_LINES[0]}\n{IN_LINES[1]}\n{IN_LINES[2]}"]',
+]
+
+
+@pytest.mark.parametrize("line_break", ["\n", r"\n"], ids=["MySQL 8.0.12", "MySQL 8.0.33"])
+def test_bytes_in_a_document_are_the_same_whichever_way_they_come(line_break: str):
+    """A server says them in lines, and a binlog has none."""
+    opaque = b"\x0f\x0f\xc8\x01" + b"\xff" * 200
+    streamed = json_text(opaque)
+    selected = f'"base64:type15:{line_break.join(IN_LINES)}"'
+    column = TableColumn("v", ColumnKind.JSON)
+    texts = [f"[1, {selected}, {selected}]", *PROSE, None]
+    found = array_from_text(TABLE, column, [text and text.encode() for text in texts])
+    assert found.to_pylist() == [f"[1, {streamed}, {streamed}]", *PROSE, None]

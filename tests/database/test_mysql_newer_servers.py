@@ -64,6 +64,24 @@ def test_a_snapshot_and_changes_come_to_what_the_table_has(place: ChangesPlace):
         assert {key: row["v"] for (of, key), row in state.items() if of == table} == wanted
 
 
+def test_a_document_is_the_same_whichever_way_it_comes(place: ChangesPlace):
+    """Its bytes, too, which the server says in lines."""
+    place.sql("CREATE TABLE {s}.j (id int PRIMARY KEY, v json)")
+    place.begin(starting="latest", tables=f"{place.schema}.j")
+    for number, value in enumerate(
+        (
+            "JSON_ARRAY(REPEAT(x'ff', 200), 'a\\nb', REPEAT(x'00', 57))",
+            "JSON_OBJECT('b', REPEAT(x'01', 115), 'c', CAST(REPEAT('d', 58) AS BINARY))",
+            "CAST(REPEAT(x'7f', 58) AS JSON)",
+        )
+    ):
+        place.sql(f"INSERT INTO {{s}}.j VALUES ({number}, {value})")  # noqa: S608
+    streamed = {row["key"]: row["after"] for row in place.all()}
+    snapshot = place.begin(starting="initial").all()
+    assert {row["key"]: row["after"] for row in snapshot} == streamed
+    assert len(streamed) == 3
+
+
 def test_a_database_that_is_revoked_from_a_right_to_all_is_named():
     """MySQL's partial revokes: such a database is in no list."""
     with LocalMySQL(version="8.0.33", settings={"partial_revokes": "ON"}, binlog=True) as server:
