@@ -221,7 +221,9 @@ def connect(settings: ChangesSettings) -> MySQLSession:
         # PyMySQL cannot change a timeout once it has connected: this one is private.
         session.connection._read_timeout = ANSWER_SECONDS
         session.connection.autocommit(True)
-        session.execute(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
+        # Here values are only read and compared, and a strict mode of a newer MySQL refuses to
+        # compare with dates that a table of before has: 0000-00-00, 2024-00-00.
+        session.execute(f"SET SESSION sql_mode = '', lock_wait_timeout = {_LOCK_SECONDS}")
         return session
 
 
