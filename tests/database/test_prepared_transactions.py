@@ -766,6 +766,17 @@ def test_texts_in_another_character_set_are_the_same_texts(in_my_place: Prepared
     assert in_my_place.values() == ["\\N\t", "ü" * 255]
 
 
+@pytest.mark.parametrize("charset", ["latin1", "utf16", "utf8mb3", "utf8mb4"])
+def test_labels_in_any_character_set_are_the_same_labels(
+    in_my_place: Prepared, charset: str
+) -> None:
+    labels = "'ä','it''s','1'"
+    in_my_place.place.sql(f"CREATE TABLE {{s}}.t (value enum({labels}) CHARACTER SET {charset})")
+    in_my_place.write(["ä", "1", None, "it's"])
+    found = in_my_place.place.sql("SELECT value FROM {s}.t ORDER BY value + 0")
+    assert found == [(None,), ("ä",), ("it's",), ("1",)]
+
+
 def test_a_login_that_may_not_list_is_refused_before_anybody_is_fenced(
     newer_mysql_place: Place,
 ) -> None:

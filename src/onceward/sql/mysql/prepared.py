@@ -228,9 +228,13 @@ def landing(
 
     :param parameters: what PyMySQL needs to connect.
     """
-    kinds = {column.name: column.type for column in table.columns}
+    theirs = {column.name: column for column in table.columns}
+    # As the table says: Written has no character set for an enum, whose labels are looked at one
+    # by one, and the server compares bytes with labels in the table's.
     texts = frozenset(
-        column.name for column in written if column.charset or kinds[column.name] == "json"
+        name
+        for name in (column.name for column in written)
+        if theirs[name].charset or theirs[name].type == "json"
     )
     # In another character set a text has other bytes. What does not fit the server warns of, as it
     # converts.
