@@ -28,7 +28,7 @@ from onceward.sql.ledger.mysql import MySQLSession
 from onceward.sql.mysql import dialect, staging
 from onceward.sql.sink import attempt
 from onceward_testing.sink_contract import Process, batch
-from support.mysql_client import transaction_at
+from support.mysql_client import transact_at, transaction_at
 from support.tasks_here import ArrowFrame
 
 UTC = dt.timezone.utc
@@ -317,6 +317,31 @@ def test_a_zero_stays_a_zero_where_numbers_are_counted(my_either: Place) -> None
     )
     my_either.write("t", pa.table({"y": pa.array([3], pa.int32())}))
     assert sorted(my_either.sql("SELECT x, y FROM {s}.t")) == [(0, 2), (7, 1), (8, 3)]
+
+
+@pytest.mark.parametrize("small", [False, True], ids=["by tasks", "by the driver"])
+@pytest.mark.parametrize("default", ["0000-00-00", "2024-00-00"])
+def test_a_default_that_no_calendar_has_is_put_or_named(
+    my_place: Place, small: bool, default: str
+) -> None:
+    """MySQL puts it in a strict session, too, and MariaDB never will."""
+    my_place.small = small
+    transact_at(
+        my_place.server.url,
+        ("SET sql_mode = ''",),
+        (f"CREATE TABLE {my_place.schema}.t (id bigint, day date NOT NULL DEFAULT '{default}')",),
+    )
+    rows = pa.table({"id": [1]})
+    if my_place.server.url.startswith("mariadb"):
+        with pytest.raises(RowRefused, match="Incorrect default value") as refused:
+            my_place.write("t", rows)
+        assert "SET DEFAULT" in refused.value.next_step
+        my_place.sql("ALTER TABLE {s}.t ALTER COLUMN day SET DEFAULT '2024-01-31'")  # as it says
+        my_place.write("t", rows)
+        default = "2024-01-31"
+    else:
+        my_place.write("t", rows)
+    assert my_place.sql("SELECT id, CAST(day AS char) FROM {s}.t") == [(1, default)]
 
 
 @pytest.mark.parametrize("engine", ["MyISAM", "MEMORY"])

@@ -14,6 +14,7 @@ from onceward.sql.ledger.mysql import MySQL
 from onceward.sql.ledger.postgresql import PostgreSQL
 from onceward.sql.mysql import refusals as mysql
 from onceward.sql.postgresql import refusals as postgresql
+from support.errors import raises
 
 PASSES_IN_MYSQL = {
     1021: "disk full", 1030: "engine", 1040: "Too many "
@@ -66,6 +67,7 @@ REFUSED_IN_MYSQL = (
     1442,
     3098,
     1197,
+    1978,
 )
 PASSES_IN_POSTGRESQL = (
     None, "08006", "08P01", "25006", "25P02", "25P03", "26000", "28000", "28P01", "3D000", "40001",
@@ -140,6 +142,14 @@ def test_a_limit_is_named_with_the_way_to_raise_it() -> None:
     assert "ALTER ROLE … SET …" in full.next_step
     ended = mysql.refusal(1467, "Failed to read auto-increment value", "moving")
     assert "AUTO_INCREMENT" in ended.next_step
+
+
+@pytest.mark.parametrize("warned", [False, True])
+def test_a_default_that_strict_sessions_have_not_is_named(warned: bool) -> None:
+    """As a warning it comes from a load."""
+    text = "Incorrect default value '0000-00-00' for column 'day'"
+    with raises(RowRefused, "SET DEFAULT"):
+        raise mysql.refusal(1978, text, "writing to table app.t", warned)
 
 
 def test_a_word_of_a_row_is_no_word_of_the_server() -> None:

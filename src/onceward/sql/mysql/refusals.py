@@ -52,6 +52,8 @@ _TABLES = (
     3008, 3098, 3750,
 )  # fmt: skip
 """A trigger or the table's definition makes a statement that the server will never carry out."""
+_NO_SUCH_DEFAULT = 1978
+"""Of MariaDB; MySQL puts a default as it is in every mode."""
 _NO_SERVERS = 10_000
 """From here on servers write numbers to their logs only; PyMySQL reads large ones as negative."""
 _ROW_SIZE = 1118
@@ -91,6 +93,8 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
     :param warned: the statement succeeded, and that was a warning.
     """
     message = f"{what}: ({number}) {' '.join(text.split())}"
+    if number == _NO_SUCH_DEFAULT:
+        return _default_error(message)
     if warned:
         return RowRefused(
             f"{message}; the server would have stored something else than it was given",
@@ -128,6 +132,15 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
         )
     then = _NEXT.get(number, "see that the database answers")
     return SendFailed(message, next_step=f"the batch runs again; if it repeats, {then}")
+
+
+def _default_error(message: str) -> RowRefused:
+    return RowRefused(
+        f"{message}; the sink's sessions are strict, and in those the server puts no default that "
+        "is a date such as 0000-00-00 (NO_ZERO_DATE, NO_ZERO_IN_DATE)",
+        next_step="give the column another default (ALTER TABLE … ALTER COLUMN … SET DEFAULT …), "
+        "or add it to the frame, and start the query again; nothing of the batch was written",
+    )
 
 
 def _refused_setting(number: int, text: str, message: str) -> OncewardError | None:
