@@ -61,6 +61,8 @@ ODD: dict[str, tuple[pa.Array, str, str | None]] = {
     "a text that is none": (text(b"a\xffb"), "text", None),
     "half a pair of surrogates": (text(b"\xed\xa0\x80"), "text", None),
     "code 0 in a document": (pa.array(['"\\u0000"']), "jsonb", None),
+    "a name that is there twice": (pa.array(['{"b":1,"a":1,"a":2}']), "jsonb", '{"a": 2, "b": 1}'),
+    "a document as a text": (pa.array(['{"a":1,"a":2}']), "json", '{"a":1,"a":2}'),
     "bytes with code 0": (pa.array([b"\0"], pa.binary()), "bytea", "\\x00"),
     "a backslash": (pa.array(["\\x41\\N"]), "text", "\\x41\\N"),
     "an empty text": (pa.array([""]), "text", ""),

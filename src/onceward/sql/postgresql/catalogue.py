@@ -25,9 +25,11 @@ float                real                        real, double precision
 double               double precision            double precision
 boolean              boolean                     boolean
 string               text                        text, varchar (too long a value is refused by
-                                                 name), citext; json, jsonb, uuid, xml, inet, cidr,
-                                                 macaddr, enums; interval, in microseconds; time, of
-                                                 a text that is nothing but one
+                                                 name), citext; json, jsonb (which keeps of a name
+                                                 that is there twice the last value), uuid, xml,
+                                                 inet, cidr, macaddr, enums; interval, in
+                                                 microseconds; time, of a text that is nothing but
+                                                 one
 binary               bytea                       bytea
 date                 date                        date, timestamp
 timestamp            timestamp with time zone    the same, in microseconds
