@@ -12,7 +12,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row
@@ -167,7 +168,10 @@ def naming_failures() -> Iterator[None]:
 def ending_of(frame: DataFrame) -> Callable[[], str]:
     """Return what tells how the running query of ``frame`` has ended: in Spark's words, empty
     where it goes on, ended well, or was ended by the end of its session."""
-    execution = query_by_id(frame)
+    execution: Any = None
+    # What is asked at the end of a job may not end a batch
+    with suppress(Exception):
+        execution = query_by_id(frame)
 
     def failure() -> str:
         try:
