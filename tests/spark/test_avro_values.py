@@ -464,3 +464,106 @@ def test_a_record_of_many_decimals(spark: Any):
         most = [decimal.Decimal((0, (9,) * (n + 8), -n)) for n in range(11)]
         assert (good.n, list(good.value)) == (0, most + ["x"] * texts)
         assert sorted(row.n for row in plan.bad(frame).collect()) == list(range(1, 12))
+
+
+INTS = record(
+    ("plain", "int"),
+    ("maybe", ["null", "int"]),
+    ("union", ["int", "string"]),
+    ("list", {"type": "array", "items": ["null", "int"]}),
+    ("lists", {"type": "array", "items": {"type": "array", "items": "int"}}),
+    ("map", {"type": "map", "values": record(("x", "int"), name="X")}),
+    ("time", logical("int", "time-millis")),
+)
+
+
+def ints(
+    plain: int = 1,
+    maybe: int = 2,
+    union: int = 3,
+    item: int = 4,
+    inner: int = 5,
+    value: int = 6,
+    time: int = 7,
+) -> dict[str, Any]:
+    return {"plain": plain, "maybe": (1, maybe), "union": (0, union), "list": [(1, item), (0, None)],
+            "lists": [[], [0, inner]], "map": {"k": {"x": value}}, "time": time}  # fmt: skip
+
+
+@pytest.mark.parametrize("texts", [0, 1, 13])
+@pytest.mark.parametrize("map_too", [False, True], ids=["no map", "a map"])
+def test_an_int_of_more_than_32_bits_is_invalid(spark: Any, texts: int, map_too: bool):
+    """Some serializers write them, and Java's library keeps the low bits: of 5,000,000,000 it
+    makes 705,032,704."""
+    schema = INTS if map_too else without("map", INTS)
+    extra = {f"t{n}": "é" for n in range(texts)}
+    texts_too = [*schema["fields"], *({"name": n, "type": "string"} for n in extra)]
+    schema = schema | {"fields": texts_too}
+    names = {field["name"] for field in schema["fields"]}
+    most, least = 2**31 - 1, -(2**31)
+    right = [ints(), ints(*[most] * 7), ints(*[least] * 7)]
+    places = ["plain", "maybe", "union", "item", "inner", "time", *(["value"] if map_too else [])]
+    beyond = (2**31, least - 1, 5_000_000_000, 2**33, 2**34, 2**63 - 1)
+    wrong = [ints(**{place: number}) for place in places for number in beyond]
+    registry = MemoryRegistry()
+    registry.add("s", schema, 7)
+    frame = frame_of(
+        spark, *(framed(7, schema, value | extra) for value in (*right, *wrong)), None
+    )
+    decoded = ow.avro.decode(frame, registry=registry, subject="s")
+    plan = next(reversed(decoding._registered.values())).plan
+    good = sorted(plan.good(frame).collect())
+    assert [row.n for row in good] == [0, 1, 2, len(right) + len(wrong)]
+    for row, number in zip(good[1:], (most, least), strict=False):
+        wanted = {"plain": number, "maybe": number, "union": Row(member0=number, member1=None),
+            "list": [number, None], "lists": [[], [0, number]], "map": {"k": Row(x=number)},
+                  "time": number, **extra}  # fmt: skip
+        assert row.value.asDict() == {name: wanted[name] for name in row.value.asDict()}
+        assert set(row.value.asDict()) == names
+    kinds = decoded.schema["value"].dataType.simpleString()
+    assert "bigint" not in kinds, kinds
+    bad = plan.bad(frame).collect()
+    assert sorted(row.n for row in bad) == list(range(len(right), len(right) + len(wrong)))
+    assert all("an int in it has more than 32 bits" in row.error_message for row in bad)
+
+
+AS_OTHERS = [
+    ("a long is no int", "long", 5, "int", None),
+    ("nor is one of a union", ["null", "long"], (1, 5), ["null", "int"], None),
+    ("what is beside it", ["null", "long"], (0, None), ["null", "int"], "null"),
+    ("an int beside a long", ["int", "long"], (0, 5), ["null", "int"], 5),
+    ("a long beside an int", ["int", "long"], (1, 5), ["null", "int"], None),
+    ("as a long", "int", 5_000_000_000, "long", 5_000_000_000),
+    ("as a double", "int", 5_000_000_000, "double", 5e9),
+    ("as a double, not a float", "int", 5, ["double", "float", "long", "null"],
+     Row(member0=5.0, member1=None, member2=None)),
+    ("as a long, not a float", "int", 5, ["long", "double"], Row(member0=5, member1=None)),
+    ("beside others", ["int", "double"], (0, 5), ["int", "double"], Row(member0=5, member1=None)),
+    ("a long beside others", "long", 5, ["int", "double"], Row(member0=None, member1=5.0)),
+    ("a date as an int", logical("int", "date"), 19_000, "int", 19_000),
+    ("an int as a date", "int", 19_000, logical("int", "date"), datetime.date(2022, 1, 8)),
+    ("a default", record(("a", "int")), {"a": 1}, record(fields=[one_field("b")]), Row(b=-1)),
+    ("what nobody reads", record(("a", "int"), ("b", ["int", "long"])), {"a": 1, "b": (1, 2**40)},
+     record(("a", "int")), Row(a=1)),
+]  # fmt: skip
+
+
+def test_ints_as_other_numbers(spark: Any):
+    """All of them as Avro has it, though the library is told that ints are longs."""
+    for what, writer, value, reader, wanted in AS_OTHERS:
+        if wanted is None:
+            with pytest.raises(Exception, match="cannot be read"):
+                read(spark, writer, value, reader)
+            continue
+        chosen = read(spark, writer, value, reader)
+        assert comparable(chosen) == (None if wanted == "null" else wanted), what
+
+
+def test_an_interval_of_sparks_stays_one(spark: Any):
+    """It is an int, of which Spark's own word says what it is."""
+    schema = {"type": "int", "spark.sql.catalyst.type": "interval year to month"}
+    registry = MemoryRegistry()
+    registry.add("s", schema, 7)
+    frame = frame_of(spark, framed(7, schema, 14))
+    decoded = ow.avro.decode(frame, registry=registry, subject="s")
+    assert decoded.selectExpr("CAST(value AS STRING)").first()[0] == "INTERVAL '1-2' YEAR TO MONTH"

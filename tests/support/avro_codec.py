@@ -114,7 +114,10 @@ class _Reader:
         if kind == "boolean":
             return self.take(1)[0] == 1
         if kind in ("int", "long"):
-            return self.varint(32 if kind == "int" else 64)
+            number = self.varint()
+            if kind == "int" and not -(2**31) <= number < 2**31:
+                raise Malformed("more than 32 bits")
+            return number
         if kind == "enum":
             index = self.varint(32)
             if not 0 <= index < len(schema["symbols"]):

@@ -47,7 +47,13 @@ from onceward.formats.avro.schemas import (
     same_with_bytes,
     texts_as_bytes,
 )
-from onceward.formats.avro.values import narrow, narrow_enough, texts_are_valid, widen
+from onceward.formats.avro.values import (
+    narrow,
+    narrow_enough,
+    texts_are_valid,
+    why_not_narrow,
+    widen,
+)
 from onceward.formats.validation import DOES_NOT_FIT, error_text, places, poison, quoted
 
 BAD_FRAMING, UNKNOWN_SCHEMA_ID = "BadFraming", "UnknownSchemaId"
@@ -223,7 +229,7 @@ class AvroPlan:
         return self._value.isNull() | F.coalesce(
             self._ends()
             & self._texts_are_valid(read)
-            & self._decimals_fit(read)
+            & self._numbers_fit(read)
             & self._misfit(read).isNull(),
             F.lit(False),
         )
@@ -259,13 +265,19 @@ class AvroPlan:
         valid = None if kind is None else texts_are_valid(value, kind, self._texts)
         return F.lit(True) if valid is None else F.coalesce(valid, F.lit(True))
 
-    def _decimals_fit(self, read: DataFrame) -> Column:
-        value, kind = self._record(read, DECODED)
-        if kind is not None and self._beside is not None:
-            # with ours, which are its last
-            kind = read.schema[DECODED].dataType
+    def _numbers_fit(self, read: DataFrame) -> Column:
+        value, kind = self._numbers(read)
         fit = None if kind is None else narrow_enough(value, kind, self._kind)
         return F.lit(True) if fit is None else fit
+
+    def _why_no_number(self, read: DataFrame) -> Column:
+        _, kind = self._numbers(read)
+        return F.lit("" if kind is None else why_not_narrow(kind, self._kind))
+
+    def _numbers(self, read: DataFrame) -> tuple[Column, DataType | None]:
+        value, kind = self._record(read, DECODED)
+        # With ours, which are its last, where they are beside its fields
+        return value, read.schema[DECODED].dataType if kind and self._beside else kind
 
     def _misfit(self, read: DataFrame) -> Column:
         value, kind = self._record(read, DECODED)
@@ -282,7 +294,7 @@ class AvroPlan:
         )
 
     def _as_texts(self, value: Column, record: DataType | None) -> Column:
-        """Cast the record's texts back, which were read as bytes, and its decimals to those of its
+        """Cast the record's texts back, which were read as bytes, and its numbers to those of its
         schema.
 
         A text is its bytes, so nothing is copied.
@@ -338,10 +350,8 @@ class AvroPlan:
             ),
             *self._unreadable(),
             (
-                F.coalesce(self._ends(), F.lit(False)) & ~self._decimals_fit(read),
-                F.concat(
-                    by_id, F.lit(" a decimal in it has more digits than the reader's schema")
-                ),
+                F.coalesce(self._ends(), F.lit(False)) & ~self._numbers_fit(read),
+                F.concat(by_id, F.lit(" "), self._why_no_number(read)),
             ),
             (
                 F.coalesce(self._ends(), F.lit(False)) & self._misfit(read).isNotNull(),

@@ -22,9 +22,12 @@ _PROMOTIONS = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
+_NUMBERS = ("int", *_PROMOTIONS["int"])
 _MOMENTS = ("date", "time-", "timestamp-", "local-timestamp-")
 _SCALED = frozenset(("decimal", "big-decimal"))
 """Numbers that nobody can tell from the bytes alone."""
+_SPARKS = "spark.sql.catalyst.type"
+"""Spark's own word for what a number is."""
 _INSIDE = {"array": "items", "map": "values"}
 
 
@@ -94,7 +97,7 @@ class _OneName:
             items = self._reader(one.inside[0], _items(together))
             return one.source | {_INSIDE[one.kind]: items}
         if one.kind not in NAMED:
-            return one.source
+            return "long" if one.kind == "int" and _is_wide(reader) else one.source
         name = self._name(one, together)
         if not self._is_new("reader", name):
             return name
@@ -112,10 +115,18 @@ class _OneName:
         each = [
             self._nothing(one, reader)
             if reader and not by_place and self._is_lost(one, reader, writers)
+            else self._number(one, writer, reader)
+            if reader and one.kind in _NUMBERS
             else self._writer_member(one, reader, writers)
             for one in _members(writer)
         ]
         return each if writer.kind == "union" else each[0]
+
+    def _number(self, one: Type, writer: Type, reader: Type) -> Any:
+        if one.kind == "long" and _is_wide(reader):
+            # No long is an int, and what this reader has for an int is a long
+            return self._nothing(one, reader)
+        return "long" if one.kind == "int" and _is_read_wide(writer, reader) else one.source
 
     def _writer_member(self, one: Type, reader: Type | None, writers: tuple[Type, ...]) -> Any:
         match = None if reader is None else _match(one, reader)
@@ -208,6 +219,29 @@ class _OneName:
         is_new = (side, name) not in self._definitions
         self._definitions.add((side, name))
         return is_new
+
+
+def _is_wide(reader: Type) -> bool:
+    """Return whether the int of ``reader`` is read as a long.
+
+    They are the same bytes; but the library cuts an int down to 32 bits, whatever its bytes say.
+    Beside other numbers of a union it stays: each is told by its type. So does what Spark makes a
+    date or an interval of.
+    """
+    first, *others = [one for one in _members(reader) if one.kind in _NUMBERS] or [reader]
+    if others or first.kind != "int" or first.logical == "date":
+        return False
+    return first.source == "int" or _SPARKS not in first.source
+
+
+def _is_read_wide(writer: Type, reader: Type) -> bool:
+    """Return whether an int of ``writer`` is read as a long, or as what a long may be read as."""
+    if any(one.kind == "int" for one in _members(reader)):
+        return _is_wide(reader)
+    # Of several the library takes the first for an int, and for a long a long before all others
+    numbers = [one.kind for one in _members(reader) if one.kind in _NUMBERS]
+    same = numbers[:1] == ["long"] or "long" not in numbers
+    return same and all(one.kind != "long" for one in _members(writer))
 
 
 def _distinct(types: Iterable[Type]) -> tuple[Type, ...]:

@@ -1,5 +1,4 @@
-"""Two conditions on decoded values, made from their types: texts are UTF-8, and decimals are
-whole.
+"""Two conditions on decoded values, made from their types: texts are UTF-8, and numbers are whole.
 
 Used by :mod:`onceward.formats.avro.plan`, in the driver; evaluated by Spark's tasks. Neither
 Avro's decoder nor Spark's ``from_avro`` looks at texts: bytes that are no UTF-8 would go through,
@@ -11,6 +10,10 @@ reader's schema has a decimal of up to 18 digits, Spark's ``AvroDeserializer`` (
 ``createDecimal``) takes the low 64 bits of the number, however long it is: 2^64 + 5 comes out as
 5. A writer whose decimals are wider writes such numbers, and the reader's precision is no part of
 what Avro compares. Of a decimal with more digits Spark takes the whole number, or none.
+
+So are ints: Avro's ``BinaryDecoder.readInt`` takes the low 32 bits of a number that takes up to
+five bytes, and not every serializer looks whether a number fits (fastavro's ``schemaless_writer``
+does not). They are read as longs (:mod:`onceward.formats.avro.resolution`), and treated alike.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from pyspark.sql.types import (
     ArrayType,
     DataType,
     DecimalType,
+    LongType,
     MapType,
     StringType,
     StructField,
@@ -49,7 +53,7 @@ def texts_are_valid(
     if isinstance(kind, StringType):
         return F.is_valid_utf8(value)
     if isinstance(kind, StructType):
-        return _all(
+        return all_of(
             F.is_valid_utf8(value.getField(field.name).cast("string"))
             if field.name in as_bytes
             else texts_are_valid(value.getField(field.name), field.dataType)
@@ -59,7 +63,7 @@ def texts_are_valid(
         return _elements_are_valid(value, kind.elementType)
     if isinstance(kind, MapType):
         keys = _elements_are_valid(F.map_keys(value), kind.keyType)
-        return _all((keys, _elements_are_valid(F.map_values(value), kind.valueType)))
+        return all_of((keys, _elements_are_valid(F.map_values(value), kind.valueType)))
     return None
 
 
@@ -70,16 +74,13 @@ def _elements_are_valid(array: Column, kind: DataType) -> Column | None:
     # a map's keys are texts
     if not contains_type(kind, StringType, MapType):
         return None
-    return F.forall(array, lambda element: _or_null(texts_are_valid(element, kind)))
+    return F.forall(array, lambda element: or_true(texts_are_valid(element, kind)))
 
 
-def _or_null(condition: Column | None) -> Column:
-    assert condition is not None  # noqa: S101 — asked for a type with texts
-    return F.coalesce(condition, F.lit(True))
-
-
-def _all(conditions: Iterable[Column | None]) -> Column | None:
-    return conjunction([_or_null(condition) for condition in conditions if condition is not None])
+def all_of(conditions: Iterable[Column | None]) -> Column | None:
+    """Return one condition that is false where one of ``conditions`` is, else true; None of
+    none."""
+    return conjunction([or_true(condition) for condition in conditions if condition is not None])
 
 
 def conjunction(conditions: Sequence[Column]) -> Column | None:
@@ -100,6 +101,13 @@ _BYTES = 8
 _MOST_DIGITS = 38
 _MOST_BYTES = 16
 _FEW = 4
+
+# As which numbers are read that may have to be others, and what is wrong where they cannot be
+_WRONG = {
+    LongType: "an int in it has more than 32 bits",
+    DecimalType: "a decimal in it has more digits than the reader's schema",
+}
+_NUMBERS = tuple(_WRONG)
 
 
 def widen(schema: Any) -> Any:
@@ -142,7 +150,7 @@ def _most_digits(schema: dict[str, Any]) -> int:
 
 
 def narrow_enough(value: Column, read: DataType, target: DataType) -> Column | None:
-    """Return a condition that is false where a decimal in ``value``, of type ``read``, does not
+    """Return a condition that is false where a number in ``value``, of type ``read``, does not
     fit into ``target``.
 
     None: the types are the same. Fields of ``read`` behind those of ``target`` may be anything.
@@ -166,18 +174,17 @@ def _conditions(value: Column, read: DataType, target: DataType) -> Iterator[Col
         yield from _conditions_of_each(value, read.elementType, target.elementType)
     elif isinstance(read, MapType) and isinstance(target, MapType):
         yield from _conditions_of_each(F.map_values(value), read.valueType, target.valueType)
-    elif isinstance(target, DecimalType):
-        yield _or_true(F.abs(value) <= _most(target))
+    else:
+        yield or_true(value.between(*_bounds(target)))
 
 
 def _conditions_of_each(array: Column, read: DataType, target: DataType) -> Iterator[Column]:
     if not differ(read, target):
         return
-    if isinstance(target, DecimalType):
+    if isinstance(read, _NUMBERS):
         # Of all of them at once; forall() would be interpreted, element by element.
-        yield _or_true(
-            (F.array_min(array) >= -_most(target)) & (F.array_max(array) <= _most(target))
-        )
+        least, most = _bounds(target)
+        yield or_true((F.array_min(array) >= least) & (F.array_max(array) <= most))
     elif isinstance(read, StructType) and isinstance(target, StructType):
         for theirs, ours in zip(read.fields, target.fields, strict=True):
             yield from _conditions_of_each(
@@ -185,7 +192,7 @@ def _conditions_of_each(array: Column, read: DataType, target: DataType) -> Iter
             )
     else:
         each = partial(_all_conditions, read=read, target=target)
-        yield _or_true(F.forall(array, lambda element: each(element)))
+        yield or_true(F.forall(array, lambda element: each(element)))
 
 
 def _all_conditions(value: Column, read: DataType, target: DataType) -> Column:
@@ -194,16 +201,22 @@ def _all_conditions(value: Column, read: DataType, target: DataType) -> Column:
     return together
 
 
-def _most(kind: DecimalType) -> Column:
-    return F.lit(Decimal((0, (9,) * kind.precision, -kind.scale)))
+def _bounds(kind: DataType) -> tuple[Column, Column]:
+    if isinstance(kind, DecimalType):
+        most = Decimal((0, (9,) * kind.precision, -kind.scale))
+        return F.lit(-most), F.lit(most)
+    # As longs, so that nothing is cast for the comparison
+    return F.lit(-(2**31)).cast("long"), F.lit(2**31 - 1).cast("long")
 
 
-def _or_true(condition: Column) -> Column:
+def or_true(condition: Column | None) -> Column:
+    """Return ``condition``, which is there, or true where it is null."""
+    assert condition is not None  # noqa: S101 — asked for a type that has what it looks at
     return F.coalesce(condition, F.lit(True))
 
 
 def _narrow(read: DataType, target: DataType) -> DataType:
-    """Return ``read`` with the decimals of ``target``."""
+    """Return ``read`` with the numbers of ``target``."""
     if isinstance(read, StructType) and isinstance(target, StructType):
         both = zip(read.fields, target.fields, strict=False)
         fields = [
@@ -213,7 +226,13 @@ def _narrow(read: DataType, target: DataType) -> DataType:
         return StructType([*fields, *read.fields[len(fields) :]])
     if isinstance(read, ArrayType) and isinstance(target, ArrayType):
         return ArrayType(_narrow(read.elementType, target.elementType))
-    return target if isinstance(read, DecimalType) else read
+    return target if isinstance(read, _NUMBERS) else read
+
+
+def why_not_narrow(read: DataType, target: DataType) -> str:
+    """Return what is wrong with a value that is not :func:`narrow_enough`."""
+    found = set(_differing(read, target))
+    return " or ".join(text for kind, text in _WRONG.items() if kind in found)
 
 
 def narrow(value: Column, read: DataType, target: DataType) -> Column:
@@ -226,14 +245,18 @@ def narrow(value: Column, read: DataType, target: DataType) -> Column:
 
 
 def differ(read: DataType, target: DataType) -> bool:
-    """Return whether a decimal in ``read`` is another one in ``target``."""
+    """Return whether a number in ``read`` is of another type in ``target``."""
+    return any(_differing(read, target))
+
+
+def _differing(read: DataType, target: DataType) -> Iterator[type[DataType]]:
+    """Yield as what the numbers are read that are of other types in ``target``."""
     if isinstance(read, StructType) and isinstance(target, StructType):
-        return any(
-            differ(a.dataType, b.dataType)
-            for a, b in zip(read.fields, target.fields, strict=False)
-        )
-    if isinstance(read, ArrayType) and isinstance(target, ArrayType):
-        return differ(read.elementType, target.elementType)
-    if isinstance(read, MapType) and isinstance(target, MapType):
-        return differ(read.valueType, target.valueType)
-    return isinstance(read, DecimalType) and read != target
+        for theirs, ours in zip(read.fields, target.fields, strict=False):
+            yield from _differing(theirs.dataType, ours.dataType)
+    elif isinstance(read, ArrayType) and isinstance(target, ArrayType):
+        yield from _differing(read.elementType, target.elementType)
+    elif isinstance(read, MapType) and isinstance(target, MapType):
+        yield from _differing(read.valueType, target.valueType)
+    elif isinstance(read, _NUMBERS) and read != target:
+        yield type(read)
