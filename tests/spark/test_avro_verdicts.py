@@ -207,6 +207,39 @@ def test_poison_has_a_class_and_a_reason(spark: Any, registry: MemoryRegistry, k
     }
 
 
+@pytest.mark.parametrize("fields", [1, 13], ids=["few fields", "many fields"])
+def test_a_text_of_javas_is_looked_at_as_it_came(spark: Any, fields: int):
+    """Schemas of Java programs say "avro.java.string" of a text, and Avro's library would replace
+    what is no UTF-8 in it."""
+    text = {"type": "string", "avro.java.string": "String"}
+    kinds = [
+        text,
+        ["null", text],
+        {"type": "array", "items": text},
+        {"type": "map", "values": "long", "avro.java.string": "String"},
+        {"type": "map", "values": text, "avro.java.string": "String"},
+    ]
+    wrong = [b"a\xffb", (1, b"a\xffb"), [b"\xff"], {"aXb": 1}, {"k": b"\xff"}]
+    right = ["é", (1, "é"), ["é"], {"é": 1}, {"é": "é"}]
+    registry, values = MemoryRegistry(), []
+    for place, (bad, good) in enumerate(zip(wrong, right, strict=True)):
+        named = [("f", kinds[place]), *((f"n{n}", "null") for n in range(1, fields))]
+        each = [{"name": name, "type": kind} for name, kind in named]
+        schema = {"type": "record", "name": "R", "fields": each}
+        registry.add(f"s{place}", schema, place + 1)
+        nulls = {f"n{n}": None for n in range(1, fields)}
+        bodies = [write(schema, {"f": value} | nulls) for value in (good, bad)]
+        values = [framed(place + 1, body.replace(b"aXb", b"a\xffb")) for body in bodies]
+        frame = kafka_like(spark, values)
+        ow.avro.decode(frame, registry=registry, subject=f"s{place}")
+        step = next(reversed(decoding._registered.values()))
+        found = step.plan.good(frame).collect()
+        wanted = good[1] if isinstance(good, tuple) else good
+        assert [(row.offset, row.value.f) for row in found] == [(0, wanted)], place
+        (letter,) = step.dead_letters(frame).collect()
+        assert "not UTF-8" in letter.error_message, place
+
+
 HOW_IT_IS_USED: dict[str, Callable[[DataFrame], DataFrame]] = {
     "count": lambda frame: frame.groupBy().count(),
     "other columns": lambda frame: frame.select("key"),

@@ -24,7 +24,7 @@ from onceward.formats.avro.memory import (
 )
 from onceward.formats.avro.plan import AvroPlan, Whole
 from onceward.formats.avro.resolution import why_some_are_lost, why_values_would_change
-from onceward.formats.avro.schemas import without_times
+from onceward.formats.avro.schemas import without_java_texts, without_times
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
 from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read
 from onceward.formats.registry.answers import topic_subject
@@ -265,12 +265,12 @@ def _plan(
             unreadable[number] = why
             log.warning("records of schema id %d cannot be read: %s", number, why)
             continue
-        texts[number] = text
+        texts[number] = without_java_texts(text)
         if (lost := why_some_are_lost(text, reader)) is not None:
             log.warning("some records of schema id %d cannot be read: %s", number, lost)
         if (doubt := lost or why_not_readable_as(session, text, reader)) is not None:
             unfit[number] = doubt
-    reader = without_times(reader)
+    reader = without_java_texts(without_times(reader))
     return AvroPlan(
         tag,
         column,

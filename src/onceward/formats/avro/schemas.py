@@ -8,7 +8,7 @@ none at the top.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ FIRST, SECOND = "first", "second"
 """Two doubles, which are sixteen bytes: the mark."""
 PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 
+_CLASS = "avro.java.string"
 _FRAME = "frame"
 _FEW_FIELDS = 12
 # None of i, k and s in them, which Spark, as Java, takes for the same as letters beyond ASCII.
@@ -185,23 +186,43 @@ def without_times(text: str) -> str:
     columns had them so until it learnt of TIME, which it refuses unless
     ``spark.sql.timeType.enabled`` is set.
     """
-    return json.dumps(_without_times(parse_json(text))) if "time-m" in text else text
+    return json.dumps(_changed(parse_json(text), _without_time)) if "time-m" in text else text
 
 
-def _without_times(schema: Any) -> Any:
+def _without_time(schema: dict[str, Any]) -> Any:
+    is_time = schema.get("logicalType") in ("time-millis", "time-micros")
+    return {n: v for n, v in schema.items() if n != "logicalType"} if is_time else schema
+
+
+def without_java_texts(text: str) -> str:
+    """Return ``text`` with texts, and maps' keys, that are of no class of Java's.
+
+    Schemas of Java programs say of which class a text shall be. Of a ``String`` the bytes that are
+    no UTF-8 are others by the time that anybody can look at them.
+    """
+    return json.dumps(_changed(parse_json(text), _without_class)) if _CLASS in text else text
+
+
+def _without_class(schema: dict[str, Any]) -> Any:
+    rest = {name: value for name, value in schema.items() if name != _CLASS}
+    return rest["type"] if rest == {"type": "string"} else rest
+
+
+def _changed(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
+    """Return ``schema`` with each type in it that is an object as ``change`` makes it."""
     if isinstance(schema, list):
-        return [_without_times(member) for member in schema]
+        return [_changed(member, change) for member in schema]
     if not isinstance(schema, dict):
         return schema
     found = {
-        name: _without_times(value) if name in ("type", "items", "values") else value
+        name: _changed(value, change) if name in ("type", "items", "values") else value
         for name, value in schema.items()
     }
-    if found.get("logicalType") in ("time-millis", "time-micros"):
-        del found["logicalType"]
     if found.get("type") in ("record", "error"):
-        found["fields"] = [one | {"type": _without_times(one["type"])} for one in found["fields"]]
-    return found
+        found["fields"] = [
+            one | {"type": _changed(one["type"], change)} for one in found["fields"]
+        ]
+    return change(found)
 
 
 def parse_json(text: str) -> Any:
