@@ -25,7 +25,7 @@ from onceward.errors import (
 from onceward.formats.avro.schemas import schema_id
 from onceward.spark.batch.causes import thrown_by
 from onceward.spark.batch.failures import known_failure
-from support.avro_codec import read
+from support.avro_codec import read, unfold
 from support.memory_registry import MemoryRegistry
 
 ORDER = {
@@ -148,6 +148,55 @@ def test_a_timestamp_is_no_number(spark: Any, registry: MemoryRegistry, kind: st
     with pytest.raises(InvalidColumn, match="is a timestamp, and in the schema a long"):
         ow.avro.encode(frame, registry=registry, subject="t1")
     assert ow.avro.encode(frame, registry=registry, subject="t2").first().value is not None
+
+
+MEMBERS = "struct(IF(id < 0, NULL, {}) AS member0, IF(id < 0, NULL, {}) AS member1)"
+
+
+@pytest.mark.parametrize("around", ["{}", "array({})", "map('k', {})", "struct({} AS t)"])
+def test_of_a_union_one_member_is_written_or_none(
+    spark: Any, registry: MemoryRegistry, around: str
+):
+    """Of two Spark would write the first, and drop the other without a word."""
+    union: Any = ["null", "int", "string"]
+    field: Any = {
+        "{}": union,
+        "array({})": {"type": "array", "items": union},
+        "map('k', {})": {"type": "map", "values": union},
+        "struct({} AS t)": record(union) | {"name": "In"},
+    }[around]
+    registry.add("t", record(field), 1)
+
+    def encoded(first: str, second: str) -> Any:
+        value = around.format(MEMBERS.format(first, second))
+        frame = spark.range(1).selectExpr(f"struct({value} AS t) AS value")
+        (row,) = ow.avro.encode(frame, registry=registry, subject="t").collect()
+        found = read(unfold(record(field)), bytes(row.value[5:]))["t"]
+        return found if around == "{}" else next(iter(found.values())) if isinstance(
+            found, dict) else found[0]  # fmt: skip
+
+    assert encoded("5", "CAST(NULL AS STRING)") == (1, 5)
+    assert encoded("CAST(NULL AS INT)", "'x'") == (2, "x")
+    assert encoded("CAST(NULL AS INT)", "CAST(NULL AS STRING)") == (0, None)
+    with pytest.raises(Exception) as failed:  # noqa: PT011 — Spark's own, of several kinds
+        encoded("5", "'x'")
+    error = known_failure(thrown_by(failed.value))
+    assert isinstance(error, UnencodableValue), failed.value
+    assert "more than one member of a union" in error.message
+
+
+def test_types_inside_of_a_union_are_compared_too(spark: Any, registry: MemoryRegistry):
+    inner = {"type": "record", "name": "In", "fields": [{"name": "a", "type": "long"},
+        {"name": "b", "type": ["null", "string"]}]}  # fmt: skip
+    registry.add("t", record(["null", "long", inner]), 1)
+    frame = spark.sql(
+        "SELECT struct(struct(current_timestamp() AS member0, struct(1L AS a) AS member1) AS t) "
+        "AS value"
+    )
+    with pytest.raises(InvalidColumn) as refused:
+        ow.avro.encode(frame, registry=registry, subject="t")
+    assert "value.t.member0 is a timestamp" in refused.value.message
+    assert "value.t.member1.b is missing" in refused.value.message
 
 
 def test_schemas_are_registered_by_those_who_ask_for_it(spark: Any, registry: MemoryRegistry):

@@ -5,10 +5,12 @@ a query.
 from __future__ import annotations
 
 import json
+import operator
 import uuid
+from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.avro.functions import to_avro
 from pyspark.sql.types import (
@@ -26,7 +28,7 @@ from onceward.formats.avro.memory import Registry, as_registry, in_context
 from onceward.formats.avro.schemas import prefix
 from onceward.formats.avro.step import RegistryMonitor
 from onceward.formats.avro.types import Type, parse_types
-from onceward.formats.avro.values import texts_are_valid
+from onceward.formats.avro.values import all_of, or_true, texts_are_valid
 from onceward.formats.validation import quoted
 from onceward.spark.batch.failures import RAISED
 from onceward.spark.tables.avro_java import schema_for, why_not_a_schema, why_not_writable
@@ -55,8 +57,8 @@ def encode(
     a null, Kafka's deletion. Timestamps are written as precisely as the schema has them.
 
     A value that the schema cannot take (a null where it has none, a text that is no symbol of an
-    enum or not UTF-8) fails the batch with :class:`~onceward.errors.UnencodableValue`; nothing is
-    left out and nothing becomes null.
+    enum or not UTF-8, two members of a union) fails the batch with
+    :class:`~onceward.errors.UnencodableValue`; nothing is left out and nothing becomes null.
 
     :param registry: a :class:`onceward.SchemaRegistry`, or its address.
     :param subject: where the schema is registered; by default serializers use ``<topic>-value``.
@@ -86,16 +88,17 @@ def encode(
     register(step)
     value = F.col(quoted(column))
     body = F.concat(F.lit(prefix(number)), to_avro(value, text))
-    valid = texts_are_valid(value, kind)
-    if valid is not None:
-        unfit = {
-            "raised": "unfit",
-            "id": number,
-            "message": f"a text in column {column} is not UTF-8",
-        }
-        body = F.when(F.coalesce(valid, F.lit(True)), body).otherwise(
-            F.raise_error(F.lit(RAISED + json.dumps(unfit)))
-        )
+    for fits, why in (
+        (texts_are_valid(value, kind), f"a text in column {column} is not UTF-8"),
+        (
+            _members_are_single(value, kind, parse_types(text)),
+            f"column {column} has more than one member of a union",
+        ),
+    ):
+        if fits is not None:
+            unfit = {"raised": "unfit", "id": number, "message": why}
+            stops = F.raise_error(F.lit(RAISED + json.dumps(unfit)))
+            body = F.when(F.coalesce(fits, F.lit(True)), body).otherwise(stops)
     record = F.when(value.isNotNull(), body).alias(column)
     return frame.alias(step.tag).select(
         *(record if name == column else F.col(quoted(name)) for name in frame.columns)
@@ -182,9 +185,14 @@ def _check(frame: DataFrame, column: str, kind: DataType, text: str, name: str) 
 def _differences(kind: DataType, schema: Type, where: str) -> list[str]:
     """List what Spark would write as something else: of fields that only one of the two has nulls,
     and of a timestamp whose schema says nothing of time milliseconds, cut off."""
-    if schema.kind == "union":
-        others = [member for member in schema.inside if member.kind != "null"]
-        return _differences(kind, others[0], where) if len(others) == 1 else []
+    schema, members = _without_null(schema)
+    if members:
+        fields = kind.fields if isinstance(kind, StructType) else []
+        inside = [
+            _differences(field.dataType, member, f"{where}.{field.name}")
+            for field, member in zip(fields, members, strict=False)
+        ]
+        return [why for each in inside for why in each]
     if isinstance(kind, StructType) and schema.kind == "record":
         ours, theirs = (
             {field.name: field.dataType for field in kind.fields},
@@ -204,3 +212,37 @@ def _differences(kind: DataType, schema: Type, where: str) -> list[str]:
     elif isinstance(kind, MapType) and schema.kind == "map":
         inner = kind.valueType
     return [] if inner is None else _differences(inner, schema.inside[0], f"{where}[]")
+
+
+def _without_null(schema: Type) -> tuple[Type, list[Type]]:
+    """Return the one type of ``schema`` beside null; of a union of several these, too."""
+    if schema.kind != "union":
+        return schema, []
+    others = [member for member in schema.inside if member.kind != "null"]
+    return (others[0], []) if len(others) == 1 else (schema, others)
+
+
+def _members_are_single(value: Column, kind: DataType, schema: Type) -> Column | None:
+    """Return a condition that is false where a union in ``value`` has more than one member, of
+    which Spark would write the first; None: it has no unions of several types."""
+    schema, members = _without_null(schema)
+    if isinstance(kind, StructType):
+        by_name = {field.names[0]: field.type for field in schema.fields}
+        inside = members or [by_name[field.name] for field in kind.fields]
+        parts = [value.getField(field.name) for field in kind.fields]
+        there = [F.when(part.isNotNull(), 1).otherwise(0) for part in parts]
+        each = zip(parts, kind.fields, inside, strict=True)
+        return all_of(
+            [
+                reduce(operator.add, there) <= 1 if members else None,
+                *(_members_are_single(part, field.dataType, inner) for part, field, inner in each),
+            ]
+        )
+    if isinstance(kind, MapType):
+        value, kind = F.map_values(value), ArrayType(kind.valueType)
+    if not isinstance(kind, ArrayType):
+        return None
+    inner, items = kind.elementType, schema.inside[0]
+    if _members_are_single(value, inner, items) is None:
+        return None
+    return F.forall(value, lambda item: or_true(_members_are_single(item, inner, items)))
