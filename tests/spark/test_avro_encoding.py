@@ -5,6 +5,7 @@ when called.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -147,6 +148,29 @@ def test_a_timestamp_is_no_number(spark: Any, registry: MemoryRegistry, kind: st
         registry.add(f"t{number}", record(field), number)
     with pytest.raises(InvalidColumn, match="is a timestamp, and in the schema a long"):
         ow.avro.encode(frame, registry=registry, subject="t1")
+    assert ow.avro.encode(frame, registry=registry, subject="t2").first().value is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "said"),
+    [
+        ("DATE'2024-01-31'", {"type": "int", "logicalType": "time-millis"}, "value.t is date"),
+        ("INTERVAL '1' DAY", {"type": "long", "logicalType": "timestamp-micros"}, "interval day"),
+        ("INTERVAL '1' MONTH", {"type": "int", "logicalType": "date"}, "interval month"),
+        ("array(INTERVAL '1' MONTH)", {"type": "array", "items": {"type": "int",
+        "logicalType": "time-millis"}}, "value.t[] is interval month"),
+    ],
+)  # fmt: skip
+def test_a_day_or_an_interval_is_no_other_number(
+    spark: Any, registry: MemoryRegistry, value: str, field: Any, said: str
+):
+    """Spark would write a day's number as milliseconds of a day."""
+    frame = spark.sql(f"SELECT struct({value} AS t) AS value")
+    registry.add("t1", record(field), 1)
+    with pytest.raises(InvalidColumn, match=re.escape(said)):
+        ow.avro.encode(frame, registry=registry, subject="t1")
+    plain = json.loads(re.sub(r', "logicalType": "[^"]*"', "", json.dumps(field)))
+    registry.add("t2", record(plain), 2)
     assert ow.avro.encode(frame, registry=registry, subject="t2").first().value is not None
 
 

@@ -16,10 +16,13 @@ from pyspark.sql.avro.functions import to_avro
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DateType,
+    DayTimeIntervalType,
     MapType,
     StructType,
     TimestampNTZType,
     TimestampType,
+    YearMonthIntervalType,
 )
 
 from onceward.engine.decoding import TAG, DecodingStep, register
@@ -35,6 +38,9 @@ from onceward.spark.tables.avro_java import schema_for, why_not_a_schema, why_no
 from onceward.spark.types import must_keep_dates
 
 _REFRESH_S = 30.0
+_COUNTED = (DateType, DayTimeIntervalType, YearMonthIntervalType)
+"""Of which Spark writes the number of days, microseconds or months, whatever the schema's is of."""
+_COUNTED_AS: dict[type[DataType], str] = {DateType: "date"}
 
 
 def encode(
@@ -206,6 +212,8 @@ def _differences(kind: DataType, schema: Type, where: str) -> list[str]:
     if isinstance(kind, TimestampType | TimestampNTZType) and schema.kind == "long":
         why = f"{where} is a timestamp, and in the schema a long that stands for no time"
         return [] if schema.logical else [why]
+    if isinstance(kind, _COUNTED) and schema.logical not in ("", _COUNTED_AS.get(type(kind))):
+        return [f"{where} is {kind.simpleString()}, and in the schema {schema.logical}"]
     inner: Any = None
     if isinstance(kind, ArrayType) and schema.kind == "array":
         inner = kind.elementType
