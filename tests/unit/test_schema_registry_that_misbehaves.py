@@ -424,6 +424,17 @@ def test_what_it_does_not_take_is_said_at_once():
     assert "reader field id has no default" in error.message
 
 
+def test_a_registry_that_only_reads_is_not_blamed_on_the_schema():
+    words = "Subject people-value is in read-only mode"
+    with HostileServer([answer(422, {"error_code": 42205, "message": words})]) as server:
+        error = error_of(
+            lambda: registry(server).register("people-value", TEXT), UnsupportedSchema
+        )
+    assert words in error.message
+    assert "READWRITE" in error.next_step
+    assert "compatibility" not in error.next_step
+
+
 def test_a_registration_whose_answer_is_lost_is_asked_for_again():
     with HostileServer([hang_up, answer(body={"id": 7})]) as server:
         assert registry(server).register("people/value ä", TEXT) == 7
