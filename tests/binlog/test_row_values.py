@@ -342,11 +342,11 @@ def test_numbers_stand_in_the_place_of_offsets_in_large_documents():
 
 @pytest.mark.parametrize(
     ("writer", "has_sign"),
-    [((), False), ((8, 0, 12), False), ((8, 0, 19), False), ((8, 0, 20), None), ((8, 0, 22), None),
+    [(None, None), ((8, 0, 12), False), ((8, 0, 19), False), ((8, 0, 20), None), ((8, 0, 22), None),
      ((8, 0, 23), True), ((8, 0, 33), True), ((9, 7, 0), True)],
 )  # fmt: skip
 def test_whether_a_year_has_a_sign_is_a_matter_of_the_servers_version(
-    writer: tuple[int, ...], has_sign: bool | None
+    writer: tuple[int, ...] | None, has_sign: bool | None
 ) -> None:
     types = numeric_types("mysql", writer)
     assert (None if types is None else YEAR in types) is has_sign

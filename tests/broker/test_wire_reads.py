@@ -201,7 +201,7 @@ def test_offsets_of_many_partitions_go_in_several_requests(
     new_topic: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(coordinator, "_OFFSETS_AT_ONCE", 2)
+    monkeypatch.setattr(coordinator, "_OFFSETS_BYTES", 400)
     group = uuid.uuid4().hex
     topics = [new_topic(any_kafka.bootstrap_servers, 3) for _ in range(2)]
     offsets = {TopicPartition(topic, n): 10 + n for topic in topics for n in range(3)}

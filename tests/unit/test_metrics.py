@@ -184,6 +184,28 @@ def test_starts_that_fail_one_after_the_other_are_one_wait_for_a_commit():
     assert numbers(state, 130.0)["last_commit_age_seconds"] == 10.0
 
 
+def test_a_run_that_opens_its_ledger_again_and_again_waits_for_a_commit():
+    state = in_mid_batch()
+    for again in range(3):
+        state.hear(Event(events.OPEN, "started", IDS), 110.0 + again)
+        state.hear(end(events.OPEN, sequence=40), 110.0 + again, 1_010.0)
+    assert numbers(state, 130.0)["last_commit_age_seconds"] == 30.0
+
+
+def test_a_pipeline_that_begins_later_has_no_part_in_older_failures():
+    state = MetricState(failing_since=940.0)
+    state.hear(end(events.OPEN, sequence=40), 100.0, 1_000.0)
+    state.hear(end(events.COMMIT, KAFKA, **WRITTEN), 110.0, 1_010.0)
+    other = {**IDS, "pipeline": "audit", "query_id": "r"}
+    state.hear(end(events.OPEN, other, sequence=1), 120.0, 1_020.0)
+    ages = {
+        labels[0]: value
+        for name, labels, value in state.samples(130.0)
+        if name == "last_commit_age_seconds"
+    }
+    assert ages == {"orders": 20.0, "audit": 10.0}
+
+
 def test_a_process_goes_on_waiting_where_the_one_before_has_failed():
     state = MetricState(failing_since=940.0)
     state.hear(Event(events.OPEN, "started", IDS), 100.0, 1_000.0)

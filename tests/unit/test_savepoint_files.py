@@ -337,6 +337,10 @@ def test_a_batch_that_spark_has_not_logged_is_waited_for_and_not_left_out(
     monkeypatch.setattr(savepoints, "_COMMIT_LOG_SECONDS", 0.1)
     with pytest.raises(CheckpointRewound, match="has batch 5"):
         take(tmp_path, ledger, checkpoint)
+    forked = savepoints.create(
+        str(checkpoint), str(tmp_path / "saved"), ledger, "p", for_fork=True
+    )
+    savepoints.fork(forked, str(tmp_path / "fork"), ledger, "q")
     monkeypatch.setattr(savepoints, "_COMMIT_LOG_SECONDS", 30.0)
     logged = threading.Timer(0.3, put, [checkpoint / "commits" / "5"])
     put(checkpoint / "state" / "0" / "0" / "6.delta")

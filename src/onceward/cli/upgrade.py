@@ -98,6 +98,10 @@ def create(
     pipeline_id: Annotated[str, typer.Option(help="The pipeline; it may be running.")],
     checkpoint: Annotated[str, typer.Option(help="Its query's checkpointLocation.")],
     to: Annotated[str, typer.Option(help="A folder for savepoints; this one is named in it.")],
+    for_fork: Annotated[
+        bool,
+        typer.Option("--for-fork", help="Also where the ledger is ahead: it can only be forked."),
+    ] = False,
 ) -> None:
     """Copy the checkpoint as it is behind the newest batch, and note where the ledger stands.
     Prints the savepoint's path.
@@ -105,7 +109,7 @@ def create(
     from onceward.operate import savepoint as savepoints
 
     view = at.view()
-    copy = savepoints.create(checkpoint, to, view.ledger, pipeline_id)
+    copy = savepoints.create(checkpoint, to, view.ledger, pipeline_id, for_fork=for_fork)
     typer.echo(
         f"behind batch {copy.batch_id}: {len(copy.files)} files, {copy.bytes:,} bytes", err=True
     )

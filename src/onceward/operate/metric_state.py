@@ -181,6 +181,9 @@ class MetricState:
             else:
                 numbers.observe("step_seconds", event.seconds or 0.0, event.step)
                 _hear_end(numbers, event, now, wall_clock)
+                if numbers.committed_at is not None:
+                    # Pipelines that begin later have no part in it
+                    self._failing_since = None
             # Spark may have told of the end before this was heard
             if event.phase == "finished" and "sources" in event.values and not numbers.is_over:
                 self.positions[pipeline] = event.values["sources"]
@@ -294,7 +297,8 @@ class MetricState:
 
 def _hear_start(numbers: _Numbers, event: events.Event, now: float) -> None:
     if event.step == events.OPEN:
-        numbers.goes_on |= numbers.is_over and not numbers.has_ended_well
+        # Also of a run that opens its ledger again
+        numbers.goes_on |= numbers.is_owner or (numbers.is_over and not numbers.has_ended_well)
         numbers.is_over = numbers.has_ended_well = False
     numbers.idle_at = None
     # An epoch in the ids: a transaction of Kafka's

@@ -137,6 +137,7 @@ SOCKET, WORKED = "ONCEWARD_RUN_SOCKET", "ONCEWARD_RUN_WORKED"
 of this runner has committed a batch.
 """
 _END_SECONDS = 30.0
+_ASK_SECONDS = 10.0
 
 
 class RunnerLink:
@@ -207,14 +208,13 @@ def _failure_left() -> BaseException | None:
     if "onceward.engine.calls.runs" not in sys.modules:
         return None
     from onceward.engine.calls import runs
-    from onceward.spark.batch.query import jvm_is_gone
+    from onceward.operate.waiting import within
 
-    found = runs.failed_at_last()
-    if isinstance(found, OncewardError):
-        return found
-    if found or jvm_is_gone():
-        return _QueryFailed(found or "Spark's JVM is gone, and its queries with it")
-    return None
+    try:
+        found = within(_ASK_SECONDS, runs.failed_at_last)
+    except TimeoutError:
+        found = f"Spark's JVM does not answer within {_ASK_SECONDS:g} s"
+    return _QueryFailed(found) if isinstance(found, str) else found
 
 
 def _print(error: BaseException, job: str) -> None:

@@ -55,7 +55,7 @@ class ChildJob:
                 more[FAILING_SINCE] = str(failing_since)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "onceward.operate.run_job", *arguments],
-                env={**os.environ, **more},
+                env={k: v for k, v in os.environ.items() if k != FAILING_SINCE} | more,
                 pass_fds=[theirs.fileno()],
                 # Ctrl-C in a terminal reaches the runner only, which passes it on
                 start_new_session=True,

@@ -165,11 +165,14 @@ def _split(name: str) -> tuple[str, str, str]:
     return name.rpartition("/")
 
 
-def create(checkpoint: str, to: str, ledger: Ledger, pipeline: str) -> Savepoint:
+def create(
+    checkpoint: str, to: str, ledger: Ledger, pipeline: str, *, for_fork: bool = False
+) -> Savepoint:
     """Copy the checkpoint behind its newest batch that Spark and the ledger both have.
 
     :param checkpoint: the query's ``checkpointLocation``; it may be running.
     :param to: a folder for savepoints; this one gets a name of its own in it.
+    :param for_fork: also where the ledger is ahead, of which no checkpoint can be restored.
     :raises ConfigurationError: the checkpoint has no finished batch, or ``to`` is in it.
     :raises CheckpointReplaced: the ledger's batches are of another query than the checkpoint.
     :raises CheckpointRewound: the checkpoint has other offsets for the batch than the ledger, or
@@ -185,7 +188,7 @@ def create(checkpoint: str, to: str, ledger: Ledger, pipeline: str) -> Savepoint
         )
     for _ in range(_TRIES):
         query_id, batch_id = _newest_commit(source)
-        newest = _newest(ledger, name)
+        newest = None if for_fork else _newest(ledger, name)
         if newest and newest.batch.query_id == query_id and newest.batch.batch_id > batch_id:
             batch_id = _commit_behind(source, newest.batch.batch_id)
         record = _record_behind(ledger, name, query_id, batch_id, checkpoint)
@@ -235,10 +238,11 @@ def _commit_behind(checkpoint: Folder, decided: int) -> int:
         if surroundings.monotonic() > until:
             raise CheckpointRewound(
                 f"the ledger has batch {decided}, and Spark's log in {checkpoint.path} does not, "
-                f"after {_COMMIT_LOG_SECONDS:g} s: the driver died in between, or the batch is "
-                "still being published; a copy could not be restored",
-                next_step="start the pipeline once and end it with one SIGTERM, or wait until the "
-                "batch is finished; then make the savepoint",
+                f"after {_COMMIT_LOG_SECONDS:g} s: the driver died in between, the batch is still "
+                "being published, or it is an old copy; what is copied now could not be restored",
+                next_step="name the checkpoint that the pipeline uses now; start the pipeline "
+                "once and end it with one SIGTERM, or wait until the batch is finished; then make "
+                "the savepoint. To fork it all the same, add --for-fork",
             )
         surroundings.sleep(_COMMIT_LOG_LOOK_SECONDS)
     return batch_id
@@ -434,12 +438,20 @@ def _unpack(savepoint: Savepoint, checkpoint: str, replaced: Mapping[str, bytes]
     """
     target, source = Folder(checkpoint), Folder(savepoint.path).below(_CHECKPOINT)
     is_there = target.is_local and os.path.isdir(target.path)
-    for begun in filter(_BEGUN.fullmatch, target.names(recursive=False) if is_there else ()):
-        target.below(begun).remove()
-    if {*target.names(), *target.names(recursive=False)} - {_OF_A_VOLUME}:
+    begun: list[str] = []
+    if is_there:
+        # Only root may look into lost+found
+        entries = set(os.listdir(target.path)) - {_OF_A_VOLUME}
+        begun = [name for name in entries if _BEGUN.fullmatch(name)]
+        others = entries - set(begun)
+    else:
+        others = {*target.names(), *target.names(recursive=False)}
+    if others:
         raise ConfigurationError(
             f"{checkpoint} is not empty", next_step="name a path at which nothing is yet"
         )
+    for name in begun:
+        target.below(name).remove()
     place, name = target, uuid.uuid4().hex[:8]
     if is_there:
         # It may be a volume, which has no other name
@@ -466,8 +478,8 @@ def _unpack(savepoint: Savepoint, checkpoint: str, replaced: Mapping[str, bytes]
                 next_step="name an older one that `onceward savepoint list …` has, and fork it",
             )
     if is_there:
-        entries = {name.partition("/")[0] for name in place.names()}
-        for name in sorted(entries, key=lambda name: (name == "metadata", name)):
+        found = {name.partition("/")[0] for name in place.names()}
+        for name in sorted(found, key=lambda name: (name == "metadata", name)):
             place.below(name).move_to(target.below(name))
         place.remove()
     elif target.is_local:

@@ -94,7 +94,7 @@ def _hear(number: int, frame: object) -> None:
 
 
 def _serve() -> None:
-    global _is_requested, _unwinds
+    global _is_requested
     _requests.get()
     # Only now: a job may have to say something before PySpark is imported
     from onceward.engine.calls import gate
@@ -111,28 +111,37 @@ def _serve() -> None:
         event.set()
     seen: dict[str, Any] = {}
     stopped: set[str] = set()
-    met: set[str] = set()
-    all_have_ended = goes_on = False
+    first: set[str] | None = None
     while True:
-        queries = _running()
+        queries, running = _running(), set[str]()
         for query in queries:
             # It may have ended meanwhile, or its JVM
             with suppress(Exception):
                 run_id = str(query.runId)
-                goes_on = goes_on or (all_have_ended and run_id not in met)
-                met.add(run_id)
+                running.add(run_id)
                 is_over = _is_at_boundary(query, seen) or gate.holds(run_id)
                 if is_over and run_id not in stopped:
                     stopped.add(run_id)
                     surroundings.Thread(target=_stop, args=(query,), daemon=True).start()
-        # Nothing has begun that could end at a boundary: the session is being built, say. Or a job
-        # that is a loop of queries begins the next one.
+        first = running if first is None else first
+        # A job that is a loop of queries begins others when those of the request have ended
+        goes_on = bool(running - first) and not running & first
+        # Or nothing has begun that could end at a boundary: the session is being built, say
         if goes_on or not (queries or _waiting or is_told):
-            _unwinds, goes_on, all_have_ended = True, False, False
-            os.kill(os.getpid(), signal.SIGTERM)
-        all_have_ended = all_have_ended or (is_told and not queries)
-        is_told = True
+            is_told = _unwind()
+        is_told = is_told or bool(queries or _waiting)
         surroundings.sleep(_LOOK_SECONDS)
+
+
+def _unwind() -> bool:
+    """Raise SystemExit in the main thread, where SIGTERM is answered now; return whether it is."""
+    global _unwinds
+    if signal.getsignal(signal.SIGTERM) is not _hear:
+        return False
+    if not _unwinds:
+        _unwinds = True
+        os.kill(os.getpid(), signal.SIGTERM)
+    return True
 
 
 def _running() -> list[Any]:

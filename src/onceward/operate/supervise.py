@@ -127,6 +127,7 @@ def _supervise(
         error = run.run(first=not failures and not news)
         if error is None:
             assert run.query is not None  # noqa: S101 — a start that failed has an error
+            runs.settle(run.query_id)
             return run.query
         committed = run.committed
         if jvm_is_gone():

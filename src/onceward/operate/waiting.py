@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -14,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import surroundings
+from onceward.engine.calls import runs
 from onceward.engine.calls.foreach_batch import error_of
 from onceward.errors import ConfigurationError, OncewardError, Recovery
 from onceward.operate import stopping
@@ -66,10 +68,23 @@ def wait(*queries: StreamingQuery, timeout_s: float | None = None) -> bool:
         for end in ends:
             end.stop()
         raise
+    except Exception:
+        # What is raised in another thread of the job may end that alone
+        if threading.current_thread() is threading.main_thread():
+            _settle(ends)
+        raise
     finally:
         for end in ends:
             end.leave()
+    _settle(ends)
     return True
+
+
+def _settle(ends: list[QueryEnd]) -> None:
+    for end in ends:
+        with suppress(Exception):
+            if end.is_over:
+                runs.settle(str(end.query.id))
 
 
 def must_be_a_query(given: object, by: str) -> None:
@@ -89,7 +104,7 @@ class QueryEnd:
     """
 
     def __init__(self, query: StreamingQuery) -> None:
-        self._query = query
+        self.query = self._query = query
         self._failure: Exception | None = None
         self._over = False
         self._stuck = False
@@ -141,6 +156,11 @@ class QueryEnd:
                 committed = within(_ASK_SECONDS, lambda: newest_committed(self._query))
                 error.worked_before = committed is not None
         return error
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the query has ended."""
+        return not self._thread.is_alive()
 
     def leave(self) -> None:
         """Wait no more; the query goes on."""

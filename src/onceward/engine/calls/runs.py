@@ -121,13 +121,19 @@ def error_in(run_id: str) -> OncewardError | None:
 
 def failed_at_last() -> OncewardError | str | None:
     """Return what ended the last run of a query for which a sink was open: the error that its call
-    met, or Spark's words. None: every one ended well, or goes on."""
+    met, or Spark's words; of several the most severe. None: every one ended well, or goes on.
+    """
     with _lock:
         last = list(_last.values())
-    for run_id, failure in last:
-        if found := error_in(run_id) or failure():
-            return found
-    return None
+    outcomes = [error_in(run_id) or words for run_id, failure in last if (words := failure())]
+    ours = [each for each in outcomes if isinstance(each, OncewardError)]
+    return max(ours, key=_severity, default=None) or next(iter(outcomes), None)
+
+
+def settle(query_id: str) -> None:
+    """Forget how the last run of a query has ended: the job has been told."""
+    with _lock:
+        _last.pop(query_id, None)
 
 
 def is_logged(run_id: str) -> bool:

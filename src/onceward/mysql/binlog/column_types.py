@@ -84,18 +84,20 @@ YEAR = 13
 _WITHOUT_YEAR, _WITH_YEAR = (8, 0, 20), (8, 0, 23)
 
 
-def numeric_types(dialect: Dialect, writer: tuple[int, ...]) -> frozenset[int] | None:
+def numeric_types(dialect: Dialect, writer: tuple[int, ...] | None) -> frozenset[int] | None:
     """Return the types with a sign bit in the metadata; None: not known of ``YEAR``.
 
     MariaDB gives one to a ``YEAR``, too, and so does MySQL since
     ``has_signedess_information_type`` (``sql/field_common_properties.h``), a file of 2020; 8.0.12
     does not, 8.0.33 does.
 
-    :param writer: version of the server that wrote the binlog; empty: older than all.
+    :param writer: version of the server that wrote the binlog; None: not known.
     """
-    if dialect == "mariadb" or writer >= _WITH_YEAR:
+    if dialect == "mysql" and writer is None:
+        return None
+    if dialect == "mariadb" or (writer or ()) >= _WITH_YEAR:
         return _NUMERIC | {YEAR}
-    return _NUMERIC if writer < _WITHOUT_YEAR else None
+    return _NUMERIC if (writer or ()) < _WITHOUT_YEAR else None
 
 
 _CHARACTER = frozenset({15, 140, 141, 242, 252, 253, 254})

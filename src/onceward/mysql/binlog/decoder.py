@@ -170,8 +170,8 @@ class Decoder:
         self._pieces: deque[tuple[list[PendingRows], list[RowBlock]]] = deque()
         """Pieces that take no more."""
         self._event_count = 0
-        self._writer: tuple[int, ...] = ()
-        """Version of the server that wrote the file."""
+        self._writer: tuple[int, ...] | None = None
+        """Version of the server that wrote the file, once that is known."""
         self._maps = [bytes(body) for body in maps]
         """Not parsed yet: the file's format description comes first."""
 
@@ -209,8 +209,8 @@ class Decoder:
         """Take note of who wrote the file."""
         start = event.start + HEADER_BYTES + _WRITER_AT
         text = bytes(event.buffer[start : start + _WRITER_BYTES])
-        found = re.match(rb"\d+(?:\.\d+)+", text)
-        writer = tuple(int(part) for part in found[0].split(b".")) if found else ()
+        found = re.match(rb"\d+\.\d+\.\d+", text)
+        writer = tuple(int(part) for part in found[0].split(b".")) if found else None
         if writer != self._writer:
             self._writer, self._tables = writer, {}
 

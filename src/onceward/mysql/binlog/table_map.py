@@ -23,7 +23,6 @@ from onceward.mysql.binlog.charsets import charset_by_collation, decode_label, d
 from onceward.mysql.binlog.column_types import (
     CHARACTER_TYPES,
     LABEL_TYPES,
-    YEAR,
     ColumnKind,
     StoredColumn,
     TableColumn,
@@ -125,11 +124,12 @@ class TableMap:
         ]
 
     @staticmethod
-    def parse(body: bytes, dialect: Dialect, writer: tuple[int, ...] = ()) -> TableMap:
+    def parse(body: bytes, dialect: Dialect, writer: tuple[int, ...] | None = ()) -> TableMap:
         """Parse a table map.
 
         :param body: of the event, behind its header of 19 bytes and without its checksum.
-        :param writer: version of the server that wrote it, as its format description has it.
+        :param writer: version of the server that wrote it, as its format description has it; None:
+            not known. Without it, one of before 8.0.20.
         :raises ChangeUnreadable: it has no names of columns, or a type that is not supported.
         :raises BinlogCorrupted: its lengths do not fit together.
         """
@@ -170,7 +170,7 @@ class _OptionalMetadata:
         table: str,
         types: bytes,
         dialect: Dialect,
-        writer: tuple[int, ...],
+        writer: tuple[int, ...] | None,
     ) -> None:
         self._fields = fields
         self._table = table
@@ -191,17 +191,28 @@ class _OptionalMetadata:
     def unsigned(self, layouts: list[StoredColumn]) -> dict[int, bool]:
         """Return signedness by the index of a numeric column, whose bits come in order."""
         numeric = self._numeric
-        if numeric is None:
-            if any(each.number == YEAR for each in layouts):
-                raise unreadable_change(
-                    "row_metadata",
-                    f"the changes of {self._table} have a YEAR, and whether this MySQL (8.0.20 to "
-                    "8.0.22) writes a sign of one is not known: those of its other numbers would "
-                    "be mixed up",
-                    "upgrade the server to 8.0.23 or later, or make the YEAR a SMALLINT, and "
-                    "begin behind that",
-                )
-            numeric = numeric_types("mysql", ()) or frozenset()
+        if numeric is not None:
+            return self._signs(layouts, numeric)
+        size = len(self._fields.get(_SIGNEDNESS, b""))
+        older, newer = numeric_types("mysql", ()), numeric_types("mariadb", None)
+        readings = [
+            self._signs(layouts, types)
+            for types in (older, newer)
+            if types and (sum(each.number in types for each in layouts) + 7) // 8 == size
+        ]
+        # Of a YEAR itself nobody asks
+        if any(one[place] != readings[0][place] for one in readings[1:] for place in readings[0]):
+            raise unreadable_change(
+                "row_metadata",
+                f"the changes of {self._table} have a YEAR before other numbers, and whether this "
+                "MySQL (8.0.20 to 8.0.22) writes a sign of a YEAR is not known: those of the "
+                "others would be mixed up",
+                "upgrade the server to 8.0.23 or later, or make the YEAR a SMALLINT, and begin "
+                "behind that",
+            )
+        return readings[0] if readings else self._signs(layouts, older or frozenset())
+
+    def _signs(self, layouts: list[StoredColumn], numeric: frozenset[int]) -> dict[int, bool]:
         places = [place for place, each in enumerate(layouts) if each.number in numeric]
         bits = self._reader(_SIGNEDNESS).take((len(places) + 7) // 8)
         return {place: bool(bits[n // 8] >> (7 - n % 8) & 1) for n, place in enumerate(places)}

@@ -8,6 +8,7 @@ tag.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 import uuid
@@ -19,9 +20,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 
 from onceward.errors import OncewardError
-from onceward.spark.batch.causes import has_condition, thrown_by
+from onceward.spark.batch.causes import has_condition, thrown_by, thrown_from
 from onceward.spark.batch.failures import known_failure
-from onceward.spark.batch.query import is_being_stopped, query_by_id
+from onceward.spark.batch.query import is_being_stopped, jvm_is_gone, query_by_id
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +166,12 @@ def naming_failures() -> Iterator[None]:
         raise failure from error
 
 
+_SHUT_DOWN = re.compile(
+    r"Job \S+ cancelled because SparkContext was shut down|Cannot call methods on a stopped Spark"
+)
+_GONE_SECONDS = 2.0
+
+
 def ending_of(frame: DataFrame) -> Callable[[], str]:
     """Return what tells how the running query of ``frame`` has ended: in Spark's words, empty
     where it goes on, ended well, or was ended by the end of its session."""
@@ -175,12 +182,17 @@ def ending_of(frame: DataFrame) -> Callable[[], str]:
 
     def failure() -> str:
         try:
-            if execution is None or execution.sparkSession().sparkContext().isStopped():
+            error = None if execution is None else execution.exception()
+            if error is None or not error.isDefined():
                 return ""
-            error = execution.exception()
-            return str(error.get().getMessage()) if error.isDefined() else ""
-        except Exception as error:  # noqa: BLE001 — of a JVM that is gone somebody else tells
+            causes = thrown_from(error.get())
+            by_its_end = any(_SHUT_DOWN.match(each.message) for each in causes)
+            return "" if by_its_end else str(error.get().getMessage())
+        except Exception as error:  # noqa: BLE001 — whatever py4j raises of a JVM that is gone
             log.debug("how a query has ended is not known: %r", error)
-            return ""
+            until = time.monotonic() + _GONE_SECONDS
+            while not (gone := jvm_is_gone()) and time.monotonic() < until:
+                time.sleep(_POLL_SECONDS)
+            return "Spark's JVM is gone, and its queries with it" if gone else ""
 
     return failure

@@ -44,6 +44,7 @@ OFFSET_OUT_OF_RANGE, NOT_LEADER = 1, 6
 
 _FETCH_BYTES = 4 * 1024 * 1024
 # Replica id of a client that is no broker
+_REMOTE_WAIT_MS = 10_000
 _CONSUMER = -1
 
 
@@ -157,9 +158,10 @@ def committed_records(
     :raises TopicMissing, AccessDenied, ResourceError: …
     """
     position, stuck, backoff, empty = start, Deadline(_STUCK_MS), Backoff(), 0
+    wait_ms = FETCH_WAIT_MS
     while (position := skip(position)) < end:
         try:
-            answer = fetch(client, where, position, wait_ms=FETCH_WAIT_MS, read_committed=True)
+            answer = fetch(client, where, position, wait_ms=wait_ms, read_committed=True)
         except ResourceError as refused:
             if refused.details.get("code") != OFFSET_OUT_OF_RANGE:
                 raise
@@ -190,8 +192,8 @@ def committed_records(
             if position >= _first_local(client, where):
                 # Compaction has removed the rest
                 return
-            # In tiered storage, which is slower than a fetch waits (KIP-1018)
-            empty = 0
+            # In tiered storage, which is slower than a fetch waits (before KIP-1018: than ours)
+            empty, wait_ms = 0, _REMOTE_WAIT_MS
         if stuck.passed:
             raise BrokerUnreachable(
                 f"{where} had committed records up to offset {end}, and its leader shows nothing "

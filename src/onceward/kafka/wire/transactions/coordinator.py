@@ -29,8 +29,8 @@ from onceward.kafka.wire.conversation import Answered, Code, asked, converse
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api
 
-# A hundred bytes each
-_OFFSETS_AT_ONCE = 2_000
+# Of a request, a quarter of what a log takes by default; and of a record beside its names
+_OFFSETS_BYTES, _OFFSET_BYTES = 256 << 10, 60
 
 NOBODY = ProducerIdentity(-1, -1)
 """In ``InitProducerId``: whoever holds the transactional id, take it from them."""
@@ -161,11 +161,16 @@ class TransactionCoordinator:
         has to be within ``max.message.bytes``; Kafka 4 answers UNKNOWN_SERVER_ERROR where it is
         not (``CoordinatorRuntime.append``).
         """
-        ordered = sorted(offsets)
-        for start in range(0, len(ordered), _OFFSETS_AT_ONCE):
-            some = ordered[start : start + _OFFSETS_AT_ONCE]
-            of_some = {where: offsets[where] for where in some}
-            self._commit_some(identity, group, of_some, metadata, deadline, version)
+        some: dict[TopicPartition, int] = {}
+        size = 0
+        for where in sorted(offsets):
+            each = len(group) + len(where.topic) + len(metadata) + _OFFSET_BYTES
+            if some and size + each > _OFFSETS_BYTES:
+                self._commit_some(identity, group, some, metadata, deadline, version)
+                some, size = {}, 0
+            some[where] = offsets[where]
+            size += each
+        self._commit_some(identity, group, some, metadata, deadline, version)
 
     def _commit_some(
         self,

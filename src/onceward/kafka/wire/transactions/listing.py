@@ -19,6 +19,7 @@ ended by a commit marker, or not at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -301,7 +302,7 @@ def end_in_partition(
     :raises ResourceError: somebody else has ended it meanwhile.
     """
     kind = WriteTxnMarkersRequest.WritableTxnMarker
-    where = producer.partition
+    where, sent = producer.partition, False
     leader = client.known_leader(where) if leader is None else leader
     marker = kind(
         producer_id=producer.identity.producer_id,
@@ -312,23 +313,41 @@ def end_in_partition(
         ],
         coordinator_epoch=max(producer.coordinator_epoch, 0),
     )
-    _ask_node(
-        client,
-        Api.WRITE_TXN_MARKERS,
-        f"{where}, {producer.identity}",
-        WriteTxnMarkersRequest(markers=[marker], min_version=1, max_version=1),
-        leader,
-        lambda answer: [
-            p.error_code for m in answer.markers for t in m.topics for p in t.partitions
-        ],
-    )
-    after = open_producers(client, [where], leaders={where: leader})
-    left = [p for p in after if p.identity == producer.identity]
-    if left and left[0].start_offset == producer.start_offset:
+
+    def is_open() -> bool:
+        after = open_producers(client, [where], leaders={where: leader})
+        mine = [each for each in after if each.identity == producer.identity]
+        return bool(mine) and mine[0].start_offset == producer.start_offset
+
+    def write(left_ms: float) -> Any:
+        nonlocal sent
+        # Repeated behind an answer that was lost, or that came before all replicas had it, it
+        # could end the next transaction of that epoch: no coordinator holds that one up
+        if sent and not is_open():
+            raise _Written
+        sent = True
+        request = WriteTxnMarkersRequest(markers=[marker], min_version=1, max_version=1)
+        return client.call(request, leader, left_ms)
+
+    with suppress(_Written):
+        asked(
+            Api.WRITE_TXN_MARKERS,
+            f"{where}, {producer.identity}",
+            write,
+            lambda answer: [
+                p.error_code for m in answer.markers for t in m.topics for p in t.partitions
+            ],
+            Deadline(client.settings.request_timeout_ms),
+        )
+    if is_open():
         raise ResourceError(
             f"{where} still has the transaction of {producer.identity} open",
             next_step="list the transactions again",
         )
+
+
+class _Written(Exception):
+    """The marker is there."""
 
 
 def _ask_node(

@@ -151,16 +151,18 @@ class Markers:
         self, where: TopicPartition, ours: ProducerIdentity, deadline: Deadline
     ) -> None:
         """Abort what the claim has aborted, should the ledger's partition have lacked a leader
-        then; or an earlier claim by somebody who did not look, as Kafka's tools. Readers of the
-        ledger would wait for it."""
+        then: readers of the ledger would wait for it.
+
+        :raises BatchFailed: nobody knows what became of a transaction that is open there, at this
+            start and at later ones.
+        """
         self._leaders.clear()
         before = self._before
         for each in self._open(ours.producer_id, [where], deadline):
             if each.identity.epoch < ours.epoch:
-                was_open = (
-                    before is None
-                    or (before.state == "Empty")
-                    or (before.state == listing.ONGOING and before.identity == each.identity)
+                # "Empty" is what an earlier claim has left of any: also of one that was committed
+                was_open = before is None or (
+                    before.state == listing.ONGOING and before.identity == each.identity
                 )
                 self._write(each, commit=False if was_open else None)
 
