@@ -107,6 +107,8 @@ class _Loop:
     def __init__(self, net: NetworkSelector, manager: Manager) -> None:
         self.net, self.manager = net, manager
         self.outstanding: set[Future[Any]] = set()
+        self.worked: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Connections that were set up: what refuses them later refuses a login's renewal."""
 
 
 def _settle(answer: Future[Any], outcome: object) -> None:
@@ -234,12 +236,18 @@ class Connections:
         return answer
 
     async def _exchange(self, loop: _Loop, request: Any, node_id: NodeId, deadline: float) -> Any:
-        manager, why = loop.manager, "not connected in time"
+        manager, why, asked_again = loop.manager, "not connected in time", False
         while True:
             try:
                 connection = manager.get_connection(node_id)
             except kafka_errors.NodeNotReadyError:
                 delay = manager.connection_delay(node_id)  # waiting to reconnect
+            except _AUTHENTICATION_ERRORS:
+                # Kept from an earlier connection, whose login could not be renewed, say
+                if asked_again:
+                    raise
+                self.forget_authentication_failures()
+                asked_again, delay = True, 0.0
             else:
                 if connection.connected and connection.paused:
                     delay, why = _THROTTLE_POLL_S, _THROTTLED
@@ -248,8 +256,9 @@ class Connections:
                     # in order. What is queued has no clock of its own, and is not sent any more
                     # when its time is over.
                     left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
-                    renewing = connection._reauth.is_reauthenticating
-                    queued = renewing or not connection.connected
+                    if connection.connected:
+                        loop.worked.add(connection)
+                    queued = connection._reauth.is_reauthenticating or not connection.connected
                     answer = connection.send_request(request, request_timeout_ms=left_ms)
                     try:
                         return await (
@@ -258,7 +267,7 @@ class Connections:
                             else answer
                         )
                     except _AUTHENTICATION_ERRORS as refused:
-                        if not renewing:
+                        if connection not in loop.worked:
                             raise
                         # A broker that has the provider's new keys yet to fetch, say (KIP-368):
                         # the next connection tells whether we may come in
