@@ -43,8 +43,8 @@ EMPTY_ANSWERS = 3
 OFFSET_OUT_OF_RANGE, NOT_LEADER = 1, 6
 
 _FETCH_BYTES = 4 * 1024 * 1024
-# Replica id of a client that is no broker
 _REMOTE_WAIT_MS = 10_000
+# Replica id of a client that is no broker
 _CONSUMER = -1
 
 

@@ -6,8 +6,9 @@ Called by ``kafka.wire.transactions.transaction`` (driver).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -161,64 +162,30 @@ class TransactionCoordinator:
         has to be within ``max.message.bytes``; Kafka 4 answers UNKNOWN_SERVER_ERROR where it is
         not (``CoordinatorRuntime.append``).
         """
-        some: dict[TopicPartition, int] = {}
-        size = 0
-        for where in sorted(offsets):
-            each = len(group) + len(where.topic) + len(metadata) + _OFFSET_BYTES
-            if some and size + each > _OFFSETS_BYTES:
-                self._commit_some(identity, group, some, metadata, deadline, version)
-                some, size = {}, 0
-            some[where] = offsets[where]
-            size += each
-        self._commit_some(identity, group, some, metadata, deadline, version)
-
-    def _commit_some(
-        self,
-        identity: ProducerIdentity,
-        group: str,
-        offsets: Mapping[TopicPartition, int],
-        metadata: str,
-        deadline: Deadline,
-        version: int,
-    ) -> None:
-        request_type = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-        topics = [
-            request_type(
-                name=topic,
-                partitions=[
-                    request_type.TxnOffsetCommitRequestPartition(
-                        partition_index=p.partition,
-                        committed_offset=offsets[p],
-                        committed_leader_epoch=-1,
-                        committed_metadata=metadata,
-                    )
-                    for p in partitions
+        for some in _pieces(sorted(offsets), len(group) + len(metadata)):
+            self._ask(
+                Api.TXN_OFFSET_COMMIT,
+                partial(
+                    TxnOffsetCommitRequest,
+                    transactional_id=self.transactional_id,
+                    group_id=group,
+                    producer_id=identity.producer_id,
+                    producer_epoch=identity.epoch,
+                    generation_id=-1,
+                    member_id="",
+                    group_instance_id=None,
+                    topics=_offset_topics(some, offsets, metadata),
+                    min_version=5 if version == 2 else 0,
+                    max_version=5 if version == 2 else 4,
+                ),
+                deadline,
+                codes=lambda a: [
+                    Answered(p.error_code, t.name) for t in a.topics for p in t.partitions
                 ],
+                kind="group",
+                group=group,
+                subject=f"group {group}",
             )
-            for topic, partitions in groupby(offsets, key=lambda p: p.topic)
-        ]
-        self._ask(
-            Api.TXN_OFFSET_COMMIT,
-            lambda: TxnOffsetCommitRequest(
-                transactional_id=self.transactional_id,
-                group_id=group,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.epoch,
-                generation_id=-1,
-                member_id="",
-                group_instance_id=None,
-                topics=topics,
-                min_version=5 if version == 2 else 0,
-                max_version=5 if version == 2 else 4,
-            ),
-            deadline,
-            codes=lambda a: [
-                Answered(p.error_code, t.name) for t in a.topics for p in t.partitions
-            ],
-            kind="group",
-            group=group,
-            subject=f"group {group}",
-        )
 
     def end(
         self, identity: ProducerIdentity, *, commit: bool, deadline: Deadline, version: int
@@ -328,3 +295,40 @@ def idempotent_identity(client: KafkaClient) -> ProducerIdentity:
         deadline,
     )
     return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+
+def _pieces(
+    partitions: Sequence[TopicPartition], names_bytes: int
+) -> Iterator[list[TopicPartition]]:
+    """Yield ``partitions`` as many at a time as one request has offsets of."""
+    some: list[TopicPartition] = []
+    size = 0
+    for where in partitions:
+        each = names_bytes + len(where.topic) + _OFFSET_BYTES
+        if some and size + each > _OFFSETS_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(where)
+        size += each
+    yield some
+
+
+def _offset_topics(
+    partitions: Sequence[TopicPartition], offsets: Mapping[TopicPartition, int], metadata: str
+) -> list[Any]:
+    topic_type = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    return [
+        topic_type(
+            name=topic,
+            partitions=[
+                topic_type.TxnOffsetCommitRequestPartition(
+                    partition_index=p.partition,
+                    committed_offset=offsets[p],
+                    committed_leader_epoch=-1,
+                    committed_metadata=metadata,
+                )
+                for p in group
+            ],
+        )
+        for topic, group in groupby(partitions, key=lambda p: p.topic)
+    ]
