@@ -4,12 +4,15 @@ and an environment of its own (:mod:`serving`, :mod:`peers`).
 
 from __future__ import annotations
 
-import os
-import threading
+import sys
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 from quixstreams import Application
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from benchmarks import loop
 
 _ANSWER_SECONDS = 60.0
 
@@ -21,58 +24,31 @@ class _Unsignalled(Application):  # type: ignore[misc]
         """Leave signals to the process."""
 
 
-class Job:
-    """One process, one thread, one transaction every ``interval_ms``."""
+class Job(loop.Job):
+    """As the loop's, one transaction every ``interval_ms``."""
 
     def __init__(self, interval_ms: str, folder: str) -> None:
-        self._interval_s, self._folder = float(interval_ms) / 1e3, folder
+        super().__init__(interval_ms, folder)
+        self._folder = folder
         self._running: Application | None = None
-        self._thread: threading.Thread | None = None
-        self._failed: BaseException | None = None
-
-    def hello(self) -> dict[str, Any]:
-        """Whom the owner talks to."""
-        return {"pid": os.getpid(), "jvm_pid": 0}
-
-    def close(self) -> None:
-        """Nothing is left open."""
-
-    def copy(self, **order: Any) -> dict[str, Any]:
-        """Copy what a topic holds now; returns when all is committed."""
-        count = _records(order["bootstrap_servers"], order["source"])
-        self._application(order).run(count=count, collect=False)
-        return {"batch_s": []}
 
     def start(self, **order: Any) -> dict[str, Any]:
         """Copy whatever comes to a topic, until :meth:`stop`."""
         self._running = self._application(order)
-        self._thread = threading.Thread(target=self._run_noted, daemon=True)
-        self._thread.start()
-        return {}
+        return super().start(**order)
 
     def stop(self) -> dict[str, Any]:
         """End what was started."""
-        assert self._running is not None and self._thread is not None  # noqa: S101, PT018
-        self._running.stop()
-        self._thread.join()
-        if self._failed is not None:
-            raise self._failed
-        return {"batches": 0, "phases_ms": {}, "steps_ms": {}}
+        if self._running is not None:
+            self._running.stop()
+        return super().stop()
 
-    def mark(self) -> dict[str, Any]:
-        """Nothing is counted inside."""
-        return {}
-
-    def collect_garbage(self) -> dict[str, Any]:
-        """Nothing is left."""
-        return {}
-
-    def _run_noted(self) -> None:
-        assert self._running is not None  # noqa: S101 — it was made
-        try:
+    def _run(self, order: dict[str, Any], *, to_the_end: bool) -> None:
+        if to_the_end:
+            count = _records(order["bootstrap_servers"], order["source"])
+            self._application(order).run(count=count, collect=False)
+        elif self._running is not None:
             self._running.run()
-        except BaseException as error:  # noqa: BLE001 — the main thread raises it
-            self._failed = error
 
     def _application(self, order: dict[str, Any]) -> Application:
         application = _Unsignalled(
