@@ -5,6 +5,8 @@ raised.
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -135,3 +137,44 @@ def test_a_status_is_described():
     assert describe(143) == "status 143, ended by SIGTERM"
     assert describe(75) == "status 75, a failure that may pass"
     assert describe(3) == "status 3"
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let the last run of a query have ended with an error of ours, or with Spark's words."""
+    last: OrderedDict[str, Any] = OrderedDict()
+    monkeypatch.setattr(runs, "_last", last)
+    monkeypatch.setattr(runs, "_memories", OrderedDict())
+
+    def end(query: str, words: str, error: OncewardError | None = None) -> None:
+        runs.memory(runs.RunKey(f"run of {query}", "chain")).error = error
+        last[query] = f"run of {query}", lambda: words
+
+    return end
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_several_queries_the_most_severe_end_is_the_jobs(
+    ended: Callable[..., None], order: int
+):
+    """Who was fenced must not come back for another's error."""
+    ends = [
+        ("a", "away", SendFailed("away")),
+        ("b", "newer", Fenced("newer")),
+        ("c", "full", None),
+    ]
+    for each in ends[::order]:
+        ended(*each)
+    assert isinstance(runs.failed_at_last(), Fenced)
+    runs.settle("b")
+    assert isinstance(runs.failed_at_last(), SendFailed)
+    runs.settle("a")
+    assert runs.failed_at_last() == "full"
+    runs.settle("c")
+    assert runs.failed_at_last() is None
+
+
+def test_a_query_that_goes_on_or_ended_well_is_no_failure(ended: Callable[..., None]):
+    """Its function may have kept an error to itself, and tried again."""
+    ended("a", "", SendFailed("away"))
+    assert runs.failed_at_last() is None

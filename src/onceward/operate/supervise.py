@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from os import PathLike, fspath
 
 from pyspark.errors import StreamingQueryException
@@ -127,7 +128,9 @@ def _supervise(
         error = run.run(first=not failures and not news)
         if error is None:
             assert run.query is not None  # noqa: S101 — a start that failed has an error
-            runs.settle(run.query_id)
+            # Its JVM may end with it
+            with suppress(Exception):
+                runs.settle(run.query_id)
             return run.query
         committed = run.committed
         if jvm_is_gone():
