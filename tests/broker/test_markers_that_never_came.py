@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from onceward.engine.ledger.record import Output
@@ -183,6 +184,21 @@ def test_what_a_run_of_version_1_committed_is_not_taken_for_aborted_under_versio
     newest = driver.new().open(driver.running(1))
     assert newest is not None
     assert newest.sequence == 0
+
+
+@pytest.mark.parametrize("away", ["ledger"], indirect=True)
+def test_what_somebody_has_claimed_who_did_not_look_is_not_taken_for_aborted(
+    three: LocalKafka, lose_marker: Callable[..., None], driver: Driver
+) -> None:
+    """The coordinator says ``Empty``, of what was committed as of what was aborted."""
+    target = driver.new()
+    target.open(driver.running(0))
+    lose_marker(target, write(target, driver, 0, b"decided").commit)
+    other = {"bootstrap.servers": three.bootstrap_servers, "transactional.id": driver.name}
+    Producer(other).init_transactions(60)
+    for _ in range(2):
+        with pytest.raises(BatchFailed, match="stands no longer anywhere"):
+            driver.new().open(driver.running(1))
 
 
 @AGAIN
