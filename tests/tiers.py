@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -34,7 +34,14 @@ from typing import Any
 
 import pytest
 
-from onceward_testing import LocalKafka, LocalOpenSearch, LocalRegistry
+from onceward_testing import (
+    LocalKafka,
+    LocalMySQL,
+    LocalOpenSearch,
+    LocalPostgres,
+    LocalRedis,
+    LocalRegistry,
+)
 
 TIERS = ("fast", "main", "ci", "chaos")
 TESTS = Path(__file__).resolve().parent
@@ -71,6 +78,10 @@ _EARLY = {"contract": 2, "database": 2}
 """How many tests of a file on Spark, or of a suite, are the newcomer's, by folder; of others
 one.
 """
+
+_CLUSTERS = (LocalKafka, LocalOpenSearch, LocalRegistry)
+_DATABASES = (LocalMySQL, LocalPostgres, LocalRedis)
+"""Servers that are no JVM: a test that starts one stands on no less than one that shares it."""
 
 _PROGRAM_TEXTS = ("LocalKafka(", "local_kafka.")
 """A cluster that is started by the text of a program, which a test runs in a process of its own,
@@ -115,6 +126,8 @@ class Facts:
     driver_killed: bool = False
     """Shows a fault that begins with a dead driver, which there is a real ``kill -9``."""
 
+
+_Sign = Callable[[CodeType, dict[str, Any]], bool]
 
 Collected = dict[str, tuple[list[str], list[str]]]
 """Tests by their node ids: the tiers that each is marked with, and its faults."""
@@ -161,11 +174,15 @@ def facts_of(item: pytest.Function) -> Facts:
     folder = item.path.relative_to(TESTS).parts[0]
     functions = list(_functions_of(item))
     shared = {function.__name__ for function in functions if _is_shared(function)}
-    own_cluster = folder not in PURE and any(_starts_a_cluster(function) for function in functions)
+    own_cluster, own_database = (
+        folder not in PURE and any(_comes_to(says_so, function) for function in functions)
+        for says_so in (_names_a_cluster, _names_a_database)
+    )
     faults = {fault for mark in item.iter_markers("fault") for fault in mark.args}
     broker = (
         folder in ("broker", "chaos")
         or own_cluster
+        or own_database
         or bool({SHARED_BROKER, *SHARED_DATABASES} & shared)
     )
     spark = SHARED_SPARK in shared or (broker and folder in ("spark", *OWN_DRIVERS))
@@ -265,9 +282,9 @@ def _definition(name: str, item: pytest.Function) -> Any:
 
 
 @functools.cache
-def _starts_a_cluster(function: FunctionType) -> bool:
-    """Whether any code that ``function`` can come to does; the fixture of the shared broker does
-    not count.
+def _comes_to(says_so: _Sign, function: FunctionType) -> bool:
+    """Whether ``says_so`` holds of any code that ``function`` can come to; the fixtures of shared
+    servers do not count.
     """
     waiting, seen = [function], set[FunctionType]()
     while waiting:
@@ -276,7 +293,7 @@ def _starts_a_cluster(function: FunctionType) -> bool:
             continue
         seen.add(one)
         for code in _with_nested(one.__code__):
-            if _says_so(code, one.__globals__):
+            if says_so(code, one.__globals__):
                 return True
             waiting += [
                 callee
@@ -286,15 +303,16 @@ def _starts_a_cluster(function: FunctionType) -> bool:
     return False
 
 
-def _says_so(code: CodeType, names: dict[str, Any]) -> bool:
+def _names_a_cluster(code: CodeType, names: dict[str, Any]) -> bool:
     values = [names.get(name) for name in code.co_names]
     texts = [*_texts(code), *(value for value in values if isinstance(value, str))]
-    return (
-        LocalKafka in values
-        or LocalOpenSearch in values
-        or LocalRegistry in values
-        or any(sign in text for text in texts for sign in _PROGRAM_TEXTS)
+    return any(kind in values for kind in _CLUSTERS) or any(
+        sign in text for text in texts for sign in _PROGRAM_TEXTS
     )
+
+
+def _names_a_database(code: CodeType, names: dict[str, Any]) -> bool:
+    return any(names.get(name) in _DATABASES for name in code.co_names)
 
 
 def _texts(code: CodeType) -> list[str]:
