@@ -188,10 +188,10 @@ class FolderChain(Chain):
 
     def newest(self) -> LedgerRecord | None:
         """Return the newest record, after a look that the chain is still ours."""
-        self.last = self._newest_of(self._still_ours())
+        self.last = self._newest_record(self._still_ours())
         return self.last
 
-    def _newest_of(self, slots: list[int]) -> LedgerRecord | None:
+    def _newest_record(self, slots: list[int]) -> LedgerRecord | None:
         """Return the newest record, which is no older than one that this owner has seen."""
         newest = next(self._records(slots), None)
         found, known = (-1 if each is None else each.sequence for each in (newest, self.last))
@@ -311,7 +311,7 @@ class FolderChain(Chain):
         :raises LedgerOutdated: its takeover is, or what it has noted of the newest batch.
         """
         if self._next - 1 not in slots:
-            self._newest_of(slots)
+            self._newest_record(slots)
             raise takeover_lost_error(self, self._pipeline, str(self._folder), _RESTORED)
 
     def _overtaken(self) -> Fenced:

@@ -70,11 +70,11 @@ def decode(
     deletion, stays: the row has a null there.
 
     A record that is not framed, names a schema that the registry does not have, ends before or
-    after its bytes, holds a text that is not UTF-8, an int of more than 32 bits, or a value that the
-    reader's schema does not take, is *poison*. An id that was unknown when the query was defined stops the query with
-    :class:`~onceward.errors.NewSchemaId`, whatever ``on_error`` says, and the next definition in
-    this process knows it: :func:`onceward.supervise` sees to that. One in another process knows it
-    by ``checkpoint``.
+    after its bytes, holds a text that is not UTF-8, an int of more than 32 bits, or a value that
+    the reader's schema does not take, is *poison*. An id that was unknown when the query was
+    defined stops the query with :class:`~onceward.errors.NewSchemaId`, whatever ``on_error`` says,
+    and the next definition in this process knows it: :func:`onceward.supervise` sees to that. One
+    in another process knows it by ``checkpoint``.
 
     :param registry: a :class:`onceward.SchemaRegistry`, or its address. It is asked when the query
         is defined, and when a new id is met.

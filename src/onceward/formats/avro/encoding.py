@@ -39,7 +39,7 @@ from onceward.spark.types import must_keep_dates
 
 _REFRESH_S = 30.0
 _COUNTED = (DateType, DayTimeIntervalType, YearMonthIntervalType)
-"""Of which Spark writes the number of days, microseconds or months, whatever the schema's is of."""
+"""Of which Spark writes the number of days, microseconds or months, whatever the schema counts."""
 _COUNTED_AS: dict[type[DataType], str] = {DateType: "date"}
 
 

@@ -178,8 +178,8 @@ class Conversation:
             return UnsupportedSchema(
                 f"the schema registry at {self.settings.address} does not take the schema "
                 f"({path}): {code} {words}",
-                next_step="let the registry's administrator set the mode of the subject, or of the "
-                "registry, to READWRITE, or register the schema where it comes from"
+                next_step="let the registry's administrator set the mode of the subject, or of "
+                "the registry, to READWRITE, or register the schema where it comes from"
                 if code == _READ_ONLY
                 else "change the schema so that the subject's compatibility level allows it, or "
                 "the level",

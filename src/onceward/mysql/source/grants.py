@@ -152,10 +152,10 @@ def find_unseen(server: Server, settings: ChangesSettings) -> Iterator[Unseen]:
     rows = server.query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
     databases = sorted(({str(name) for (name,) in rows} | grants.databases) - {*SYSTEM})
     for pattern in patterns:
-        yield from _unseen_of(server, settings, grants, pattern, databases)
+        yield from _hidden_tables(server, settings, grants, pattern, databases)
 
 
-def _unseen_of(
+def _hidden_tables(
     server: Server, settings: ChangesSettings, grants: Grants, pattern: tuple[str, str],
     databases: Sequence[str],
 ) -> Iterator[Unseen]:  # fmt: skip

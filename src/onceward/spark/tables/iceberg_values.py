@@ -230,13 +230,13 @@ def _unfit(source: DataType, target: Any) -> Unfit | None:
         return lambda value: f.length(value) != size
     kind = target.get("type") if isinstance(target, dict) else None
     if isinstance(source, StructType) and kind == "struct":
-        return _any_of([_field(*one) for one in _of_fields(source, target).items()])
+        return _first_unfit([_field(*one) for one in _of_fields(source, target).items()])
     if isinstance(source, ArrayType) and kind == "list":
-        return _any_of(
+        return _first_unfit(
             [_inside(lambda value: value, _unfit(source.elementType, target["element"]))]
         )
     if isinstance(source, MapType) and kind == "map":
-        return _any_of(
+        return _first_unfit(
             [
                 _inside(f.map_keys, _unfit(source.keyType, target["key"])),
                 _inside(f.map_values, _unfit(source.valueType, target["value"])),
@@ -257,7 +257,7 @@ def _inside(values: Unfit, is_unfit: Unfit | None) -> Unfit | None:
     )
 
 
-def _any_of(each: list[Any]) -> Unfit | None:
+def _first_unfit(each: list[Any]) -> Unfit | None:
     unfit: list[Unfit] = [one for one in each if one is not None]
     if not unfit:
         return None

@@ -223,7 +223,7 @@ def holders(client: KafkaClient, partitions: Iterable[TopicPartition]) -> list[H
     before = {_key(each) for each in open_producers(client, partitions)}
     if not before:
         return []
-    known = _transactions_of(client, {producer_id for _, producer_id, _ in before})
+    known = _described(client, {producer_id for _, producer_id, _ in before})
     owners = {
         (each.identity.producer_id, where): each.transactional_id
         for each in known
@@ -271,9 +271,7 @@ def has_ended(
     return theirs.epoch == ours.epoch + 1
 
 
-def _transactions_of(
-    client: KafkaClient, producer_ids: Collection[int]
-) -> list[DescribedTransaction]:
+def _described(client: KafkaClient, producer_ids: Collection[int]) -> list[DescribedTransaction]:
     """Return what coordinators have of these producers, in any state: one that is being committed
     is still open in the partitions left."""
     leaders = client.topic_partitions([_LOG])[_LOG]
