@@ -131,10 +131,8 @@ class Iceberg(LakeTable):
                 "it is another table than the one that has them (was that renamed? then pass its "
                 "new name)"
             )
-        if lost := table.gone(waiting):
-            return f"snapshots are gone: {lost}"
         if missing := table.missing(waiting):
-            return f"files are gone: {', '.join(missing[:10])}"
+            return f"gone are {', '.join(missing[:10])}"
         if (
             waiting
             and "fields" in then

@@ -168,15 +168,16 @@ class LakeTable(ABC):
                 f"{self} was changed while a batch was written",
                 next_step="nothing, the batch runs again",
             )
-        # 1. A task closes its file; 2. somebody's VACUUM or deleteOrphanFiles takes it for left
-        # over, while other tasks still write; 3. the batch is decided, and readers miss the file.
+        # 1. A task closes its file, or a job stages its snapshot; 2. somebody's VACUUM,
+        # remove_orphan_files or expire_snapshots takes it for left over, while others still
+        # write; 3. the batch is decided, and readers miss it, for good.
         if missing := self.missing(concatenated(staged)):
             raise ReportMismatch(
-                f"{len(missing)} files of a batch into {self} are gone before it was decided: "
+                f"parts of a batch into {self} are gone before it was decided ({len(missing)}): "
                 f"{', '.join(missing[:10])}",
                 next_step="nothing, the batch runs again; if it repeats, let whoever cleans up "
-                "the table (VACUUM, remove_orphan_files) leave alone what is not older than a "
-                "batch takes",
+                "the table (VACUUM, remove_orphan_files, expire_snapshots) leave alone what is "
+                "not older than a batch takes",
             )
         batch = {
             "attempt": name,
@@ -189,7 +190,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def missing(self, staged: Sequence[Any]) -> list[str]:
-        """List the files of what was staged that are gone."""
+        """List what is gone of what was staged: files, snapshots."""
 
     @abstractmethod
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:

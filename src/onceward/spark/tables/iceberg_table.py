@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -352,19 +353,16 @@ class IcebergTable:
         """Return the staged snapshots, never part of the table, by their names."""
         return self.metadata().staged(prefix)
 
-    def gone(self, snapshots: Sequence[int]) -> list[int]:
-        """Return those of ``snapshots`` that no longer exist, published or not."""
-        self._refresh()
-        return [one for one in snapshots if self._table.snapshot(one) is None]
-
     def missing(self, snapshots: Sequence[int]) -> list[str]:
-        """List the data files of those of ``snapshots`` that exist which are gone."""
+        """List those of ``snapshots`` that are gone, published or not, and of the others the data
+        files that are.
+        """
         self._refresh()
-        io, found = self._table.io(), map(self._table.snapshot, snapshots)
-        files = (file for one in found if one is not None for file in one.addedDataFiles(io))
-        return [
+        io, found = self._table.io(), {one: self._table.snapshot(one) for one in snapshots}
+        files = (one.addedDataFiles(io) for one in found.values() if one is not None)
+        return [f"snapshot {one}" for one in snapshots if found[one] is None] + [
             location
-            for file in files
+            for file in chain.from_iterable(files)
             if not io.newInputFile(location := str(file.location())).exists()
         ]
 
