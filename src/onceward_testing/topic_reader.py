@@ -6,6 +6,7 @@ Needs ``confluent-kafka`` (``pip install "onceward[demo]"``). Runs wherever test
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -41,7 +42,7 @@ def end_offsets(
 
     :raises TopicMissing: there is no such topic.
     """
-    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
     from confluent_kafka import admin as kafka_admin
 
     level = (
@@ -57,8 +58,18 @@ def end_offsets(
     query = {
         TopicPartition(topic, partition): latest for partition in sorted(described.partitions)
     }
-    answers = admin.list_offsets(query, isolation_level=level, request_timeout=timeout_s)
-    return {partition.partition: answer.result().offset for partition, answer in answers.items()}
+    leader_moves = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+    until = time.monotonic() + timeout_s
+    while True:
+        answers = admin.list_offsets(query, isolation_level=level, request_timeout=timeout_s)
+        try:
+            return {
+                partition.partition: each.result().offset for partition, each in answers.items()
+            }
+        except KafkaException as error:  # such as a partition that was made a moment ago
+            if error.args[0].code() not in leader_moves or time.monotonic() > until:
+                raise
+            time.sleep(0.2)
 
 
 def read_topic(

@@ -42,6 +42,14 @@ _AT_ONCE = 64
 _CONTACT_SECONDS = 10.0
 # The same once every address refuses or cannot be resolved: a broker may just be starting.
 _REFUSED_SECONDS = 3.0
+_LEADER_MOVES = (
+    kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
+    kafka.KafkaError.LEADER_NOT_AVAILABLE,
+    kafka.KafkaError.FENCED_LEADER_EPOCH,
+    kafka.KafkaError.UNKNOWN_LEADER_EPOCH,
+)
+"""Pass, and librdkafka does not ask again by itself."""
+_PAUSE_S = 0.2
 _NO_LOGS, _ALL_LOGS = 0, 7  # syslog's levels
 _READER = {
     "enable.auto.commit": False,
@@ -181,18 +189,28 @@ class Cluster:
         if not specs:
             return {}
         try:
-            answers = self._admin.list_offsets(
-                specs, isolation_level=level, request_timeout=self._patience_s
-            )
-            return {
-                (p.topic, p.partition): answer.result().offset for p, answer in answers.items()
-            }
+            return self._offsets_told(specs, level)
         except kafka.KafkaException as error:
             topics = ", ".join(sorted({where.topic for where in specs}))
             raise CannotTell(
                 f"the offsets of {topics} cannot be asked for: {_text(error)}",
                 next_step="check that its partitions have leaders, and grant DESCRIBE",
             ) from error
+
+    def _offsets_told(self, specs: dict[Any, Any], level: Any) -> dict[Where, int]:
+        until = time.monotonic() + self._patience_s
+        while True:
+            answers = self._admin.list_offsets(
+                specs, isolation_level=level, request_timeout=self._patience_s
+            )
+            try:
+                return {
+                    (p.topic, p.partition): answer.result().offset for p, answer in answers.items()
+                }
+            except kafka.KafkaException as error:
+                if error.args[0].code() not in _LEADER_MOVES or time.monotonic() > until:
+                    raise
+                time.sleep(_PAUSE_S)
 
     def is_compacted(self, topic: str) -> bool | None:
         """Return whether ``topic`` is compacted; None if the broker does not say (ACL)."""

@@ -125,6 +125,12 @@ def consuming(output: Output, **settings: object) -> Iterator[KafkaConsumer]:
         consumer.close()
 
 
+def test_a_topic_that_is_not_there_has_not_no_readers(kafka: LocalKafka):
+    reached, *others = check_consumers(kafka.bootstrap_servers, None, ["misspelt"])
+    (missing,) = (each for each in others if "misspelt" in each.what)
+    assert (reached.status, missing.status) == ("ok", "fail")
+
+
 @pytest.mark.parametrize("how", ["kafka-python", "confluent-kafka", "KIP-848"])
 def test_who_commits_beyond_the_last_stable_offset_is_proved_to_read_uncommitted(
     output: Output, how: str

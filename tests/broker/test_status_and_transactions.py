@@ -236,6 +236,17 @@ def test_one_whose_coordinator_knows_it_is_not_torn_in_a_single_partition(
     assert f"--transactional-id forgotten-{topic}" in done.stderr
 
 
+@pytest.mark.parametrize("verb", ["abort", "commit"])
+def test_a_partition_that_is_not_there_is_named(
+    held: tuple[str, str, Producer], verb: str
+) -> None:
+    servers, topic, _ = held
+    where = ("--topic", topic, "--partition", "99")
+    done = run("transactions", verb, "--bootstrap-servers", servers, *where, "--yes")
+    assert done.exit_code == 1
+    assert "PartitionMissing" in done.stderr
+
+
 @contextmanager
 def just_before(
     request: str, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch

@@ -221,6 +221,27 @@ def test_status_as_json_has_every_field_and_says_by_its_status_that_one_is_not_w
     assert second["newest"]["writer"] == {"version": "0.1.0", "host": "here", "process_id": 1}
 
 
+@pytest.mark.parametrize("form", ["--json", None])
+def test_who_watches_through_a_pipe_is_given_each_look(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, form: str | None
+) -> None:
+    looks = iter([None])
+
+    def until_the_second(_: float) -> None:
+        if next(looks, "over") is not None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", until_the_second)
+    chosen = [form] if form else []
+    done = run("status", "--ledger-path", str(folder), "--watch", *chosen)
+    if form:
+        one, other = map(json.loads, done.stdout.splitlines())
+        assert [each["pipeline_id"] for each in one] == ["first", "second"]
+        assert len(other) == 2
+    else:
+        assert done.stdout.count("here, process 1") == 4
+
+
 def test_the_table_names_pipeline_word_and_owner_and_the_next_step(folder: Path) -> None:
     done = run("status", "--ledger-path", str(folder), "--pipeline-id", "second")
     assert "second" in done.stdout

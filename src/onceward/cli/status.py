@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +24,7 @@ from onceward.cli.shared import (
     print_table,
     table,
 )
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, OncewardError
 from onceward.operate.status import NEXT_STEPS, ago, moment, span
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ def status(
         bool, typer.Option("--all", help="Every pipeline of the ledger (the default).")
     ] = False,
     as_json: Json = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Look again until Ctrl-C; with --json a line for each look."),
+    ] = False,
     interval: Annotated[
         float, typer.Option(min=0.5, help="With --watch: seconds between two looks.")
     ] = 2.0,
@@ -71,7 +74,7 @@ def status(
         return [view.status(each) for each in pipeline_id or view.pipelines()]
 
     if watch:
-        _watch(look, interval)
+        _watch(look, interval, as_json=as_json)
         return
     found = look()
     if as_json:
@@ -189,19 +192,37 @@ def _say_that_it_is_empty(lacks: str) -> None:
     )
 
 
-def _watch(look: Any, interval: float) -> None:
+def _watch(look: Callable[[], list[PipelineStatus]], interval: float, *, as_json: bool) -> None:
+    """Show look after look: on a terminal in one place, elsewhere one behind the other."""
+    from rich.console import Console
     from rich.live import Live
 
-    from onceward.errors import OncewardError
-
-    with Live(screen=False, auto_refresh=False) as live:
+    console = Console()
+    if as_json or not console.is_terminal:
         while True:
             try:
-                view: Any = _status_table(look())
+                _print(look(), as_json)
             except OncewardError as error:
-                view = f"{moment(time.time() * 1000)}  {type(error).__name__}: {error.message}"
-            live.update(view, refresh=True)
+                typer.echo(_failed_look(error), err=True)
             time.sleep(interval)
+    with Live(console=console, screen=False, auto_refresh=False) as live:
+        while True:
+            try:
+                live.update(_status_table(look()), refresh=True)
+            except OncewardError as error:
+                live.update(_failed_look(error), refresh=True)
+            time.sleep(interval)
+
+
+def _print(found: list[PipelineStatus], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([_json(each) for each in found]))
+    else:
+        print_table(_status_table(found))
+
+
+def _failed_look(error: OncewardError) -> str:
+    return f"{moment(time.time() * 1000)}  {type(error).__name__}: {error.message}"
 
 
 def _status_table(found: Iterable[PipelineStatus]) -> Any:

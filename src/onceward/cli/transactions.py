@@ -224,9 +224,11 @@ def _end_in(
     force: bool = False,
 ) -> None:
     from onceward.ids import TopicPartition
+    from onceward.kafka.wire.reads.offsets import existing_leader
     from onceward.kafka.wire.transactions.listing import end_in_partition, holders
 
     where = TopicPartition(topic, partition)
+    existing_leader(client, where)
     held = [
         each
         for each in holders(client, [where])

@@ -105,6 +105,10 @@ def _findings(client: KafkaClient, topics: Sequence[str]) -> list[CheckResult]:
             result = run_check(partial(_reader, client, group, readers))
             found += [result] if result.status != "ok" else []
     for topic in topics:
+        there = run_check(partial(_is_there, client, topic))
+        if there.status != "ok":
+            found.append(there)
+            continue
         reading = [reader for reader in readers if reader.reads(topic)]
         if not reading:
             found.append(
@@ -115,6 +119,10 @@ def _findings(client: KafkaClient, topics: Sequence[str]) -> list[CheckResult]:
             )
         found += [run_check(partial(_offsets_result, client, r, topic)) for r in reading]
     return found
+
+
+def _is_there(client: KafkaClient, topic: str) -> CheckResult:
+    return ok(f"topic {topic}: {len(client.topic_partitions([topic])[topic])} partitions")
 
 
 def _reader(client: KafkaClient, group: ListedGroup, readers: list[Reader]) -> CheckResult:

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from onceward.errors import InvalidTopicName, PartitionMissing, SourceTopicReplaced
+from onceward.errors import InvalidTopicName, SourceTopicReplaced
 from onceward.ids import TopicPartition, topic_name
 from onceward.kafka.dead_letters.ledger import Replayed, chain_name, parse_replayed
 from onceward.kafka.ledger.topic import LedgerTopic
@@ -32,7 +32,7 @@ from onceward.kafka.sink.dead_letters import (
 )
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.reads.committed import Skip, committed_records, decided_ends
-from onceward.kafka.wire.reads.offsets import EARLIEST, list_offsets
+from onceward.kafka.wire.reads.offsets import EARLIEST, existing_leader, list_offsets
 
 REPLAYED = "onceward.replayed"
 """How often a record was fed back, as an ASCII decimal: on the record in its source topic, and so
@@ -264,11 +264,8 @@ def letters(
     """
     found = DeadLetterTopic(client, topic)
     where = None if partition is None else TopicPartition(topic, partition)
-    if where is not None and where not in found.extents:
-        raise PartitionMissing(
-            f"topic {topic} has partitions 0 to {len(found.extents) - 1}",
-            next_step="correct --partition",
-        )
+    if where is not None:
+        existing_leader(client, where)
     replayed = found.replayed(ledger_topic)
     every = found.all_letters() if where is None else found.letters(where, offset)
     if offset is not None:

@@ -124,6 +124,23 @@ def _topics_in_answer(client: KafkaClient, request: Any, node: int) -> Sequence[
         return ()
 
 
+def existing_leader(client: KafkaClient, partition: TopicPartition) -> int:
+    """Return the node id of the leader of a partition that is there, or ``NO_LEADER``.
+
+    :raises TopicMissing, PartitionMissing, AccessDenied, BrokerUnreachable: …
+    """
+    leaders = client.known_leaders(partition.topic)
+    if partition.partition not in leaders:
+        # It may have been added since
+        leaders = client.topic_partitions([partition.topic])[partition.topic]
+    if partition.partition not in leaders:
+        raise PartitionMissing(
+            f"there is no {partition}: the topic has partitions 0 to {len(leaders) - 1}",
+            next_step="correct the number of the partition",
+        )
+    return leaders[partition.partition]
+
+
 def _ask_leaders(
     client: KafkaClient,
     partitions: Iterable[TopicPartition],
@@ -134,16 +151,9 @@ def _ask_leaders(
     """Return ``(partition, error code, offset)`` of those whose leaders answered."""
     led: dict[int, list[TopicPartition]] = {}
     for partition in sorted(partitions):
-        leaders = client.known_leaders(partition.topic)
-        if partition.partition not in leaders:
-            # It may have been added since
-            leaders = client.topic_partitions([partition.topic])[partition.topic]
-        if partition.partition not in leaders:
-            raise PartitionMissing(
-                f"{partition} does not exist", next_step="check the partition numbers"
-            )
-        if leaders[partition.partition] != NO_LEADER:
-            led.setdefault(leaders[partition.partition], []).append(partition)
+        leader = existing_leader(client, partition)
+        if leader != NO_LEADER:
+            led.setdefault(leader, []).append(partition)
     requests = [
         (_list_offsets_request(group, time_ms, read_committed), node)
         for node, group in led.items()
