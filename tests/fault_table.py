@@ -139,6 +139,7 @@ FAULTS = {
     "upsert-key-of-others": "upsert: somebody else's value lies under a key",
     "upsert-ledger-lost": "upsert: the ledger begins anew, and the target does not",
     "upsert-server-down": "upsert: the server crashes, and comes back",
+    "upsert-lost": "upsert: the target has lost what was written, or an alias is moved",
     "upsert-driver-killed": "upsert: driver killed around the decision and around a write",
     "registry-down": "schema registry: down, or killed and started again",
     "registry-slow": "schema registry: silent, or a byte at a time",

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 from upsert_kits import TasksOfUpsertsHere, UpsertKit
 
 import onceward as ow
-from onceward.delivery.redis_writer import TOMBSTONES, RedisWriter
+from onceward.delivery.redis_writer import PLACES, TOMBSTONES, RedisWriter
 from onceward.delivery.upserts import Upsert
 from onceward.engine import spark_jobs
 from onceward.engine.ledger.chain import Ledger
@@ -36,6 +36,7 @@ from onceward.errors import (
     DeliveryRefused,
     Fenced,
     InvalidColumn,
+    PreparedDataLost,
     PublishIncomplete,
     RowRefused,
 )
@@ -655,6 +656,25 @@ def test_a_server_that_is_down_is_waited_for_and_one_that_crashed_has_it_all(
     assert {key: row["value"] for key, row in kit.rows().items()} == {"a": "1", "b": "2"}
 
 
+@pytest.mark.fault("upsert-lost")
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_server_that_has_forgotten_all_is_named(here: RedisKitHere, runs: bool):
+    """Another volume, say; while the pipeline runs, and while it does not."""
+    process = here.write(id=["a"], value=["1"])
+    if not runs:
+        process.target.close()
+    here.client.delete(*here.client.keys(f"*{here.prefix}*"))
+    with pytest.raises(PreparedDataLost, match=here.prefix):
+        here.write(process if runs else None, id=["b"], value=["1"])
+    with pytest.raises(PreparedDataLost):
+        Process(here).open()
+    here.settings["resume"] = "skip_missing"  # as the error says
+    here.write(id=["c"], value=["1"]).target.close()
+    here.settings["resume"] = "checkpoint"
+    here.write(id=["d"], value=["1"])
+    assert {"c", "d"} <= set(here.rows()) <= {"b", "c", "d"}
+
+
 def test_a_script_that_the_server_has_forgotten_is_sent_again(here: RedisKitHere):
     process = here.write(id=["a"], value=["1"])
     here.client.script_flush()
@@ -701,7 +721,7 @@ def test_the_rights_that_the_page_names_suffice(here: RedisKitHere):
     ]
     assert "+evalsha" in commands
     user = f"user-{uuid.uuid4().hex[:10]}"
-    keys = [f"~{start}{here.prefix}*" for start in ("", TOMBSTONES)]
+    keys = [f"~{start}{here.prefix}*" for start in ("", TOMBSTONES)] + [f"~{PLACES}{here.prefix}"]
     here.client.execute_command(
         "ACL", "SETUSER", user, "on", ">a-password", "-@all", *keys, *commands
     )
@@ -713,7 +733,7 @@ def test_the_rights_that_the_page_names_suffice(here: RedisKitHere):
 
 
 LACKING = ["+type", "+get", "+set", "+hget", "+hset", "+hkeys", "+hdel", "+persist", "+del",
-    "+evalsha", "~tombstones"]  # fmt: skip
+    "+evalsha", "~tombstones", "~place"]  # fmt: skip
 
 
 @pytest.mark.parametrize("right", LACKING)
@@ -722,9 +742,10 @@ def test_a_right_that_the_script_lacks_is_named_before_anything_is_decided(
 ):
     """The server finds out inside the script only, and would be asked again for ever."""
     user = f"user-{uuid.uuid4().hex[:10]}"
-    keys = [f"~{start}{here.prefix}*" for start in ("", TOMBSTONES)]
-    rights = [*LACKING[:-1], "+script|load", "+info", *keys]
-    rights.remove(keys[1] if right == "~tombstones" else right)
+    keys = {f"~{name}": f"~{start}{here.prefix}*" for name, start in
+            (("", ""), ("tombstones", TOMBSTONES), ("place", PLACES))}  # fmt: skip
+    rights = [*LACKING[:-2], "+script|load", "+info", *keys.values()]
+    rights.remove(keys.get(right, right))
     here.client.execute_command("ACL", "SETUSER", user, "on", ">a-password", "-@all", *rights)
     address = here.settings["url"].partition("@")[2]
     here.settings |= {"url": f"redis://{user}:a-password@{address}"}
@@ -741,7 +762,7 @@ def test_a_right_that_is_taken_away_is_named(here: RedisKitHere, right: str):
     here.client.execute_command("ACL", "SETUSER", user, "on", ">a-password", "+@all", "~*")
     address = here.settings["url"].partition("@")[2]
     writer = RedisWriter(f"redis://{user}:a-password@{address}", here.prefix, 60)
-    writer.check()
+    writer.check(None)
     here.client.execute_command("ACL", "SETUSER", user, right)
     with pytest.raises(AccessDenied, match="docs/how-to/upsert"):
         writer([Upsert("a", f"{'0' * 19}.{'0' * 12}.{'0' * 12}", "a", "p", {"id": "a"})])
@@ -757,12 +778,12 @@ def test_a_server_that_forgets_what_it_has_is_warned_of(
     here: RedisKitHere, caplog: pytest.LogCaptureFixture
 ):
     writer = RedisWriter(here.settings["url"], here.prefix, 60)
-    writer.check()
+    writer.check(None)
     assert not caplog.records
     with LocalRedis({"appendonly": "no", "maxmemory-policy": "allkeys-lru"}) as server:
         writer = RedisWriter(server.url, here.prefix, 60)
-        writer.check()
-        writer.check()
+        writer.check(None)
+        writer.check(None)
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         "Redis has appendonly no", "Redis has maxmemory-policy allkeys-lru",
     ]  # fmt: skip

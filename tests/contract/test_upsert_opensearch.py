@@ -27,6 +27,7 @@ from onceward.errors import (
     DeliveryRefused,
     Fenced,
     InvalidColumn,
+    PreparedDataLost,
     PublishIncomplete,
     RowRefused,
     TableMissing,
@@ -487,13 +488,64 @@ def test_an_alias_that_gets_a_routing_takes_no_row_into_another_shard(here: Open
     assert here.values() == {"a": "2", "b": "3"}
 
 
-def test_an_index_that_is_deleted_while_rows_are_written_is_missing(here: OpenSearchKitHere):
+@pytest.mark.fault("upsert-lost")
+@pytest.mark.parametrize("runs", [True, False])
+def test_an_index_that_is_deleted_is_lost_and_stays_so(here: OpenSearchKitHere, runs: bool):
+    """While the pipeline runs, and while it does not."""
     process = here.write(id=["a"], value=["1"])
+    if not runs:
+        process.target.close()
     here.asked("DELETE", here.index)
-    with pytest.raises(TableMissing):
-        here.write(process, id=["b"], value=["1"])
-    here.write(id=["c"], value=["1"])  # started again, as the error says
-    assert here.values() == {"b": "1", "c": "1"}
+    with pytest.raises(PreparedDataLost):
+        here.write(process if runs else None, id=["b"], value=["1"])
+    with pytest.raises(PreparedDataLost):
+        Process(here).open()
+    here.settings["resume"] = "skip_missing"  # as the error says
+    process = here.write(id=["c"], value=["1"])
+    process.target.close()
+    here.settings["resume"] = "checkpoint"
+    here.write(id=["d"], value=["1"])
+    assert here.values() == {**({"b": "1"} if runs else {}), "c": "1", "d": "1"}
+
+
+@pytest.mark.fault("upsert-lost")
+def test_an_alias_that_is_away_as_rows_come_makes_no_index_of_its_name(here: OpenSearchKitHere):
+    """Moved by two calls, with a restart between them."""
+    alias = f"{here.index}-all"
+    here.make(aliases={alias: {}})
+    index, here.settings["index"] = here.index, alias
+    process = here.write(id=["a"], value=["1"])
+
+    def move(verb: str) -> None:
+        action = {verb: {"index": index, "alias": alias}}
+        assert here.asked("POST", "_aliases", {"actions": [action]})["acknowledged"]
+
+    move("remove")
+    here.settings["commit_timeout_s"] = 0.5
+    process.target.commit_timeout_s = 0.5
+    with pytest.raises(PublishIncomplete, match=r"leads nowhere now|is not there now"):
+        here.write(process, id=["b"], value=["2"])
+    process.target.close()
+    with pytest.raises(PublishIncomplete, match="leads nowhere now"):
+        Process(here).open()
+    move("add")
+    here.write(id=["c"], value=["3"])
+    assert here.values() == {"a": "1", "b": "2", "c": "3"}
+
+
+@pytest.mark.fault("upsert-lost")
+def test_an_alias_of_two_indices_stops_no_pipeline_that_has_worked(here: OpenSearchKitHere):
+    alias, other = f"{here.index}-all", f"{here.index}-2"
+    here.make(aliases={alias: {}})
+    here.settings["index"] = alias
+    here.write(id=["a"], value=["1"]).target.close()
+    here.asked("PUT", other, {"aliases": {alias: {}}})
+    here.settings["commit_timeout_s"] = 0.5
+    with pytest.raises(PublishIncomplete):
+        here.write(id=["b"], value=["2"])
+    here.asked("DELETE", other)
+    Process(here).open()
+    assert here.values() == {"a": "1", "b": "2"}
 
 
 def test_an_index_that_nothing_makes_is_missing(here: OpenSearchKitHere):

@@ -28,6 +28,7 @@ from onceward.errors import (
     AuthenticationFailed,
     ConfigurationError,
     DeliveryRefused,
+    PreparedDataLost,
     TableMissing,
 )
 from support.errors import raises
@@ -132,7 +133,7 @@ def writer(
     made = OpenSearchWriter(url, "people", by_column, more.get("tombstone_s"))
     made._pool = Answering(*answers)  # type: ignore[assignment]
     if more.get("looked_at", True):
-        made._found = Index("people", "u", False, False)
+        made._then = made._found = Index("people", "u", False, False)
     return made
 
 
@@ -362,7 +363,8 @@ def test_nothing_is_asked_for_no_rows():
         ((400, "mapper_parsing_exception"), DeliveryRefused),
         ((400, "routing_missing_exception"), DeliveryRefused),
         ((403, "security_exception"), AccessDenied),
-        ((404, "index_not_found_exception"), TableMissing),
+        # Another look says what has become of it
+        ((404, "index_not_found_exception"), NotTaken),
         # A closed index and a cluster without a shard left answer so, too
         ((400, "index_closed_exception"), NotTaken),
         ((400, "validation_exception"), NotTaken),
@@ -487,20 +489,59 @@ MOVED = {"people-2": {"settings": {"index.uuid": "v"}}}
 ALIAS = {"people-2": {"aliases": {"people": {}}}}
 
 
-def test_an_index_that_was_deleted_meanwhile_is_missing_though_the_server_has_made_another():
+def test_an_index_that_was_deleted_meanwhile_is_lost_though_the_server_has_made_another():
     made = writer(items((201, None)), (200, ANOTHER), (404, GONE), (200, ANOTHER))
-    with pytest.raises(TableMissing):
+    with raises(PreparedDataLost, index="people"):
         made([upsert("a")])
+
+
+@pytest.mark.parametrize("now", [(404, GONE), (200, ANOTHER)])
+def test_an_index_that_was_deleted_between_two_runs_is_lost_and_not_made_anew(
+    now: tuple[int, object],
+):
+    before = writer(items((201, None)))
+    before([upsert("a")])
+    place = json.loads(json.dumps(before.place()))
+    made = writer((404, GONE), now, looked_at=False)
+    with pytest.raises(PreparedDataLost):
+        made.check(place)
+    made._pool.answers = [(404, GONE), now]
+    with pytest.raises(PreparedDataLost):
+        made([upsert("a")])
+    assert [method for method, *_ in made._pool.asked] == ["GET"] * 4
+    # Of another name, or where somebody says so, nothing is compared
+    for then in ({**place, "called": "others"}, None):
+        made._pool = Answering((404, GONE), (200, ANOTHER))
+        made.check(then)
+        assert made.place()["uuid"] == "v"
+        made._found = None
+
+
+def test_what_could_not_be_asked_at_a_start_is_compared_before_rows_go():
+    before = writer(items((201, None)))
+    before([upsert("a")])
+    made = writer((503, b"away"), (404, GONE), (200, ANOTHER), looked_at=False)
+    with pytest.raises(NotTaken):
+        made.check(before.place())
+    assert made.place() == before.place()
+    with pytest.raises(PreparedDataLost):
+        made([upsert("a")])
+
+
+def test_an_index_may_give_way_to_an_alias_of_its_name():
+    """As it is written anew: into another one, which then has its name, too."""
+    made = writer((200, ALIAS), (200, MOVED), looked_at=False)
+    made._then = Index("people", "u", False, False)
+    made.check(made.place())
+    assert made.place()["name"] == "people-2"
 
 
 def test_an_index_that_was_restored_from_a_snapshot_in_mid_run_lacks_rows():
     """It keeps its uuid, and has another history."""
     restored = {"people": {"settings": {"index.uuid": "u", "index.history.uuid": "h"}}}
     made = writer(items((201, None)), (200, restored), (404, GONE), (200, restored))
-    with pytest.raises(TableMissing):
+    with pytest.raises(PreparedDataLost):
         made([upsert("a")])
-    made._pool = Answering((404, GONE), (200, restored), items((201, None)), (200, restored))
-    made([upsert("a")])
 
 
 def test_rows_that_a_full_queue_has_refused_go_again_without_the_others():
@@ -515,7 +556,7 @@ def test_rows_that_a_full_queue_has_refused_go_again_without_the_others():
 
 def test_rows_are_written_again_where_an_alias_leads_to_now():
     made = writer(items((201, None)), (200, MOVED), (200, ALIAS), (200, MOVED))
-    made._found = Index("people-1", "u", True, False)
+    made._then = made._found = Index("people-1", "u", True, False)
     with pytest.raises(NotTaken):
         made([upsert("a")])
     made._pool = Answering((200, ALIAS), (200, MOVED), items((201, None)), (200, MOVED))
@@ -528,15 +569,14 @@ def test_an_alias_of_two_indices_may_be_on_its_way():
     two = {name: {"aliases": {"people": {}}} for name in ("people-1", "people-2")}
     both = {"people-1": SAME["people"], **MOVED}
     made = writer(items((201, None)), (200, both), (200, two), (200, both))
-    made._found = Index("people-1", "u", True, False)
+    made._then = made._found = Index("people-1", "u", True, False)
     with pytest.raises(NotTaken):
         made([upsert("a")])
     # Nor is it wrong a moment later
     made._pool = Answering((200, two), (200, both))
     with pytest.raises(NotTaken):
         made([upsert("a")])
-    looks = [(200, ALIAS), (200, MOVED)]
-    made._pool = Answering(*looks, *looks, items((201, None)), (200, MOVED))
+    made._pool = Answering((200, ALIAS), (200, MOVED), items((201, None)), (200, MOVED))
     made._pool.index = "people-2"
     made([upsert("a")])
 
@@ -547,7 +587,7 @@ def test_an_alias_that_leads_nowhere_for_a_moment_makes_no_index_of_its_name(
 ):
     made = writer(items((201, None)), (404, GONE), (404, GONE), (404, GONE))
     made.tombstone_s = tombstone_s
-    made._found = Index("people-1", "u", True, False)
+    made._then = made._found = Index("people-1", "u", True, False)
     with pytest.raises(NotTaken):
         made([upsert("a")])
     for _ in range(2):
@@ -555,17 +595,18 @@ def test_an_alias_that_leads_nowhere_for_a_moment_makes_no_index_of_its_name(
         with pytest.raises(NotTaken):
             made([upsert("a")])
         assert [method for method, *_ in made._pool.asked] == ["GET", "GET"]
-    since = made._moves_since
+    since = made._nowhere_since
     # Back, and rows go to where it leads
     keeps = {"people-2": {"settings": {"index.gc_deletes": "1h"}}}
     looks = [(200, ALIAS), (200, MOVED)]
     more = [(200, keeps), *looks] if tombstone_s else []
-    made._pool = Answering(*looks, *looks, *more, items((201, None)), (200, MOVED))
+    made._pool = Answering(*looks, *more, items((201, None)), (200, MOVED))
     made._pool.index = "people-2"
     made([upsert("a")])
     assert made._found.name == "people-2"
     # Or it stays away
-    made._moves_since, made._pool = since, Answering((404, GONE), (404, GONE))
+    made._nowhere_since, made._found = since, None
+    made._pool = Answering((404, GONE), (404, GONE))
     monkeypatch.setattr(opensearch_writer, "_NOWHERE_SECONDS", 0)
     with pytest.raises(TableMissing, match="leads nowhere"):
         made([upsert("a")])

@@ -14,6 +14,7 @@ from onceward.errors import (
     AuthenticationFailed,
     ConfigurationError,
     DeliveryRefused,
+    PreparedDataLost,
     TableMissing,
 )
 
@@ -31,7 +32,8 @@ _NEVER = frozenset(
         "x_content_parse_exception",
     }
 )  # fmt: skip
-OF_THE_INDEX = frozenset({"index_not_found_exception", "security_exception"})
+MISSING = "index_not_found_exception"
+OF_THE_INDEX = frozenset({MISSING, "security_exception"})
 """Said of each document, it is said of all."""
 CONFLICT = "version_conflict_engine_exception"
 _AT_CONFLICT = re.compile(r"current version \[(\d+)\] is higher than the one provided \[\d+\]\Z")
@@ -153,6 +155,37 @@ def one_index(name: str, behind: Mapping[str, Any], found: Mapping[str, Any]) ->
     uuid = setting(found, "uuid").get(there)
     history = setting(found, "history.uuid").get(there)
     return Index(there, uuid, there != name, may_route(found, there), history)
+
+
+def written_to(called: str, then: Mapping[str, Any] | None) -> Index | None:
+    """Return the index that rows went to, as the ledger has it; None: not known, or the sink was
+    pointed at another one since.
+    """
+    if then is None or then.get("called") != called:
+        return None
+    return Index(**{name: then[name] for name in Index._fields})
+
+
+def lost_error(called: str, name: str) -> PreparedDataLost:
+    return PreparedDataLost(
+        f"the index {name} of OpenSearch, which the pipeline has written to, was deleted, and what "
+        f"is called {called} now, if anything, is another one: restored from a snapshot it lacks "
+        "the rows delivered since, made anew all of them",
+        next_step=f"restore {name} if it is not, and write what it lacks anew under another "
+        "pipeline_id, from the source's beginning if need be; to go on with newer rows, or where "
+        'it has all of them (it has moved), start once with resume="skip_missing"',
+        details={"index": called},
+    )
+
+
+def nowhere_error(alias: str, seconds: float) -> TableMissing:
+    return TableMissing(
+        f"the alias {alias} leads nowhere for {seconds:g} s: its index was deleted, or nobody has "
+        "added it to another",
+        next_step=f"add {alias} to its index again, restored if it was deleted; the query then "
+        "goes on",
+        details={"index": alias},
+    )
 
 
 def refusal(

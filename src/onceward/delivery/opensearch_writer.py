@@ -23,9 +23,9 @@ import base64
 import json
 import logging
 import ssl
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from onceward import surroundings
@@ -35,6 +35,7 @@ from onceward.delivery.opensearch_answers import (
     CONFLICT,
     IN_A_SHARD,
     MAPPING,
+    MISSING,
     OF_THE_INDEX,
     PIPELINE,
     Index,
@@ -45,13 +46,16 @@ from onceward.delivery.opensearch_answers import (
     error_in,
     first_error,
     is_news,
+    lost_error,
     may_route,
     never_passes,
+    nowhere_error,
     one_index,
     parse_seconds,
     refusal,
     setting,
     version_number,
+    written_to,
 )
 from onceward.delivery.upserts import (
     RESTORE,
@@ -62,7 +66,7 @@ from onceward.delivery.upserts import (
     refused,
 )
 from onceward.engine.two_phase import GrowingPauses
-from onceward.errors import ConfigurationError, DeliveryRefused, TableMissing
+from onceward.errors import ConfigurationError, DeliveryRefused
 from onceward.libraries import library
 
 if TYPE_CHECKING:
@@ -119,14 +123,16 @@ class OpenSearchWriter(UpsertWriter):
     """What :attr:`index` leads to, once it was looked at. It is looked at again behind each
     chunk.
     """
-    _moves_since: float | None = field(default=None, init=False, repr=False, compare=False)
-    """Since when the name has been an alias that leads nowhere, or to several."""
+    _then: Index | None = field(default=None, init=False, repr=False, compare=False)
+    """What it has led to, as far as known; also what the ledger has of earlier runs."""
+    _nowhere_since: float | None = field(default=None, init=False, repr=False, compare=False)
+    """Since when the name has been an alias that leads nowhere."""
 
     def __call__(self, upserts: Iterable[Upsert]) -> None:
         upserts = list(upserts)
         if not upserts:
             return
-        index = self._settled()
+        index = self._checked()
         wrong: list[DeliveryRefused] = []
         later = [(each, "") for each in upserts]
         went: dict[str, tuple[str, Upsert]] = {}
@@ -157,76 +163,68 @@ class OpenSearchWriter(UpsertWriter):
         if later:
             raise NotTaken(f"{len(later)} rows were not taken now: {later[0][1]}")
 
-    def check(self) -> None:
+    def check(self, then: Mapping[str, Any] | None) -> None:
         """Find the one index behind the name, and check that it keeps versions of deletes."""
+        self._then = written_to(self.index, then)
         self._checked()
 
-    def _settled(self) -> Index:
-        """Return the index that rows go to. :raises NotTaken: the name is being moved."""
-        if self._moves_since is not None:
-            try:
-                index = self._one_index()
-            except ConfigurationError as error:
-                raise NotTaken(error.message) from error
-            if index.uuid is None:
-                # Nothing is asked that would make an index of the alias's name
-                self._refuse_nowhere(self._moves_since)
-            self._moves_since = None
-        return self._checked()
-
-    def _refuse_nowhere(self, since: float) -> NoReturn:
-        if surroundings.monotonic() - since < _NOWHERE_SECONDS:
-            raise NotTaken(f"the alias {self.index} leads nowhere now")
-        raise TableMissing(
-            f"the alias {self.index} leads nowhere for {_NOWHERE_SECONDS:g} s: its index was "
-            "deleted, or nobody has added it to another",
-            next_step=f"add {self.index} to its index again, restored if it was deleted, before "
-            "the query is started: a start makes an index of that name",
-            details={"index": self.index},
-        )
+    def place(self) -> dict[str, Any] | None:
+        """Return the index, with the ids that no other one of its name has."""
+        return None if self._then is None else {"called": self.index, **self._then._asdict()}
 
     def _checked(self) -> Index:
+        """Return the index that rows go to. :raises NotTaken: the name is being moved."""
         if self._found is None:
-            index = self._one_index()
+            index = self._compared()
             if self.tombstone_s is not None:
                 self._must_keep_versions_of_deletes(self.tombstone_s)
-                index = self._one_index()
+                index = self._compared()
             self._found = index
         return self._found
 
+    def _compared(self) -> Index:
+        """Return what the name leads to, if that is what it has led to, or an alias was moved.
+
+        :raises NotTaken: an alias is being moved, by one call after the other.
+        :raises PreparedDataLost: the index was deleted, and maybe made anew.
+        """
+        then = self._then
+        try:
+            now = self._one_index()
+        except ConfigurationError as error:
+            if then is None:
+                raise
+            raise NotTaken(error.message) from error
+        if then is not None and (then.uuid, then.history) != (now.uuid, now.history):
+            if now.uuid is None and then.is_alias:
+                # Nothing is asked that would make an index of the alias's name
+                raise self._nowhere_error()
+            if not now.is_alias or now.name == then.name:
+                raise lost_error(self.index, then.name)
+            log.warning("%s leads to %s now, before to %s", self.index, now.name, then.name)
+        self._nowhere_since = None
+        self._then = None if now.uuid is None else now
+        return now
+
+    def _nowhere_error(self) -> Exception:
+        since = self._nowhere_since = self._nowhere_since or surroundings.monotonic()
+        if surroundings.monotonic() - since < _NOWHERE_SECONDS:
+            return NotTaken(f"the alias {self.index} leads nowhere now")
+        return nowhere_error(self.index, _NOWHERE_SECONDS)
+
     def _must_be_the_same(self, index: Index) -> None:
         """Check that ``index`` was written to: a missing one is made, and an alias may be moved.
-        :raises NotTaken: the alias leads elsewhere now. :raises TableMissing: it was deleted."""
+        :raises NotTaken, PreparedDataLost: as :meth:`_compared` says, or the alias was moved."""
         found = {} if index.uuid is None else self._settings()
         same = index.history in setting(found, "history.uuid").values()
         if same and setting(found, "uuid") == {index.name: index.uuid}:
             self._found = index._replace(may_route=may_route(found, index.name))
             return
         self._found = None
-        try:
-            now = self._one_index()
-        except ConfigurationError as error:
-            # For a moment, if it is being moved by one call after the other
-            self._moves_since = surroundings.monotonic()
-            raise NotTaken(error.message) from error
-        if index.uuid is None or (index.uuid, index.history) == (now.uuid, now.history):
-            self._found = now
-            return
-        if index.is_alias and now.uuid is None:
-            self._moves_since = surroundings.monotonic()
-            self._refuse_nowhere(self._moves_since)
-        if index.is_alias and now.is_alias and index.uuid != now.uuid:
-            log.warning("%s leads to %s now, before to %s", self.index, now.name, index.name)
+        now = self._compared()
+        if index.uuid not in (None, now.uuid):
             raise NotTaken(f"the alias {self.index} was moved from {index.name} to {now.name}")
-        raise TableMissing(
-            f"the index {index.name} was deleted while the pipeline was writing to it, and what "
-            f"is called {self.index} now is another one: restored from a snapshot it lacks the "
-            "rows delivered since, made anew all but the newest",
-            next_step=f"restore {self.index} if it is not, and write what it lacks anew under "
-            "another pipeline_id, from the source's beginning if need be; started again, the "
-            "query goes on with newer rows",
-            details={"index": self.index},
-        )
+        self._found = now
 
     def describe(self, setting: str) -> tuple[str, str | None]:
         """Return the one index behind the name, and a setting of it; None: there is none yet.
@@ -346,6 +344,10 @@ class OpenSearchWriter(UpsertWriter):
             elif never_passes(status, kind, reason):
                 text = f"{self.index} refuses it ({status} {kind}: {reason})"
                 wrong.append(refused(upsert.key, text, MAPPING))
+            elif kind == MISSING and index.uuid is not None:
+                # What has become of it is looked at before the next try
+                self._found = None
+                raise NotTaken(f"{self.index} is not there now: {reason}")
             elif kind in OF_THE_INDEX:
                 where = f"rows into {self.index}"
                 raise refusal(self.index, where, status, kind, reason, its_own=True)

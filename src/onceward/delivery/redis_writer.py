@@ -12,18 +12,20 @@ loses a row that was there, or brings an older one back. Where both are there th
 and the same write, repeated, does all of it again.
 
 What Redis itself forgets (a crash with ``appendfsync everysec``, a replica that is promoted and
-had not all of it, an eviction) is lost here, too: the ledger has counted it.
+had not all of it, an eviction) is lost here, too: the ledger has counted it. A server that has
+forgotten all is told by a key of the sink's own, whose value the ledger has.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from onceward import surroundings
 from onceward.delivery.upserts import (
     MOVE,
     PLACE_LENGTH,
@@ -35,7 +37,12 @@ from onceward.delivery.upserts import (
     refused,
     text,
 )
-from onceward.errors import AccessDenied, AuthenticationFailed, ConfigurationError
+from onceward.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    ConfigurationError,
+    PreparedDataLost,
+)
 from onceward.libraries import library
 
 if TYPE_CHECKING:
@@ -43,7 +50,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TOMBSTONES = "onceward:deleted:"
+OWN_KEYS = "onceward:"
+TOMBSTONES = f"{OWN_KEYS}deleted:"
+PLACES = f"{OWN_KEYS}place:"
+"""And the prefix: a key with a value that no other server has."""
 _TIMEOUT_SECONDS = 30.0
 # Fields and values: Lua's stack takes 8,000 (LUAI_MAXCSTACK)
 _MOST_UNPACKED = 2_000
@@ -104,11 +114,11 @@ return {{'written', ''}}
 # Each command of the script, so that it writes nothing: the key is nobody's, and what would write
 # to it is wrong in a way that the server sees behind the login's rights.
 _DRY_SCRIPT = """
-local row, tombstone = KEYS[1], KEYS[2]
+local row, tombstone, place = KEYS[1], KEYS[2], KEYS[3]
 for _, call in ipairs({
   {'TYPE', row}, {'TYPE', tombstone}, {'GET', tombstone}, {'HGET', row, 'f'}, {'HKEYS', row},
   {'SET', tombstone, '', 'neither'}, {'HSET', row, 'f', '', 'odd'}, {'HDEL', row, 'f'},
-  {'PERSIST', row}, {'DEL', row}, {'DEL', tombstone}
+  {'PERSIST', row}, {'DEL', row}, {'DEL', tombstone}, {'GET', place}, {'SET', place, '', 'neither'}
 }) do
   local answer = redis.pcall(unpack(call))
   local text = type(answer) == 'table' and answer.err or ''
@@ -139,13 +149,19 @@ class RedisWriter(UpsertWriter):
     _client: redis.Redis | None = field(default=None, init=False, repr=False, compare=False)
     _script: str = field(default="", init=False, repr=False, compare=False)
     _is_warned: bool = field(default=False, init=False, repr=False, compare=False)
+    _then: str | None = field(default=None, init=False, repr=False, compare=False)
+    """What the server had under :data:`PLACES`, also in earlier runs, as far as known."""
 
     def __call__(self, upserts: Iterable[Upsert]) -> None:
         upserts = list(upserts)
         if not upserts:
             return
         with self._naming_refusals():
-            pipe, sent_bytes = self._in_time(self._connected).pipeline(transaction=False), 0
+            client = self._in_time(self._connected)
+            if self._then is None:
+                self._then = self._in_time(lambda: self._new_place(client))
+        pipe, sent_bytes = client.pipeline(transaction=False), 0
+        pipe.get(self._place_key)
         for upsert in upserts:
             key = self.prefix + upsert.key
             deleted = "" if upsert.row is not None else str(1000 * self.tombstone_s)
@@ -159,19 +175,50 @@ class RedisWriter(UpsertWriter):
             pipe.evalsha(self._script, 2, key, TOMBSTONES + key, *arguments)
             sent_bytes += sum(map(len, arguments))
         with self._naming_refusals():
-            answers = self._in_time(pipe.execute, sent_bytes)
+            place, *answers = self._in_time(pipe.execute, sent_bytes)
+        self._must_have(place)
         self._must_be_written(upserts, answers)
 
-    def check(self) -> None:
+    def _new_place(self, client: redis.Redis) -> str:
+        client.set(self._place_key, surroundings.random_bytes(16).hex(), nx=True)
+        return _as_text(client.get(self._place_key))
+
+    def _must_have(self, place: Any) -> None:
+        """Check what the server has under :data:`PLACES`: an empty one has nothing."""
+        if self._then not in (None, _as_text(place)):
+            raise PreparedDataLost(
+                f"the Redis server has lost what was written under prefix={self.prefix!r}, as "
+                "after FLUSHALL, a crash without appendonly, or with another volume: the key "
+                f"{self._place_key} is gone, or another",
+                next_step="restore the server's data, and write what it lacks anew under another "
+                "pipeline_id, from the source's beginning if need be; to go on with newer rows, "
+                'start once with resume="skip_missing"',
+                details={"prefix": self.prefix},
+            )
+
+    def place(self) -> dict[str, Any] | None:
+        return None if self._then is None else {"called": self.prefix, "id": self._then}
+
+    @property
+    def _place_key(self) -> str:
+        return PLACES + self.prefix
+
+    def check(self, then: Mapping[str, Any] | None) -> None:
         """Check that the server stands alone, and takes the login and what the script does; warn
         where it may forget what it has."""
+        is_ours = then is not None and then.get("called") == self.prefix
+        self._then = str(then["id"]) if then is not None and is_ours else None
         with self._naming_refusals():
             client = self._in_time(self._connected)
             key = f"{self.prefix}{uuid.uuid4().hex}"
             script = self._in_time(lambda: client.script_load(_DRY_SCRIPT))
-            self._in_time(lambda: client.evalsha(script, 2, key, TOMBSTONES + key))
+            self._in_time(
+                lambda: client.evalsha(script, 3, key, TOMBSTONES + key, self._place_key)
+            )
             if not self._is_warned:
                 self._warn(self._in_time(client.info))
+            found = self._in_time(lambda: client.get(self._place_key))
+        self._must_have(found)
 
     def _warn(self, facts: dict[str, Any]) -> None:
         self._is_warned = True
@@ -277,6 +324,10 @@ def fields(row: Any) -> list[str | bytes]:
             for part in (name, text(value))
         ]
     )
+
+
+def _as_text(value: Any) -> str:
+    return "" if value is None else value.decode(errors="replace")
 
 
 def client_library() -> Any:

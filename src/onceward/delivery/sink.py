@@ -5,7 +5,7 @@ executor tasks.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -141,11 +141,17 @@ class WriteAheadSink(TwoPhaseCommitSink):
             chunk_rows=self.chunk_rows,
             settings=self._what_rows_become(),
             ledger=f"{type(self._ledger).__name__} {self._ledger.where}",
+            place=self._written_to,
             check=self._check_place,
         )
 
-    def _check_place(self) -> None:
-        """Look, before a batch is decided, whether the target is one that can be written to.
+    def _written_to(self) -> Mapping[str, Any] | None:
+        """Return what tells the target from others of its name, as JSON; None: not known."""
+        return None
+
+    def _check_place(self, then: Mapping[str, Any] | None) -> None:
+        """Look, before a batch is decided, whether the target is one that can be written to, and
+        ``then`` was.
 
         :raises OncewardError: it is not.
         :raises Exception: it cannot be asked now.

@@ -120,6 +120,11 @@ KIND = "write_ahead"
 :func:`onceward.delivery.chunks.output_data` says.
 """
 
+PLACE = "written_to"
+"""In a ledger record's output: what told the target from others of its name when it was last
+written to.
+"""
+
 OWNED_SECONDS = 1.0
 """How long after an append of ours nobody is asked again whether the chain is still ours."""
 
@@ -140,8 +145,10 @@ class WriteAheadTarget(TwoPhaseTarget):
     :param settings: of the sink, by name, as JSON has them: those that say what stored rows are to
         become.
     :param ledger: where the chain is kept, in words.
-    :param check: called before the chain is taken; whatever it raises but an ``OncewardError`` may
-        pass.
+    :param place: what tells the target from any other of its name, as JSON; None: not known. It is
+        in the ledger from the first chunk on.
+    :param check: called before the chain is taken, with what ``place`` was then; whatever it
+        raises but an ``OncewardError`` may pass.
     """
 
     kind = KIND
@@ -158,7 +165,8 @@ class WriteAheadTarget(TwoPhaseTarget):
         chunk_rows: int,
         settings: Mapping[str, Any],
         ledger: str,
-        check: Callable[[], None],
+        place: Callable[[], Mapping[str, Any] | None],
+        check: Callable[[Mapping[str, Any] | None], None],
     ) -> None:
         super().__init__(committer, chain, policy, commit_timeout_s=commit_timeout_s)
         self.deliver = deliver
@@ -166,6 +174,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         self._chunk_rows = chunk_rows
         self._settings = settings
         self._ledger = ledger
+        self._place = place
         self._check = check
         self._owned_at = 0.0
 
@@ -173,12 +182,18 @@ class WriteAheadTarget(TwoPhaseTarget):
         """Check the store, then list the files in it."""
         newest = self.chain.peek()
         output = None if newest is None else newest.outputs.get(KIND)
-        if output is not None and output.data.get("store") == str(self._folder):
+        data = {} if output is None else output.data
+        if data.get("store") == str(self._folder):
             must_be_there(self._folder)
         with reached(self._folder):
             make(self._folder)
         try:
-            self._check()
+            self._check(data.get(PLACE))
+        except PreparedDataLost as lost:
+            if self._policy.resume != "skip_missing":
+                raise
+            log.warning("%s: left out: %s", self._policy.pipeline, lost.message)
+            self._check(None)
         except OncewardError:
             raise
         except Exception as error:  # noqa: BLE001
@@ -205,6 +220,7 @@ class WriteAheadTarget(TwoPhaseTarget):
             self._settings,
         )
         attempt.sequence = 0 if newest is None else newest.sequence + 1
+        attempt.place = self._place()
         return attempt
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
@@ -335,7 +351,7 @@ class WriteAheadTarget(TwoPhaseTarget):
     def _counted(self, chunk: Chunk, record: LedgerRecord) -> LedgerRecord:
         """Append the record that says that ``chunk`` is delivered."""
         output = record.outputs[KIND]
-        data: Mapping[str, Any] = {**output.data, DELIVERED: chunk.number + 1}
+        data = {**output.data, DELIVERED: chunk.number + 1, PLACE: self._place()}
         return self._progress(replace(record, outputs={KIND: replace(output, data=data)}))
 
     def _progress(self, wanted: LedgerRecord) -> LedgerRecord:
@@ -362,6 +378,7 @@ class WriteAheadAttempt(TwoPhaseAttempt):
     chunk_rows: int
     settings: Mapping[str, Any]
     sequence: int
+    place: Mapping[str, Any] | None
 
     def write(self, write: Write, running: RunningBatch) -> int:
         try:
@@ -396,6 +413,7 @@ class WriteAheadAttempt(TwoPhaseAttempt):
             **output.data,
             **output_data(self.id, self.chunk_rows, self.settings),
             "store": str(self.folder),
+            PLACE: self.place,
         }
         return prepared._replace(outputs={KIND: replace(output, data=data)})
 

@@ -8,7 +8,7 @@ built.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from onceward.delivery import opensearch_writer, redis_writer
 from onceward.delivery.chunks import Chunk
 from onceward.delivery.opensearch_writer import OpenSearchWriter
-from onceward.delivery.redis_writer import TOMBSTONES, RedisWriter
+from onceward.delivery.redis_writer import OWN_KEYS, RedisWriter
 from onceward.delivery.sink import WriteAheadSink
 from onceward.delivery.upserts import CheckedRows, Upsert, UpsertColumns, UpsertWriter
 from onceward.engine.ledger.admission import Resume, SkippedBatches
@@ -68,7 +68,7 @@ def writer_at(
 def _redis(url: str, prefix: Any, tombstone_s: int) -> RedisWriter:
     is_apart = isinstance(prefix, str) and not (
         # Also where it is empty: keys below one could be those of the other
-        TOMBSTONES.startswith(prefix) or prefix.startswith(TOMBSTONES)
+        OWN_KEYS.startswith(prefix) or prefix.startswith(OWN_KEYS)
     )
     if not is_apart:
         raise ConfigurationError(
@@ -275,9 +275,12 @@ class UpsertSink(WriteAheadSink):
             **place,
         }
 
-    def _check_place(self) -> None:
+    def _written_to(self) -> Mapping[str, Any] | None:
+        return self._write_to.place() if isinstance(self._write_to, UpsertWriter) else None
+
+    def _check_place(self, then: Mapping[str, Any] | None) -> None:
         if isinstance(self._write_to, UpsertWriter):
-            self._write_to.check()
+            self._write_to.check(then)
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         write = super()._checked(frame, where)

@@ -443,13 +443,21 @@ class UpsertWriter(ABC):
         :raises Exception: the server does not answer, or not now; some may be written.
         """
 
-    def check(self) -> None:  # noqa: B027 — most places are what they are called
+    @abstractmethod
+    def check(self, then: Mapping[str, Any] | None) -> None:
         """Look, before a batch is decided, whether the place is one to which a key can be written
-        for ever.
+        for ever, and has what was written to it.
 
+        :param then: what :meth:`place` was when the pipeline last wrote to it; None: not known.
         :raises ConfigurationError: it is not.
+        :raises PreparedDataLost: it is another one than then. The writer says so before it writes,
+            too, where the place could not be asked now.
         :raises Exception: it cannot be asked now.
         """
+
+    @abstractmethod
+    def place(self) -> dict[str, Any] | None:
+        """Return as JSON what tells the place from any other of its name, as far as known."""
 
     def _in_time(self, ask: Callable[[], T], sent_bytes: int = 0) -> T:
         """Return what a server answers. The time limit of its client is one for each piece, and a
