@@ -636,6 +636,22 @@ def test_to_begin_anew_one_removes_what_the_error_names(here: HttpKitHere):
     assert_holds(here, SECOND, 0)
 
 
+def test_whoever_removes_old_files_takes_no_store_with_its_note(here: HttpKitHere):
+    """The note is written once, rows are there for seconds."""
+    Process(here).open().decide(FIRST)
+    note = here.store / f"{here.name}@ledger"
+    note.unlink()
+    ledger, here.ledger = here.ledger, ow.FolderLedger(here.store.with_name("another"))
+    files = here.files()
+    with raises(ConfigurationError):
+        run_batch(here, 0, SECOND)
+    assert here.files() == files
+    here.ledger = ledger
+    run_batch(here, 0, FIRST)
+    assert_holds(here, FIRST, 0)
+    assert note.exists()
+
+
 def test_a_store_whose_disk_is_not_mounted_is_waited_for(here: HttpKitHere):
     """Its rows are not lost: what is in their place is an empty folder."""
     run_batch(here, 0, FIRST)

@@ -94,7 +94,8 @@ def test_a_note_that_a_full_disk_cuts_off_leaves_nothing(
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    note = partial(target.must_belong, tmp_path / "store", PipelineId("p"), "chain", "here")
+    folder = tmp_path / "store"
+    note = partial(target.must_belong, folder, PipelineId("p"), "chain", "here", is_known=False)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         for _ in range(3):

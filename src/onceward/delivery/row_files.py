@@ -306,16 +306,16 @@ def reached(folder: Path) -> Iterator[None]:
 
 def must_be_there(folder: Path) -> None:
     """Check that a store in which rows were put still is there: a disk that is not mounted leaves
-    an empty folder.
+    neither its folder nor its note. (Whoever removes old files removes the note alone.)
 
     :raises StoreUnreachable: it is not.
     """
     note = note_path(folder)
     with reached(folder.parent):
-        if note.exists():
+        if note.exists() or folder.is_dir():
             return
     raise StoreUnreachable(
-        f"{note} is not there, though this pipeline has stored rows in {folder}: its disk may not "
+        f"{folder} is not there, though this pipeline has stored rows in {folder}: its disk may not "
         "be mounted",
         next_step="mount it, for driver and executors under the same path; nothing was written in "
         "its place. Where the store was emptied on purpose, pass another store=",

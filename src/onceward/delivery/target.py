@@ -68,20 +68,24 @@ from onceward.spark.batch.shuffles import Computation
 log = logging.getLogger(__name__)
 
 
-def must_belong(folder: Path, pipeline: PipelineId, identity: str, place: str) -> None:
+def must_belong(
+    folder: Path, pipeline: PipelineId, identity: str, place: str, *, is_known: bool
+) -> None:
     """Mark ``folder`` as that of the chain with ``identity``.
 
     :param place: of the ledger, for readers of the mark or the error.
+    :param is_known: the chain says itself that its rows are there.
     :raises ConfigurationError: it is of another one.
     """
     note = note_path(folder)
     with reached(folder.parent):
         try:
-            noted = note.read_text()
+            other = _other(note.read_text(), identity)
         except FileNotFoundError:
-            _write(note, json.dumps({"chain": identity, "ledger": place}))
-            return
-    other = _other(noted, identity)
+            if is_known or not any(folder.glob("*")):
+                _write(note, json.dumps({"chain": identity, "ledger": place}))
+                return
+            other = f"{note.name}, which named it, is gone"
     if other is not None:
         raise ConfigurationError(
             f"the store {folder} is of another ledger ({other}) than pipeline {pipeline} was "
@@ -177,13 +181,16 @@ class WriteAheadTarget(TwoPhaseTarget):
         self._place = place
         self._check = check
         self._owned_at = 0.0
+        # as the store of this chain's newest batch
+        self._is_known = False
 
     def list_prepared(self) -> list[Any]:
         """Check the store, then list the files in it."""
         newest = self.chain.peek()
         output = None if newest is None else newest.outputs.get(KIND)
         data = {} if output is None else output.data
-        if data.get("store") == str(self._folder):
+        self._is_known = data.get("store") == str(self._folder)
+        if self._is_known:
             must_be_there(self._folder)
         with reached(self._folder):
             make(self._folder)
@@ -208,7 +215,10 @@ class WriteAheadTarget(TwoPhaseTarget):
 
     def must_be_of_this_chain(self) -> None:
         """Mark the store as this chain's."""
-        must_belong(self._folder, self._policy.pipeline, self.chain.identity(), self._ledger)
+        must_belong(
+            self._folder, self._policy.pipeline, self.chain.identity(), self._ledger,
+            is_known=self._is_known,
+        )  # fmt: skip
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> WriteAheadAttempt:
         attempt = WriteAheadAttempt(
