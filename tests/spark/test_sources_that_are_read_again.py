@@ -422,6 +422,27 @@ def test_a_logged_file_may_be_gone_where_its_source_says_so(
         assert found == {"one 1", "two 1", "two 2"}
 
 
+@pytest.mark.parametrize("age", [None, "3650d"])
+def test_files_that_spark_never_reads_are_warned_of(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, age: str | None
+):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "new.txt").write_text("new\n")
+
+    def run() -> set[str]:
+        reader = spark.readStream.option("maxFileAge", age) if age else spark.readStream
+        assert into_files(reader.text(str(tmp_path / "in")), tmp_path) is None
+        return {row.value for row in ow.read_files(spark, tmp_path / "out").collect()}
+
+    run()
+    old = tmp_path / "in" / "with the time it had.txt"
+    old.write_text("old\n")
+    os.utime(old, (1_700_000_000, 1_700_000_000))
+    assert run() == ({"new", "old"} if age else {"new"})
+    warned = [text for text in caplog.messages if "maxFileAge" in text]
+    assert len(warned) == (0 if age else 1), "a run without files has no batch"
+
+
 @pytest.mark.lengthy("ci")
 def test_files_that_go_in_mid_run_are_missed_too(spark: SparkSession, tmp_path: Path):
     """Spark lists all of them at once, and plans a few at a time."""

@@ -190,6 +190,7 @@ class MicroBatches:
         ):
             raise dead_letters_skipped(running.batch, self._newest)
         if is_first:
+            file_sources.warn_of_age(running, pipeline)
             batch_log.log_opening(pipeline, running.batch, running.run_id, self._newest, outcome)
         return outcome
 

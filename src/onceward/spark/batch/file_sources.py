@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -24,13 +25,16 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from onceward.errors import CheckpointRewound, SourceFileMissing
-from onceward.ids import SourceRange
+from onceward.ids import PipelineId, SourceRange
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
 from onceward.spark.batch.query import RunningBatch
+
+log = logging.getLogger(__name__)
 
 _SOURCE = "FileStreamSource"
 _OFFSET = "logOffset"
 _IGNORES = "ignoreMissingFiles"
+_AGE = "maxFileAge"
 _SHOWN = 10
 _DIGEST = "files "
 _TAIL_BYTES = 1 << 16
@@ -92,6 +96,22 @@ def must_be_committed_files(
             )
 
 
+def warn_of_age(running: RunningBatch, pipeline: PipelineId) -> None:
+    """Log that a source leaves old files out (``FileStreamSource``, ``maxFileAgeMs``), unless its
+    ``maxFileAge`` was chosen.
+    """
+    if running.history is None or not any(map(_is_logged, running.sources)):
+        return
+    if any(_AGE.lower() not in options for options in _options(running.history.execution)):
+        log.warning(
+            "%s: Spark's source of files leaves out files whose time is more than seven days "
+            "before that of the newest one it has seen, as of rsync -a, cp -p or mv; set "
+            ".option(%r, …) to as late as one may come",
+            pipeline,
+            _AGE,
+        )
+
+
 def must_have_files(running: RunningBatch, files: LoggedFiles) -> None:
     """Check that the batch's plan has the ``files`` that were logged for it.
 
@@ -103,7 +123,7 @@ def must_have_files(running: RunningBatch, files: LoggedFiles) -> None:
     execution = running.history.execution
     last = execution.lastExecution()
     usual = str(last.sparkSession().conf().get(f"spark.sql.files.{_IGNORES}"))
-    ignores = [usual if option is None else option for option in _options(execution)]
+    ignores = [options.get(_IGNORES.lower(), usual) for options in _options(execution)]
     ignores += [usual] * (len(files) - len(ignores))
     logged = {
         path: changed
@@ -159,16 +179,15 @@ def _is_logged(source: SourceRange) -> bool:
     return isinstance(source.end, dict) and source.end.keys() == {_OFFSET}
 
 
-def _options(execution: Any) -> Iterator[str | None]:
-    """Yield what each file source of the query has for ``ignoreMissingFiles``, in plan order."""
+def _options(execution: Any) -> Iterator[dict[str, str]]:
+    """Yield the options of each file source of the query, in plan order, by small letters."""
     leaves = execution.analyzedPlan().collectLeaves()
     for index in range(leaves.size()):
         leaf = leaves.apply(index)
         if leaf.getClass().getSimpleName() == "StreamingRelation":
             given = leaf.dataSource().options().toSeq()
             pairs = (given.apply(place) for place in range(given.size()))
-            found = {str(pair._1()).lower(): str(pair._2()) for pair in pairs}
-            yield found.get(_IGNORES.lower())
+            yield {str(pair._1()).lower(): str(pair._2()) for pair in pairs}
 
 
 def _logged(execution: Any, index: int, source: SourceRange) -> Iterator[tuple[str, int]]:
