@@ -40,6 +40,7 @@ from onceward.delivery.chunks import Chunk, Delivery, output_data
 from onceward.delivery.row_files import (
     Looked,
     RowFile,
+    listed,
     must_be_there,
     not_shared,
     note_path,
@@ -82,7 +83,7 @@ def must_belong(
         try:
             other = _other(note.read_text(), identity)
         except FileNotFoundError:
-            if is_known or not any(folder.glob("*")):
+            if is_known or not listed(folder):
                 _write(note, json.dumps({"chain": identity, "ledger": place}))
                 return
             other = f"{note.name}, which named it, is gone"
