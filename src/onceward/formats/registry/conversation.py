@@ -44,8 +44,15 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _LATER = frozenset({408, 429})
 # Incompatible with an older version; no schema
 _NOT_TAKEN = frozenset({409, 422})
-# No schema at all is registered now (Confluent's "operation not permitted": READONLY or IMPORT)
-_READ_ONLY = 42205
+_COMPATIBLE = "change the schema so that the subject's compatibility level allows it, or the level"
+# By Confluent's code (``Errors.java``): incompatible, as new and older servers say it; "operation
+# not permitted", in READONLY or IMPORT mode.
+_NOT_TAKEN_NEXT = {
+    409: _COMPATIBLE,
+    40901: _COMPATIBLE,
+    42205: "let the registry's administrator set the mode of the subject, or of the registry, to "
+    "READWRITE, or register the schema where it comes from",
+}
 _QUOTED_CHARACTERS = 300
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -178,11 +185,9 @@ class Conversation:
             return UnsupportedSchema(
                 f"the schema registry at {self.settings.address} does not take the schema "
                 f"({path}): {code} {words}",
-                next_step="let the registry's administrator set the mode of the subject, or of "
-                "the registry, to READWRITE, or register the schema where it comes from"
-                if code == _READ_ONLY
-                else "change the schema so that the subject's compatibility level allows it, or "
-                "the level",
+                next_step=_NOT_TAKEN_NEXT.get(
+                    code or status, "mend the schema, or the registry's rule, by what it says"
+                ),
                 details={
                     "url": str(self.settings.address),
                     "path": path,
