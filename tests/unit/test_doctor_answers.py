@@ -177,3 +177,10 @@ def test_a_registry_is_asked_with_the_login_of_confluents_file(
         )
         assert found.exit_code == 0, found.output
         assert b"Basic a2V5OnNlY3JldA==" in server.requests[0]
+
+
+def test_a_redis_at_a_socket_of_this_machine_is_asked_as_the_sink_does(tmp_path: Path) -> None:
+    socket = tmp_path / "redis.sock"
+    found = CliRunner().invoke(app, ["doctor", "--target", f"unix://{socket}"])
+    assert found.exit_code == 1
+    assert f"Redis at {socket} does not say its settings" in " ".join(found.output.split())

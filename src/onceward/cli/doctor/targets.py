@@ -45,7 +45,7 @@ def check_target(url: str, names: Sequence[str]) -> list[CheckResult]:
         return run_checks(lambda: _postgresql(url, names))
     if scheme in ("mysql", "mariadb"):
         return run_checks(lambda: _mysql(url))
-    if scheme in ("redis", "rediss"):
+    if scheme in ("redis", "rediss", "unix"):
         return run_checks(lambda: _redis(url))
     if scheme in ("http", "https"):
         return [each for name in names for each in run_checks(partial(_opensearch, url, name))]
@@ -115,7 +115,8 @@ def _mysql(url: str) -> list[CheckResult]:
 
 def _redis(url: str) -> list[CheckResult]:
     library = redis_writer.client_library()
-    where = f"Redis at {urlsplit(url).hostname}"
+    at = urlsplit(url)
+    where = f"Redis at {at.hostname or at.path}"
     try:
         with closing(
             library.Redis.from_url(
