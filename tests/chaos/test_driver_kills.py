@@ -30,7 +30,7 @@ ON_A_LOCAL_DISK = {
 }
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 @pytest.mark.fault(
     "driver-killed-before-init",
     "driver-killed-after-init",

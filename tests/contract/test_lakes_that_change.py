@@ -178,6 +178,7 @@ def gone(table: Any, snapshots: list[int]) -> list[int]:
     return [one for one in snapshots if f"snapshot {one}" in missing]
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_table_that_is_moved_while_a_batch_waits_gets_it_there(lake: Any, tmp_path: Path):
     """It is known by its id. Nobody advises what would lose the batch."""
     was, now, other = (
@@ -225,6 +226,7 @@ def test_a_table_that_was_made_anew_stops_the_pipeline_by_name(kit: LakeKit):
         Process(kit).open()
 
 
+@pytest.mark.lengthy("chaos")
 def test_changes_that_files_do_not_care_about_lose_no_batch(lake: Any, tmp_path: Path):
     """A column that is gone, they do."""
     columns = "value STRING, s STRUCT<a: INT NOT NULL>, n INT, d DECIMAL(5,2)"
@@ -268,6 +270,7 @@ def test_changes_that_files_do_not_care_about_lose_no_batch(lake: Any, tmp_path:
         Process(kit).open()
 
 
+@pytest.mark.lengthy("chaos")
 def test_rows_that_never_met_a_rule_of_the_table_are_not_published_past_it(delta: DeltaKit):
     """What the error advises publishes them. Those who were decided before rules were noted go as
     they went.
@@ -369,6 +372,7 @@ def test_columns_may_change_before_what_was_staged_is_published(iceberg: Iceberg
     assert_holds(iceberg, FIRST, 0)
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize("how", ["cherrypick", "behind another", "current", "and expired"])
 def test_what_somebody_publishes_by_hand_is_published_once(iceberg: IcebergKit, how: str):
     process = Process(iceberg).open()
@@ -608,6 +612,7 @@ def test_a_delta_table_goes_on_whatever_its_users_do_with_its_rows(delta: DeltaK
     assert Counter([*SECOND, "more"]) <= delta.visible()
 
 
+@pytest.mark.lengthy("chaos")
 def test_an_iceberg_table_goes_on_whatever_its_users_do_with_its_rows(iceberg: IcebergKit):
     process = Process(iceberg).open()
     process.commit(FIRST)
@@ -632,6 +637,7 @@ def test_an_iceberg_table_goes_on_whatever_its_users_do_with_its_rows(iceberg: I
     assert iceberg.visible() == Counter(["more", "again"])
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_sink_may_be_pointed_at_another_table(
     kit: LakeKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -656,6 +662,7 @@ def test_a_frame_that_does_not_fit_is_refused_before_anything_is_written(
     assert list(data_files(kit)) == before
 
 
+@pytest.mark.lengthy("chaos")
 def test_columns_go_by_their_names(lake: Any, tmp_path: Path, kit: LakeKit):
     add = "ADD COLUMNS (length int)"
     lake.sql(
@@ -784,6 +791,7 @@ def test_a_rule_of_the_table_refuses_a_row_before_the_decision(delta: DeltaKit):
     assert delta.visible() == Counter()
 
 
+@pytest.mark.lengthy("chaos")
 def test_tables_that_forget_their_writers_are_refused(delta: DeltaKit):
     name = "delta.setTransactionRetentionDuration"
     delta.lake.sql(
@@ -797,6 +805,7 @@ def test_tables_that_forget_their_writers_are_refused(delta: DeltaKit):
     Process(delta).open()
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_table_that_forgets_while_a_query_runs_has_lost_no_batches(delta: DeltaKit):
     """It says that it forgets, and once it does not, knows what it has not dropped for good."""
     name, process = "delta.setTransactionRetentionDuration", Process(delta).open()
@@ -896,6 +905,7 @@ def test_a_frame_for_a_table_that_takes_any_schema_has_its_columns(
     assert process.write(iceberg.frame(["a"]).selectExpr("value", "1 AS n")) == (1,)
 
 
+@pytest.mark.lengthy("chaos")
 def test_partitions_with_odd_names_are_published_by_another_process(lake: Any, tmp_path: Path):
     lake.sql(
         f"CREATE TABLE delta.`{tmp_path}/t` (value STRING, part STRING) USING delta PARTITIONED "
@@ -952,6 +962,7 @@ def test_a_table_partitioned_by_bytes_is_refused(lake: Any, tmp_path: Path):
     assert not list(data_files(kit))
 
 
+@pytest.mark.lengthy("chaos")
 def test_times_that_partition_a_table_by_another_zones_clock_are_refused(
     lake: Any, tmp_path: Path
 ):
@@ -1186,6 +1197,7 @@ def test_two_lakes_and_files_in_one_batch(lake: Any, tmp_path: Path):
         stream_of_one(lake, tmp_path, lake.createDataFrame([("d",)], "value string"), fan_out)
 
 
+@pytest.mark.lengthy("chaos")
 def test_two_sinks_of_a_fan_out_at_one_table_by_two_names_lose_nothing(lake: Any, tmp_path: Path):
     """That it is one table, not all names tell (a bind mount, a catalog's default)."""
     delta, iceberg = DeltaKit(lake, tmp_path), IcebergKit(lake, tmp_path)

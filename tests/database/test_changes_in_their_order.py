@@ -132,6 +132,7 @@ def test_changes_of_two_tables_are_made_in_one_order(either_anywhere: Place) -> 
     assert sorted(place.sql("SELECT * FROM {s}.b")) == [(7, "x"), (8, "y")]
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize("small", [False, True], ids=["by tasks", "by the driver"])
 def test_a_server_that_wants_a_key_of_every_table(
     mariadb_place: Place, monkeypatch: pytest.MonkeyPatch, small: bool

@@ -872,6 +872,7 @@ def stopped(place: ChangesPlace, reason: str) -> str:
     return at
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize("version", ["8.0.12", "8.0.33"])
 def test_numbers_behind_a_year_keep_their_signs(version: str):
     """MySQL 8.0.12 writes no sign of a YEAR, 8.0.33 does."""

@@ -88,7 +88,7 @@ def test_a_job_that_is_started_anew_by_something_else_goes_on(tmp_path: Path):
     assert "names ['Ada', 'Bo']" in again.stdout
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 def test_the_next_process_of_a_runner_knows_what_the_one_before_has_met(tmp_path: Path):
     done = start(tmp_path, *feed(tmp_path), runner=True)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

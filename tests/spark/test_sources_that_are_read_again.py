@@ -245,6 +245,7 @@ def test_a_lost_checkpoint_goes_on_where_the_ledger_ends(
     assert place.visible() == Counter("abcdef")
 
 
+@pytest.mark.lengthy("chaos")
 def test_two_sources_that_end_alike_both_go_on_where_the_ledger_ends(place: Place):
     place.put("a", "b")
     assert place.run(sources=2) is None
