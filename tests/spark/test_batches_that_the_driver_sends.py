@@ -9,12 +9,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from streaming_pipeline import Pipeline, copy, source_records
 
 import onceward
 from onceward import events
 from onceward.errors import BatchTimedOut, Fenced, RecordTooLarge, SendFailed
+from onceward.spark.batch import job
 
 SMALL = {"driver_records": 1_000}
 
@@ -93,6 +94,36 @@ def test_more_than_expected_goes_to_tasks(
     assert len(pipeline.visible()) == {"rows": 40_000, "bytes": 2}[why]
     assert leases() > 0
     assert [e.phase for e in steps if e.step == events.COMMIT] == ["started", "finished"]
+
+
+def test_more_than_spark_gives_a_driver_goes_to_tasks(pipeline: Pipeline, leases: Any):
+    """By ``spark.driver.maxResultSize``, of all tasks of a job together."""
+    pipeline.feed(40)
+    conf = pipeline.spark.sparkContext._jsc.sc().conf()
+    conf.set("spark.driver.maxResultSize", "100k")
+    try:
+        pipeline.run(lambda rows: rows.selectExpr("key", "REPEAT('x', 9000) AS value"), **SMALL)
+    finally:
+        conf.remove("spark.driver.maxResultSize")
+    assert len(pipeline.visible()) == 40
+    assert leases() > 0
+
+
+@pytest.mark.parametrize("path", [job.to_arrow, job.collect])
+def test_a_query_that_is_stopped_ends_a_job_of_any_group(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, path: Any
+):
+    """Spark ends those of its own; a user's function may set another."""
+    monkeypatch.setattr(job, "is_being_stopped", lambda _: True)
+    spark.sparkContext.setJobGroup("nightly", "by the function")
+    began = time.monotonic()
+    try:
+        asleep = "reflect('java.lang.Thread', 'sleep', 60000L)"
+        with pytest.raises(job.JobInterrupted):
+            path(spark.range(1).selectExpr(asleep), lambda: None)
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    assert time.monotonic() - began < 50
 
 
 def test_headers_partitions_timestamps_and_topics(pipeline: Pipeline, leases: Any):

@@ -119,7 +119,7 @@ def fetch(
     frame = bounded(frame, bound, size)
     with computation.read_once(frame):
         everything, tasks = job.to_arrow(frame, lost)
-        table = within(everything, bound)
+        table = None if everything is None else within(everything, bound)
         if table is not None:
             computation.counts(frame)
     turn.note(table, tasks)

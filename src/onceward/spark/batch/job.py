@@ -7,6 +7,7 @@ tag.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import threading
@@ -27,6 +28,12 @@ from onceward.spark.batch.query import is_being_stopped, jvm_is_gone, query_by_i
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
+# Asks the JVM
+_STOPPED_POLLS = 5
+# Of TaskSetManager.canFetchMoreResults: it begins so, and no row is in it
+_TOO_LARGE = re.compile(
+    r"Job aborted due to stage failure: Total size of serialized results of \d+ tasks \("
+)
 # Most tasks stop by themselves, and then the job's own error tells more
 _GRACE_SECONDS = 2.0
 _ABORTED = "the query is being stopped; the batch was aborted, and the next start runs it."
@@ -69,12 +76,20 @@ def collect(frame: DataFrame, lost: Lost) -> tuple[list[Row], int]:
         return frame.collect(), tasks
 
 
-def to_arrow(frame: DataFrame, lost: Lost) -> tuple[pa.Table, int]:
+def to_arrow(frame: DataFrame, lost: Lost) -> tuple[pa.Table | None, int]:
     """Collect ``frame`` as Arrow, in the order of its partitions, like :func:`collect`, without a
-    Python worker. :raises OncewardError: what ``lost`` returned, and as :func:`collect` does."""
+    Python worker; None: it is more than ``spark.driver.maxResultSize``.
+
+    :raises OncewardError: what ``lost`` returned, and as :func:`collect` does.
+    """
     with watched(frame, lost):
         tasks = _task_count(frame)
-        return frame.toArrow(), tasks
+        try:
+            return frame.toArrow(), tasks
+        except Exception as error:
+            if not any(_TOO_LARGE.match(each.message) for each in thrown_by(error)):
+                raise
+            return None, tasks
 
 
 @contextmanager
@@ -112,7 +127,14 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
     def watch() -> None:
         since: float | None = None
         looked = True
-        while not done.wait(_POLL_SECONDS):
+        for poll in itertools.count(1):
+            if done.wait(_POLL_SECONDS):
+                return
+            # Spark cancels by its own job group, in place of which the user's function may have set
+            # another; and nothing interrupts a thread that reads what Arrow serves
+            if poll % _STOPPED_POLLS == 0 and is_being_stopped(frame):
+                context.cancelJobsWithTag(tag)
+                return
             try:
                 reason = lost()
             except Exception as error:  # noqa: BLE001 — it looks again
