@@ -26,11 +26,12 @@ import pytest
 from onceward import events
 from onceward.errors import (
     AttemptSuperseded,
-    ConfigurationError,
     EpochPoisoned,
     Fenced,
     RecordTooLarge,
+    Recovery,
     SequencerUnreachable,
+    ServerMisconfigured,
 )
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.kafka.sink.sequencer import (
@@ -818,8 +819,18 @@ def test_another_service_on_the_port_is_named_as_such(ticket):
 
 def test_a_port_that_is_taken_is_refused_with_the_settings_named(sequencer, monkeypatch):
     monkeypatch.setattr(listener, "_PORT_SECONDS", 0.2)
-    with raises(ConfigurationError, "sequencer_port"):
+    with raises(ServerMisconfigured, "sequencer_port") as refused:
         Sequencer("127.0.0.1", "127.0.0.1", sequencer.address[1])
+    assert refused.value.recovery is Recovery.RESTART_IF_WORKED
+
+
+def test_a_name_server_that_is_away_stops_no_pipeline_that_has_worked(monkeypatch):
+    def away(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", away)
+    with pytest.raises(ServerMisconfigured, match="name resolution"):
+        Sequencer("driver.spark.svc", "driver.spark.svc")
 
 
 def test_the_advertised_address_is_what_tasks_get_and_the_token_is_not_shown(sequencer, ticket):

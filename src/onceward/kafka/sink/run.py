@@ -334,15 +334,14 @@ def sequencer_hosts(context: SparkContext, settings: KafkaSinkSettings) -> tuple
 
     Like Spark's own driver ports: it listens on ``spark.driver.bindAddress`` (default:
     ``spark.driver.host``), and executors connect to ``spark.driver.host`` unless
-    ``sequencer_host`` says otherwise. In local mode everything is in one machine, and the loopback
-    interface is enough.
+    ``sequencer_host`` says otherwise. In local mode everything is in one machine, and its loopback
+    interface is enough, unless ``sequencer_host`` is given.
     """
-    if (context.master or "").startswith("local[") or context.master == "local":
-        return "127.0.0.1", settings.sequencer_host or "127.0.0.1"
-    conf = context.getConf()
-    driver = conf.get("spark.driver.host") or "127.0.0.1"
-    bind = conf.get("spark.driver.bindAddress") or driver
-    if settings.sequencer_host is not None and conf.get("spark.driver.bindAddress") is None:
+    conf, driver, bind = context.getConf(), "127.0.0.1", None
+    if not ((context.master or "").startswith("local[") or context.master == "local"):
+        driver = conf.get("spark.driver.host") or driver
+        bind = conf.get("spark.driver.bindAddress")
+    if settings.sequencer_host is not None:
         # The name given is not ours to bind; every connection must show the token.
-        bind = "::" if ":" in driver else "0.0.0.0"  # noqa: S104
-    return bind, settings.sequencer_host or driver
+        return bind or ("::" if ":" in driver else "0.0.0.0"), settings.sequencer_host  # noqa: S104
+    return bind or driver, driver

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from onceward import surroundings
-from onceward.errors import ConfigurationError, OncewardError
+from onceward.errors import OncewardError, ServerMisconfigured
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.kafka.sink.sequencer.epoch import Epoch, OnFirstLease
 from onceward.kafka.sink.sequencer.frames import (
@@ -208,7 +208,8 @@ def _listen(bind_host: str, port: int) -> socket.socket:
     try:
         listener = _server_at(bind_host, port)
     except (OSError, OverflowError) as error:
-        raise ConfigurationError(
+        # A name server that is away, or a port that another program has for a moment, may pass
+        raise ServerMisconfigured(
             f"the sequencer cannot listen on {bind_host}:{port}: {error}",
             next_step="set sequencer_host of the sink to an address of the driver's host, and "
             "sequencer_port to a free port (0 takes any)",
@@ -241,7 +242,7 @@ class Sequencer:
     :param bind_host: the address to listen on, ``0.0.0.0`` for all.
     :param advertised_host: the name or address under which executors reach the driver's host.
     :param port: 0 takes any free one.
-    :raises ConfigurationError: it cannot listen there.
+    :raises ServerMisconfigured: it cannot listen there.
     """
 
     def __init__(self, bind_host: str, advertised_host: str, port: int = 0) -> None:
