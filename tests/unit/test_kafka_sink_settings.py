@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import threading
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +20,13 @@ from onceward.errors import (
     OncewardError,
     SendFailed,
 )
+from onceward.kafka.sink.run import sequencer_hosts
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.options.settings import settings_from_options
 from support.errors import raises
 
 GOOD: dict[str, Any] = {"bootstrap_servers": "a:9092", "pipeline_id": "p", "topic": "t"}
+EVERYWHERE = "0.0.0.0"  # noqa: S104
 ODD = ["abc", "", "a,b", 5, -1, 1.5, True, [], ["a", "b"], {}, object(), float("nan"), b"x"]
 FINE = {
     "bootstrap_servers": [],
@@ -125,3 +131,46 @@ def test_what_was_tried_often_enough_says_that_a_start_is_needed(said: str, then
     for _ in range(2):  # the same one may be met twice
         with_the_next_start(error)
         assert error.next_step == f"start the query again, as ow.supervise does{then}"
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "conf", "expected"),
+    [
+        ("local[2]", None, {"spark.driver.host": "driver"}, ("127.0.0.1", "127.0.0.1")),
+        # One job's file for a cluster and for a laptop
+        ("local[2]", "10.0.0.7", {"spark.driver.host": "driver"}, (EVERYWHERE, "10.0.0.7")),
+        ("k8s://c", None, {"spark.driver.host": "driver"}, ("driver", "driver")),
+        ("k8s://c", "10.0.0.7", {"spark.driver.host": "driver"}, (EVERYWHERE, "10.0.0.7")),
+        ("k8s://c", "10.0.0.7", {"spark.driver.bindAddress": "10.0.0.8"}, ("10.0.0.8", "10.0.0.7")),
+        ("k8s://c", "a", {"spark.driver.host": "fd00::7"}, ("::", "a")),
+    ],
+)  # fmt: skip
+def test_the_sequencer_listens_where_tasks_are_sent(
+    master: str, given: str | None, conf: dict[str, str], expected: tuple[str, str]
+):
+    context: Any = SimpleNamespace(master=master, getConf=lambda: conf)
+    settings: Any = SimpleNamespace(sequencer_host=given)
+    assert sequencer_hosts(context, settings) == expected
+
+
+def test_a_worker_logs_in_by_the_newest_batchs_tokens():
+    """Which the driver renews: executors may not reach the identity provider."""
+
+    provider: Any = SimpleNamespace(token=lambda: "")
+    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    settings, _ = settings_from_options(
+        "localhost:1", options, client_id="worker", oauth_token_provider=provider
+    )
+
+    def shared(token: str) -> KafkaClient:
+        arrived: Any = SimpleNamespace(token=lambda: token)
+        return KafkaClient.shared(replace(settings, oauth_token_provider=arrived))
+
+    client = shared("of 9:00")
+    try:
+        assert shared("of 10:00") is client
+        assert client._connections._loop.manager.tokens.token() == "of 10:00"
+        client._connections.start_anew()
+        assert client._connections._loop.manager.tokens.token() == "of 10:00"
+    finally:
+        client.close()

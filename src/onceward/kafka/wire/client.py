@@ -82,12 +82,19 @@ class KafkaClient:
 
     @classmethod
     def shared(cls, settings: ClientSettings) -> KafkaClient:
-        """Return this process's client for ``settings``; made at first use, and after a fork."""
+        """Return this process's client for ``settings``; made at first use, and after a fork.
+
+        Later logins are by the newest settings' token provider: a worker outlives its first one,
+        which knows the tokens of its day.
+        """
         key = (surroundings.process_id(), _sharing_key(settings))
         with _shared_lock:
             client = _shared.get(key)
             if client is None:
                 client = _shared[key] = cls(settings)
+            elif settings.oauth_token_provider is not None:
+                client.settings = settings
+                client._connections.log_in_by(settings)
             return client
 
     # --- single requests -------------------------------------------------------------------------

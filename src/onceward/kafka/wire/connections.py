@@ -167,6 +167,13 @@ class Connections:
         forgotten.atexit = False
         return _Loop(net, manager), forgotten
 
+    def log_in_by(self, settings: ClientSettings) -> None:
+        """Take the token provider of ``settings``, which are ours but for that."""
+        with self._lock:
+            self._settings = settings
+            if settings.security.uses_sasl:
+                self._loop.manager.tokens = settings.oauth_token_provider
+
     def start_anew(self, loop: _Loop | None = None) -> None:
         """Give up an IO thread that has crashed, or is stuck, with all that is outstanding on it:
         ``loop``, or the present one."""
