@@ -495,6 +495,19 @@ def test_the_class_in_the_place_of_a_sink_is_refused_by_name(
         assert foreach_batch.error_of(Query("run-class/q", failed=True)) is refused.value
 
 
+@pytest.mark.parametrize(
+    "given", [(Frame("run-n/q"),), (Frame("run-n/q"), "0"), (0, Frame("run-n/q"))], ids=str
+)
+def test_a_call_without_the_number_of_the_batch_is_refused_by_name(
+    sink: Any, monkeypatch: pytest.MonkeyPatch, given: Any
+) -> None:
+    monkeypatch.setattr(foreach_batch, "DataFrame", Frame)
+    with raises(UnsupportedQuery, "batch_id=") as refused:
+        sink(*given)
+    assert "sink(frame, batch_id)" in refused.value.next_step
+    assert foreach_batch.error_of(Query("run-n/q", failed=True)) is refused.value
+
+
 def test_a_sink_that_is_handed_to_foreach_is_refused_by_name() -> None:
     """Spark pickles the function at once, in the driver, and passes on what is a
     ``PickleError``.
@@ -502,7 +515,7 @@ def test_a_sink_that_is_handed_to_foreach_is_refused_by_name() -> None:
     with raises(UnsupportedQuery, "writeStream.foreach,") as refused:
         CloudPickleSerializer().dumps(Sink())
     assert "foreachBatch(Sink(…))" in refused.value.next_step
-    with raises(UnsupportedQuery, "writeStream.foreach,"):
+    with raises(UnsupportedQuery, "not to foreach,"):
         Sink()(Row(value=b"x"))  # type: ignore[arg-type]
 
 

@@ -119,8 +119,6 @@ class ForeachBatchSink(ABC):
         :raises OncewardError: the batch is not written; :func:`error_of` finds it behind Spark's
             own exception.
         """
-        if batch_id == -1:
-            raise passed_wrongly(TO_FOREACH, type(self).__name__)
         with self.batch(frame, batch_id) as batch:
             batch.write(frame)
 
@@ -143,6 +141,13 @@ class ForeachBatchSink(ABC):
             # Spark would take the block that nobody begins for a batch that is done.
             what = "the sink's method batch was handed to foreachBatch, which would write nothing"
             raise _remembered(passed_wrongly(what, type(self).__name__), frame)
+        if not isinstance(batch_id, int) or batch_id < 0:
+            numberless = UnsupportedQuery(
+                f"the sink was called without the number of the batch (batch_id={batch_id!r})",
+                next_step="call it in a function that was given to foreachBatch, not to foreach, "
+                "with both of that function's arguments: sink(frame, batch_id)",
+            )
+            raise _remembered(numberless, frame, batch_id)
         return Batch(self, frame, batch_id)
 
     def close(self) -> None:
@@ -264,9 +269,9 @@ class ForeachBatchSink(ABC):
             )
 
 
-def _remembered(error: OncewardError, frame: object) -> OncewardError:
-    """Return ``error``; :func:`error_of` finds it, too, if it is raised in a batch."""
-    if isinstance(frame, DataFrame):
+def _remembered(error: OncewardError, *given: object) -> OncewardError:
+    """Return ``error``; :func:`error_of` finds it, too, if a frame of a batch was given."""
+    for frame in [each for each in given if isinstance(each, DataFrame)]:
         runs.memory(runs.RunKey(current_run_id(frame), None)).error = error
     return error
 
