@@ -258,6 +258,11 @@ def test_only_committed_records_are_read(any_pipeline: Pipeline):
         ),
         ({"spark_options": {"subscribePattern": "a.*"}}, ContradictoryOptions, "subscribePattern"),
         (
+            {"spark_options": {"kafka.Auto.Offset.Reset": "latest"}},
+            ContradictoryOptions,
+            "starting=",
+        ),
+        (
             {"options": {"isolation.level": "read_uncommitted"}},
             ConfigurationError,
             "isolation.level",

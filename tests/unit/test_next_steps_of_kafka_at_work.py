@@ -37,6 +37,7 @@ from onceward.kafka.sink.sequencer import listener
 from onceward.kafka.sink.topics import TopicLimits, _largest, check_topic
 from onceward.kafka.source import source
 from onceward.kafka.source.topics_and_positions import ledger_positions, starting_json, topics_read
+from onceward.kafka.wire.options.settings import OF_THE_READER
 from onceward.spark.batch.query import RunningBatch
 from support.next_steps import Done, Row, Wrong, follow, named
 
@@ -401,10 +402,13 @@ SOURCE: list[Row] = [
         r"by their names: (\{.*\})",
         lambda shown: source._own(parts_of(shown)),
     ),
-    (
-        lambda: source._own({"kafka.isolation.level": "read_uncommitted", "b": 1}),
-        r"^remove the option",
-        lambda: source._own({"b": 1}),
+    *(
+        (
+            lambda name=name: source._own({f"kafka.{name}": "latest", "b": 1}),
+            rf"^remove kafka\.{name}$",
+            lambda: source._own({"b": 1}),
+        )
+        for name in OF_THE_READER
     ),
     (
         lambda: source._own({"minPartitions": 9}),

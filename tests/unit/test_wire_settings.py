@@ -71,6 +71,9 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(option: str, meant: 
         {"acks": 0},
         {"transactional.id": "x"},
         {"bootstrap.servers": "c:9092"},
+        {"kafka.bootstrap.servers": "c:9092"},
+        {"isolation.level": "read_committed"},
+        {"kafka.auto.offset.reset": "latest"},
         {"retries": 3},
         {"sasl.mechanism": "PLAIN"},
         {"ssl.ca.location": __file__},
@@ -254,7 +257,7 @@ def test_oauth_tokens_cannot_be_passed_on_to_spark() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["session.timeout.ms", "ssl.cipher.suites", "isolation.level"])
+@pytest.mark.parametrize("name", ["session.timeout.ms", "ssl.cipher.suites", "client.rack"])
 def test_options_of_kafkas_own_clients_are_not_taken_for_others(name: str) -> None:
     with pytest.raises(UnknownOption) as refused:
         parsed({name: "1"})

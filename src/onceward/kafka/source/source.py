@@ -40,7 +40,9 @@ from onceward.kafka.source.topics_and_positions import (
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.security import TokenProvider
 from onceward.kafka.wire.options.settings import (
+    OF_THE_READER,
     ClientSettings,
+    decided,
     settings_from_options,
     spark_source_options,
 )
@@ -365,11 +367,9 @@ def _own(spark_options: Mapping[str, Any]) -> dict[str, str]:
     }
     for name, value in texts.items():
         low = name.lower()
-        if low == "kafka.isolation.level" and value != "read_committed":
-            raise ContradictoryOptions(
-                f"{name}={value}: the source reads committed records only",
-                next_step="remove the option; aborted attempts must not be counted",
-            )
+        why = OF_THE_READER.get(low.removeprefix("kafka."))
+        if why is not None and value != "read_committed":
+            raise decided(name, why)
         if low in _SPLITTING:
             raise ContradictoryOptions(
                 f"spark_options has {name}, with which several tasks read one partition at once: "

@@ -105,23 +105,22 @@ _JAVA_TOKENS = "kafka.sasl.login.callback.handler.class"
 # here: what they are like is another setting.
 _OF_KAFKAS_CLIENTS = frozenset({
     "allow.auto.create.topics", "auto.commit.interval.ms", "auto.include.jmx.reporter",
-    "auto.offset.reset", "check.crcs", "client.dns.lookup", "client.rack",
-    "connections.max.idle.ms", "default.api.timeout.ms", "enable.auto.commit",
-    "enable.metrics.push", "exclude.internal.topics", "fetch.max.bytes", "fetch.max.wait.ms",
-    "fetch.min.bytes", "group.instance.id", "group.protocol", "group.remote.assignor",
-    "heartbeat.interval.ms", "isolation.level", "key.deserializer", "max.partition.fetch.bytes",
+    "check.crcs", "client.dns.lookup", "client.rack", "connections.max.idle.ms",
+    "default.api.timeout.ms", "enable.metrics.push", "exclude.internal.topics", "fetch.max.bytes",
+    "fetch.max.wait.ms", "fetch.min.bytes", "group.instance.id", "group.protocol",
+    "group.remote.assignor", "heartbeat.interval.ms", "max.partition.fetch.bytes",
     "max.poll.interval.ms", "max.poll.records", "metadata.max.age.ms", "metadata.max.idle.ms",
     "metadata.recovery.rebootstrap.trigger.ms", "metadata.recovery.strategy", "metric.reporters",
     "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",
     "partition.assignment.strategy", "partitioner.adaptive.partitioning.enable",
     "partitioner.availability.timeout.ms", "receive.buffer.bytes", "reconnect.backoff.max.ms",
     "reconnect.backoff.ms", "retry.backoff.max.ms", "retry.backoff.ms",
-    "sasl.client.callback.handler.class", "sasl.kerberos.kinit.cmd",
-    "sasl.kerberos.service.name", "sasl.login.callback.handler.class", "sasl.login.class",
-    "security.providers", "send.buffer.bytes", "session.timeout.ms",
-    "socket.connection.setup.timeout.ms", "ssl.cipher.suites", "ssl.enabled.protocols",
-    "ssl.engine.factory.class", "ssl.keymanager.algorithm", "ssl.protocol", "ssl.provider",
-    "ssl.secure.random.implementation", "ssl.trustmanager.algorithm", "value.deserializer",
+    "sasl.client.callback.handler.class", "sasl.kerberos.kinit.cmd", "sasl.kerberos.service.name",
+    "sasl.login.callback.handler.class", "sasl.login.class", "security.providers",
+    "send.buffer.bytes", "session.timeout.ms", "socket.connection.setup.timeout.ms",
+    "ssl.cipher.suites", "ssl.enabled.protocols", "ssl.engine.factory.class",
+    "ssl.keymanager.algorithm", "ssl.protocol", "ssl.provider", "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
 })  # fmt: skip
 _CLIENT_NUMBERS = {
     "request.timeout.ms": "request_timeout_ms",
@@ -142,8 +141,19 @@ OPTIONS = (*_NUMBERS, *_TEXTS, *SECURITY_OPTIONS)
 # Of the options that are not about security only these mean something to a consumer.
 _CONSUMER_OPTIONS = ("client.id", "request.timeout.ms", "socket.connection.setup.timeout.max.ms")
 
-# Options of Kafka's own producer that would contradict what Onceward does by design: name -> why.
+OF_THE_READER: Mapping[str, str] = {
+    "isolation.level": "kafka_source reads committed records only",
+    "auto.offset.reset": "starting= of kafka_source says where a query begins",
+    "enable.auto.commit": "a query's checkpoint says how far it has read",
+    "key.deserializer": "columns are bytes, which functions of the frame deserialize",
+    "value.deserializer": "columns are bytes, which functions of the frame deserialize",
+    "interceptor.classes": "Java classes cannot be used",
+}
+"""Options of Kafka's own consumer that Spark's source is not given either: name -> why."""
+
+# Options of Kafka's own clients that would contradict what Onceward does by design: name -> why.
 _OURS: Mapping[str, str] = {
+    **OF_THE_READER,
     "transactional.id": "the transactional id is the pipeline_id",
     "transaction.two.phase.commit.enable": "a micro-batch is one ordinary transaction",
     "retries": "a send is repeated until delivery.timeout.ms",
@@ -155,7 +165,6 @@ _OURS: Mapping[str, str] = {
     "partitioner.ignore.keys": "keys go where Kafka's default partitioner puts them",
     "key.serializer": "columns are bytes or strings already",
     "value.serializer": "columns are bytes or strings already",
-    "interceptor.classes": "Java classes cannot be used",
     "group.id": "the consumer group is the pipeline_id",
 }
 
@@ -283,21 +292,19 @@ def _number(name: str, text: str) -> int:
 def _refuse_unknown(name: str) -> None:
     if name in OPTIONS:
         return
-    if name == "bootstrap.servers":
-        raise ContradictoryOptions(
-            "bootstrap.servers is given twice",
-            next_step="give bootstrap_servers= only, and remove it from options",
-        )
-    if name in _OURS:
-        raise ContradictoryOptions(
-            f"{name} cannot be set: {_OURS[name]}", next_step=f"remove {name}"
-        )
     short = name.removeprefix("kafka.")
+    if short == "bootstrap.servers":
+        raise ContradictoryOptions(
+            f"{name} is given twice",
+            next_step=f"give bootstrap_servers= only, and remove {name} from options",
+        )
+    if short in _OURS:
+        raise decided(name, _OURS[short])
     if short in _OF_KAFKAS_CLIENTS:
         raise UnknownOption(
             f"option {name!r} is one of Kafka's own clients, and has no meaning here",
-            next_step="leave it out; what Spark's own source takes of such options goes into "
-            f"spark_options= of kafka_source, as 'kafka.{short}'",
+            next_step="leave it out; where it is meant for Spark's reader, kafka_source takes it "
+            f"in spark_options=, as 'kafka.{short}'",
         )
     nearest = difflib.get_close_matches(short, OPTIONS, n=1, cutoff=0.75)
     raise UnknownOption(
@@ -306,6 +313,11 @@ def _refuse_unknown(name: str) -> None:
         if nearest
         else "see the list of Kafka options in the documentation",
     )
+
+
+def decided(name: str, why: str) -> ContradictoryOptions:
+    """Return the error for an option that Onceward decides itself."""
+    return ContradictoryOptions(f"{name} cannot be set: {why}", next_step=f"remove {name}")
 
 
 def _servers(given: str | Sequence[str]) -> tuple[str, ...]:
