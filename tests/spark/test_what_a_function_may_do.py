@@ -382,29 +382,29 @@ def test_nothing_is_left_beside_the_checkpoint_of_what_goes_well(pipeline: Pipel
 def test_a_query_without_a_checkpoint_location_is_refused(
     pipeline: Pipeline, tmp_path: Path, request: pytest.FixtureRequest
 ):
-    """Then the advice; and a folder for all queries of the session is one, too."""
+    """Then the advice; and a folder for all queries of the session is one, too, to a query with a
+    name.
+    """
     conf, name = pipeline.spark.conf, "spark.sql.streaming.checkpointLocation"
     request.addfinalizer(partial(conf.set, name, str(conf.get(name))))
     conf.unset(name)
     pipeline.feed(20)
 
-    def go(**options: str) -> OncewardError | None:
-        writer = (
-            pipeline.frame()
-            .writeStream.options(**options)
-            .queryName(pipeline.name)
-            .trigger(availableNow=True)
-        )
+    def go(name: str | None = pipeline.name, **options: str) -> OncewardError | None:
+        writer = pipeline.frame().writeStream.options(**options).trigger(availableNow=True)
+        writer = writer if name is None else writer.queryName(name)
         query = writer.foreachBatch(plain(pipeline.sink())).start()
         pipeline.ended(query)
         return onceward.error_of(query)
 
-    error = go()
-    assert type(error) is UnsupportedQuery
-    assert "no checkpoint location" in error.message
-    assert 'option("checkpointLocation", "…")' in error.next_step
+    for query_name, root in ((pipeline.name, None), (None, str(tmp_path))):
+        if root is not None:
+            conf.set(name, root)
+        error = go(query_name)
+        assert type(error) is UnsupportedQuery
+        assert "no checkpoint location" in error.message
+        assert 'option("checkpointLocation", "…")' in error.next_step
     assert pipeline.appended() == []
-    conf.set(name, str(tmp_path))
     for _ in range(2):
         assert go() is None
         pipeline.feed(20)

@@ -4,11 +4,15 @@ Spark says to them.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from onceward.errors import UnsupportedQuery
 from onceward.spark.batch.refused_modes import (
     BY_FILE_SYSTEM,
+    refuse_made_up_checkpoint,
     refuse_renames_that_keep_a_file,
     refuse_source_evolution,
     refuse_unsupported,
@@ -94,3 +98,40 @@ def test_one_elsewhere_may_not():
     refuse_renames_that_keep_a_file("org.example.AFileManagerOfOnesOwn", "hdfs://nodes/c")
     with raises(UnsupportedQuery, "hdfs://nodes/c", "checkpointFileManagerClass"):
         refuse_renames_that_keep_a_file(f"org.apache.{BY_FILE_SYSTEM}", "hdfs://nodes/c")
+
+
+class Started(Execution):
+    """A query that was started, by or without a name, on a folder that Spark may delete."""
+
+    def __init__(self, checkpoint: str, name: str | None = None, temporary: bool = False) -> None:
+        super().__init__("StreamExecution")
+        self.name = lambda: name
+        self.resolvedCheckpointRoot = lambda: checkpoint
+        self._temporary = temporary
+
+    def getDeclaredField(self, name: str) -> Any:  # noqa: N802 — Java's name
+        assert name == "deleteCheckpointOnStop"
+        return SimpleNamespace(setAccessible=bool, get=lambda _: self._temporary)
+
+
+DRAWN = "3ad8b5ca-76b9-47bb-aefc-bf435fd3c9df"
+
+
+@pytest.mark.parametrize("root", ["/mnt/c", "/mnt/c/", "file:/mnt/c", "file:///mnt/c"])
+def test_a_folder_that_spark_makes_up_is_no_checkpoint_location(root: str):
+    """With a root for all queries and without a name it is another one at each start."""
+    refuse_made_up_checkpoint(Started(f"file:/mnt/c/{DRAWN}", name="q"), root)
+    refuse_made_up_checkpoint(Started("file:/mnt/c/people"), root)
+    refuse_made_up_checkpoint(Started(f"file:/mnt/other/{DRAWN}"), root)
+    refuse_made_up_checkpoint(Started(f"file:/mnt/c/{DRAWN}"), "")
+    for made_up in (
+        Started("file:/mnt/temporary-1", temporary=True),
+        Started(f"file:/mnt/c/{DRAWN}"),
+    ):
+        with raises(UnsupportedQuery, "file:/", "checkpointLocation"):
+            refuse_made_up_checkpoint(made_up, root)
+
+
+def test_a_root_of_object_storage_is_one():
+    with raises(UnsupportedQuery, "s3a://bucket/"):
+        refuse_made_up_checkpoint(Started(f"s3a://bucket/{DRAWN}"), "s3a://bucket")

@@ -29,11 +29,12 @@ from onceward.errors import ROWS_REFUSED, UnsupportedQuery
 from onceward.ids import BatchId, PipelineId, SourceRange
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
 from onceward.spark.batch.refused_modes import (
+    CHECKPOINTS,
     FILE_MANAGER,
     SOURCE_EVOLUTION,
+    refuse_made_up_checkpoint,
     refuse_renames_that_keep_a_file,
     refuse_source_evolution,
-    refuse_temporary_checkpoint,
     refuse_unsupported,
 )
 from onceward.spark.session.settings import use_the_drivers_python
@@ -334,7 +335,7 @@ def _run(frame: DataFrame, execution: Any) -> _RunFacts:
     speculation = session.sparkContext._conf.get("spark.speculation", "false") or "false"
     refuse_unsupported(speculation, execution)
     refuse_source_evolution(str(session.conf.get(SOURCE_EVOLUTION, "false")))
-    refuse_temporary_checkpoint(execution)
+    refuse_made_up_checkpoint(execution, str(session.conf.get(CHECKPOINTS, "")))
     refuse_renames_that_keep_a_file(
         str(session.conf.get(FILE_MANAGER, "")), str(execution.resolvedCheckpointRoot())
     )

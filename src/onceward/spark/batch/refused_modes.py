@@ -4,30 +4,44 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from onceward.errors import UnsupportedQuery
 
+CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 BY_FILE_SYSTEM = "FileSystemBasedCheckpointFileManager"
 SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PROMISE = "exactly-once output (one micro-batch = one transaction)"
 
 
-def refuse_temporary_checkpoint(execution: Any) -> None:
+def refuse_made_up_checkpoint(execution: Any, root: str) -> None:
     """Refuse a query that has no checkpoint location: Spark makes a folder that the next start
     does not find.
 
-    ``ResolveWriteToStream``: without the option and without
-    ``spark.sql.streaming.checkpointLocation`` it is a temporary one (``deleteCheckpointOnStop``).
+    ``ResolveWriteToStream``: without the option it is a temporary one
+    (``deleteCheckpointOnStop``), or one of :data:`CHECKPOINTS`, by the query's name, or else by a
+    UUID that is drawn at each start.
+
+    :param root: the value of :data:`CHECKPOINTS`, empty unless it is set.
     """
-    if _is_temporary(execution):
+    checkpoint = str(execution.resolvedCheckpointRoot())
+    drawn = root and execution.name() is None and _is_drawn(checkpoint, root)
+    if drawn or _is_temporary(execution):
         raise UnsupportedQuery(
-            "the query has no checkpoint location: Spark keeps its progress in a temporary folder "
-            f"({execution.resolvedCheckpointRoot()}), and no later start could go on behind it",
+            "the query has no checkpoint location: Spark keeps its progress in a folder that it "
+            f"has made up ({checkpoint}), and no later start would find it",
             next_step='start it with writeStream.option("checkpointLocation", "…"), a folder of '
             "this query's own that outlasts the driver",
         )
+
+
+def _is_drawn(checkpoint: str, root: str) -> bool:
+    parent, _, name = checkpoint.rpartition("/")
+    path = re.sub(r"^[\w+.-]+:(//[^/]*)?", "", root).rstrip("/")
+    return parent.endswith(path) and _UUID.fullmatch(name) is not None
 
 
 def refuse_renames_that_keep_a_file(file_manager: str, checkpoint: str) -> None:
