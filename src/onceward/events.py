@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from onceward import surroundings
+from onceward.errors import ConfigurationError
 
 __all__ = ["STEPS", "Event", "Phase", "probe", "watch"]
 
@@ -136,7 +137,20 @@ def watch(watcher: Listener, steps: Collection[str] | None = None) -> Callable[[
 
     :param steps: of these alone; a batch has two events for each lease.
     :returns: how to stop: what is queued is delivered first, for five seconds at most.
+    :raises ConfigurationError: the watcher is no function, or a step is not known.
     """
+    if not callable(watcher):
+        raise ConfigurationError(
+            f"watcher={watcher!r} is no function", next_step="pass one, which takes an Event"
+        )
+    known = (*STEPS, FAIL, RESTART)
+    if steps is not None and not (
+        isinstance(steps, Collection) and all(s in known for s in steps)
+    ):
+        raise ConfigurationError(
+            f"steps={steps!r} are not known",
+            next_step=f"pass some of {', '.join(known)} as a list",
+        )
     queued = _Queued(watcher, steps)
     stop_listening = probe(queued)
 

@@ -133,7 +133,7 @@ def test_a_setting_of_a_strategy_as_it_is_asked_for(strategy: str, wrong: dict[s
 
 
 def test_a_strategy_as_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
-    """``pass ExponentialDelay()``; and a start that returns the query, as the next error says."""
+    """``pass … ow.restart.ExponentialDelay()``; and a start that returns the query, as the next error says."""
 
     class Ended:
         id = name = "ended"
@@ -143,8 +143,9 @@ def test_a_strategy_as_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
             return True
 
     monkeypatch.setattr(supervising, "newest_committed", lambda query: None)
-    step = advice(lambda: ow.supervise(lambda: None, ow.restart.ExponentialDelay))  # type: ignore[arg-type, return-value]
-    assert step == "pass ExponentialDelay()"
+    for wrong in (ow.restart.ExponentialDelay, "fixed-delay"):
+        step = advice(lambda wrong=wrong: ow.supervise(lambda: None, wrong))  # type: ignore[arg-type, return-value]
+        assert step.endswith("ow.restart.ExponentialDelay()")
     strategy = ow.restart.ExponentialDelay()
     assert "DataStreamWriter.start()" in advice(lambda: ow.supervise(lambda: None, strategy))  # type: ignore[arg-type, return-value]
     query: Any = Ended()

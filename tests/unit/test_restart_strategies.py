@@ -414,14 +414,13 @@ def test_what_sparks_own_start_meets_later_is_a_failure_like_any(lives: Any):
     assert started == 3
 
 
-@pytest.mark.parametrize("strategy", [ow.restart.NoRestart, ow.restart.ExponentialDelay])
-def test_a_class_in_place_of_a_strategy_is_refused_before_anything_starts(
-    lives: Any, strategy: Any
-):
+@pytest.mark.parametrize("strategy", [ow.restart.NoRestart, "fixed-delay", {"attempts": 3}])
+def test_what_is_no_strategy_is_refused_before_anything_starts(lives: Any, strategy: Any):
     started, error = lives(Life(), strategy=strategy)
     assert started == 0
     assert isinstance(error, ConfigurationError)
-    assert f"{strategy.__name__}()" in error.next_step
+    assert f"strategy={strategy!r}" in error.message
+    assert "ExponentialDelay()" in error.next_step
 
 
 def test_a_start_without_a_query_is_refused():

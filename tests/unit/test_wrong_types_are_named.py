@@ -13,8 +13,25 @@ import pytest
 
 import onceward as ow
 from onceward.errors import ConfigurationError
+from onceward.ids import pipeline_id
+from onceward.kafka.source.topics_and_positions import newest_in
 from support.wrong_values import WRONG, what_is_amiss
 
+
+class Ended:
+    """A query that has ended well."""
+
+    id = runId = name = "q"  # noqa: N815 — Spark's name
+    isActive = False  # noqa: N815 — Spark's name
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 — Spark's name
+        return True
+
+    def exception(self) -> None:
+        return None
+
+
+QUERY: Any = Ended()
 LEDGER = ow.FolderLedger("/ledger")
 KAFKA = {"bootstrap_servers": "b:9092", "pipeline_id": "p", "topic": "out"}
 STORED = {"pipeline_id": "p", "store": "/store", "ledger": LEDGER}
@@ -48,6 +65,13 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "FixedDelay": (ow.restart.FixedDelay, {}),
     "ExponentialDelay": (ow.restart.ExponentialDelay, {}),
     "FailureRate": (ow.restart.FailureRate, {}),
+    "supervise": (ow.supervise, {"start": lambda: QUERY}),
+    "wait": (lambda timeout_s: ow.wait(QUERY, timeout_s=timeout_s), {"timeout_s": 1}),
+    "watch": (
+        lambda watcher, steps: ow.events.watch(watcher, steps)(),
+        {"watcher": print, "steps": [ow.events.COMMIT]},
+    ),
+    "newest_in": (lambda ledger: newest_in(ledger, pipeline_id("p")), {"ledger": LEDGER}),
 }
 
 
@@ -83,6 +107,18 @@ def test_a_port_that_is_none():
         with pytest.raises(ConfigurationError) as refused:
             ow.serve_metrics(port)  # type: ignore[arg-type]
         assert "9464" in refused.value.next_step
+
+
+def test_what_would_fail_later_is_refused_at_the_call():
+    for call, named in (
+        (lambda: ow.supervise(lambda: QUERY, "fixed-delay"), "strategy="),  # type: ignore[arg-type, return-value]
+        (lambda: ow.events.watch(None), "watcher="),  # type: ignore[arg-type]
+        (lambda: ow.events.watch(print, 5), "steps="),  # type: ignore[arg-type]
+        (lambda: ow.events.watch(print, ["comit"]), "steps="),
+    ):
+        with pytest.raises(ConfigurationError) as refused:
+            call()
+        assert refused.value.message.startswith(named)
 
 
 class Writer:

@@ -245,13 +245,18 @@ def with_the_next_start(error: OncewardError) -> None:
         )
 
 
-def must_be_decided(ledger: object, commit_timeout_s: float) -> None:
-    """Raise ConfigurationError for a wrong setting of a sink whose decision is a ledger record."""
+def must_be_a_ledger(ledger: object) -> None:
+    """Raise ConfigurationError for what is no ledger's settings."""
     if not isinstance(ledger, Ledger):
         raise ConfigurationError(
             f"ledger={ledger!r} is no ledger",
             next_step="pass ow.FolderLedger(…), ow.DatabaseLedger(…) or ow.KafkaLedger(…)",
         )
+
+
+def must_be_decided(ledger: object, commit_timeout_s: float) -> None:
+    """Raise ConfigurationError for a wrong setting of a sink whose decision is a ledger record."""
+    must_be_a_ledger(ledger)
     if not (_is_a_number(commit_timeout_s) and commit_timeout_s >= 0):
         raise ConfigurationError(
             f"commit_timeout_s={commit_timeout_s!r} is not a number of seconds",

@@ -104,14 +104,23 @@ def supervise(
     exception of this thread's, stops the query on its way out.
     """
     restarts = ExponentialDelay() if strategy is None else strategy
-    if isinstance(restarts, type):
-        raise ConfigurationError(
-            f"strategy={restarts.__name__} is a class, not a strategy",
-            next_step=f"pass {restarts.__name__}()",
-        )
-    ended = stop or surroundings.Event()
+    ended = surroundings.Event() if stop is None else stop
+    _check(start, restarts, ended, checkpoint)
     with stopping.waiting(ended):
         return _supervise(start, restarts, ended, checkpoint)
+
+
+def _check(start: object, restarts: object, ended: object, checkpoint: object) -> None:
+    is_strategy = callable(getattr(restarts, "delay", None)) and not isinstance(restarts, type)
+    is_path = checkpoint is None or isinstance(checkpoint, str | PathLike)
+    for name, given, fits, wanted in (
+        ("start", start, callable(start), "the function that defines and starts the query"),
+        ("strategy", restarts, is_strategy, "an object, such as ow.restart.ExponentialDelay()"),
+        ("stop", ended, hasattr(ended, "is_set"), "a threading.Event"),
+        ("checkpoint", checkpoint, is_path, "the query's checkpointLocation"),
+    ):
+        if not fits:
+            raise ConfigurationError(f"{name}={given!r} is wrong", next_step=f"pass {wanted}")
 
 
 def _supervise(

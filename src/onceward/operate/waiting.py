@@ -55,6 +55,10 @@ def wait(*queries: StreamingQuery, timeout_s: float | None = None) -> bool:
         raise ConfigurationError("ow.wait() waits for nothing", next_step=_A_QUERY)
     for query in queries:
         must_be_a_query(query, "ow.wait()")
+    if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s >= 0):
+        raise ConfigurationError(
+            f"timeout_s={timeout_s!r} is no number of seconds", next_step="pass 0 or more, or None"
+        )
     deadline = surroundings.monotonic() + (math.inf if timeout_s is None else timeout_s)
     ends = [QueryEnd(query) for query in queries]
     try:

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.ledger.record import LedgerRecord
+from onceward.engine.policy import must_be_a_ledger
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ids import PipelineId, TopicPartition, is_kafka_offset, partition_offsets, topic_name
 from onceward.kafka.wire.client import KafkaClient
@@ -208,6 +209,7 @@ def distinct(ends: Sequence[Any]) -> list[Any]:
 
 def newest_in(ledger: Ledger, pipeline: PipelineId) -> LedgerRecord | None:
     """Return the newest record of ``pipeline``; None where there is none. Disturbs nobody."""
+    must_be_a_ledger(ledger)
     chain = ledger.chain(pipeline)
     try:
         return next(chain.history(1), None)
