@@ -366,6 +366,23 @@ def test_a_jvm_that_is_gone_ends_the_supervisor(lives: Any, monkeypatch: pytest.
     assert isinstance(error, SendFailed)
 
 
+def test_a_context_that_has_stopped_ends_the_supervisor(
+    lives: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Unless the next start builds another."""
+    monkeypatch.setattr(supervising, "context_has_stopped", lambda query: True)
+    dead = ValueError("Cannot call methods on a stopped SparkContext")
+    away = BrokerUnreachable("away")
+    started, error = lives(Life(SendFailed("a")), away, dead, dead, Life())
+    assert started == 4
+    assert error.__cause__ is dead
+    assert isinstance(error, ow.OncewardError)
+    assert ow.exit_status(error, worked_before=False) == 75
+    built = iter([True, False, False])
+    monkeypatch.setattr(supervising, "context_has_stopped", lambda query: next(built))
+    assert lives(Life(SendFailed("a")), Life(SendFailed("b")), Life())[0] == 3
+
+
 def test_what_a_start_raises_that_is_not_ours_is_raised_at_once(lives: Any):
     assert isinstance(lives(ZeroDivisionError(), Life())[1], ZeroDivisionError)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,15 @@ from pyspark.errors import StreamingQueryException
 import onceward as ow
 from onceward.errors import ConfigurationError, SendFailed
 from onceward.operate import waiting
+from onceward.spark.batch import job
+from support.errors import raises
 
 
 class Query:
     """A query as far as a waiter knows it: it ends with ``error``, or well, once it is told to."""
 
     id = name = "query"
+    over_for_good = False
 
     def __init__(self, error: Exception | None = None, *, over: bool = True) -> None:
         self.error = error
@@ -70,6 +74,31 @@ def test_it_raises_the_typed_error():
 def test_it_raises_sparks_error_where_there_is_no_other():
     with pytest.raises(StreamingQueryException, match="text only"):
         wait(Query(ZeroDivisionError()))
+
+
+def test_a_query_whose_context_has_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    """Spark calls it active for ever: without new records it runs no job that would fail."""
+    monkeypatch.setattr(waiting, "context_has_stopped", lambda query: query.over_for_good)
+    query = Query(over=False)
+    threading.Timer(0.2, setattr, (query, "over_for_good", True)).start()
+    with raises(ow.OncewardError, "onceward run"):
+        wait(query, timeout_s=30)
+
+
+@pytest.mark.parametrize("stopped_by_spark", [True, False])
+def test_a_query_that_ended_with_its_context_has_failed_unless_the_job_stopped_it(
+    monkeypatch: pytest.MonkeyPatch, stopped_by_spark: bool
+):
+    """``spark.stop()`` leaves no active context in Python; a cluster manager that is gone does."""
+    said = "Cannot call methods on a stopped SparkContext."
+    error = SimpleNamespace(getMessage=lambda: said, message=said)
+    told = SimpleNamespace(isDefined=lambda: True, get=lambda: error)
+    query = SimpleNamespace(exception=lambda: told)
+    monkeypatch.setattr(job, "query_by_id", lambda frame: query)
+    monkeypatch.setattr(job, "thrown_from", lambda error: [error])
+    active = object() if stopped_by_spark else None
+    monkeypatch.setattr(job.SparkContext, "_active_spark_context", active)
+    assert job.ending_of(None)() == (said if stopped_by_spark else "")  # type: ignore[arg-type]
 
 
 def test_the_first_of_several_that_fails_ends_the_wait_and_the_others_go_on():

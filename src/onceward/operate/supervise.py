@@ -45,13 +45,20 @@ from onceward.operate.restart import (
     may_pass,
     without_progress,
 )
-from onceward.operate.waiting import LOOK_SECONDS, QueryEnd, must_be_a_query, within
+from onceward.operate.waiting import (
+    LOOK_SECONDS,
+    QueryEnd,
+    must_be_a_query,
+    stopped_context,
+    within,
+)
 from onceward.spark.batch.checkpoint_files import (
     PLAN_ANEW,
     forget_planned,
     newest_committed,
     newest_committed_at,
 )
+from onceward.spark.batch.job import context_has_stopped
 from onceward.spark.batch.query import jvm_is_gone
 
 log = logging.getLogger(__name__)
@@ -97,7 +104,8 @@ def supervise(
     :raises OncewardError: the query failed, and its error says *stop*, or the strategy has it no
         more restarted.
     :raises StreamingQueryException: the same, where the error is Spark's or your function's own.
-        Whatever it is, also when Spark's JVM is gone: that takes a new process (``onceward run``).
+        Whatever it is, also when Spark's JVM is gone, or its context has stopped and ``start``
+        builds no other: that takes a new process (``onceward run``).
 
     SIGTERM ends the query at a batch boundary, and a second one the process at once, if this is
     the main thread and the program does not handle it itself. A KeyboardInterrupt, or any other
@@ -131,9 +139,9 @@ def _supervise(
 ) -> StreamingQuery:
     failures: list[Failure] = []
     news: set[str] = set()
-    committed: int | None = None
+    run: _Run | None = None
     while True:
-        run = _Run(start, ended, committed, None if checkpoint is None else fspath(checkpoint))
+        run = _Run(start, ended, run, None if checkpoint is None else fspath(checkpoint))
         error = run.run(first=not failures and not news)
         if error is None:
             assert run.query is not None  # noqa: S101 — a start that failed has an error
@@ -141,10 +149,7 @@ def _supervise(
             with suppress(Exception):
                 runs.settle(run.query_id)
             return run.query
-        committed = run.committed
-        if jvm_is_gone():
-            # No start of this process can help: that is for whoever starts the process
-            raise error
+        run.must_leave_a_way_on(error)
         if _has_news(error, news) and not ended.is_set():
             log.debug("query %s is defined anew, and goes on: %s", run.name, error)
             continue
@@ -152,7 +157,7 @@ def _supervise(
         error = _with_advice(error)
         # A batch may be in the ledger, and not in Spark's log
         in_ledger = isinstance(error, OncewardError) and error.worked_before is True
-        worked = committed is not None or in_ledger
+        worked = run.committed is not None or in_ledger
         if isinstance(error, OncewardError) and run.worked_before is not None:
             error.worked_before = worked
         pause = _pause(restarts, failures, error, worked_before=worked)
@@ -244,12 +249,16 @@ class _Run:
         self,
         start: Callable[[], StreamingQuery],
         ended: threading.Event,
-        committed: int | None,
+        before: _Run | None,
         checkpoint: str | None,
     ) -> None:
         self._start = start
         self._ended = ended
-        self.committed = committed
+        self.committed: int | None = None if before is None else before.committed
+        self._last: StreamingQuery | None = (
+            None if before is None else before.query or before._last
+        )
+        self._is_dead: bool = before is not None and before._is_dead
         self._checkpoint = checkpoint
         self.query: StreamingQuery | None = None
         self._began = surroundings.monotonic()
@@ -320,6 +329,20 @@ class _Run:
         finally:
             end.stop()
         return None
+
+    def must_leave_a_way_on(self, error: Exception) -> None:
+        """Raise where no start of this process can help: that is for whoever starts the process.
+
+        A start may build another context, and is called once more for that; one that was still
+        asking a server has not come to it.
+        """
+        if jvm_is_gone():
+            raise error
+        is_asking = self.query is None and isinstance(error, OncewardError)
+        was_dead = self._is_dead
+        self._is_dead = not is_asking and context_has_stopped(self.query or self._last)
+        if was_dead and self._is_dead:
+            raise stopped_context() from error
 
     def _plan_anew(self, query: StreamingQuery, failed: Exception) -> None:
         """Have the next start plan the query's batch anew, where only that helps: Spark runs the

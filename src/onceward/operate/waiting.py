@@ -21,6 +21,7 @@ from onceward.errors import ConfigurationError, OncewardError, Recovery
 from onceward.operate import stopping
 from onceward.spark.batch import progress
 from onceward.spark.batch.checkpoint_files import newest_committed
+from onceward.spark.batch.job import context_has_stopped
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def wait(*queries: StreamingQuery, timeout_s: float | None = None) -> bool:
     :param timeout_s: block no longer than that; None: without end.
     :returns: True once all have ended without an error; False after ``timeout_s``, when one still
         runs.
-    :raises OncewardError: what ended a query.
+    :raises OncewardError: what ended a query, or that Spark's context has stopped.
     :raises StreamingQueryException: a query failed, and its error is Spark's or your function's
         own.
     """
@@ -173,9 +174,20 @@ class QueryEnd:
     def _await(self) -> None:
         try:
             while not (self._over or self._stuck or self._query.awaitTermination(LOOK_SECONDS)):
-                pass
+                if context_has_stopped(self._query):
+                    raise stopped_context()
         except Exception as failure:  # noqa: BLE001 — join() raises it
             self._failure = failure
+
+
+def stopped_context() -> OncewardError:
+    """Return the error for a query whose context has stopped; Spark's own names no way on."""
+    return OncewardError(
+        "Spark's context has stopped (spark.stop(), or its cluster manager has ended it), and its "
+        "queries with it",
+        next_step="start the process again, as `onceward run` does; or let the function that "
+        "starts the query build its session, too",
+    )
 
 
 def name(query: StreamingQuery) -> str:

@@ -18,7 +18,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row
+from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward.errors import OncewardError
 from onceward.spark.batch.causes import has_condition, thrown_by, thrown_from
@@ -194,6 +196,20 @@ _SHUT_DOWN = re.compile(
 _GONE_SECONDS = 2.0
 
 
+def context_has_stopped(query: object) -> bool:
+    """Return whether the context that the query was started in has stopped, and there is no other:
+    an idle query of it is active for ever, and no start of this process works in it."""
+    if not isinstance(query, StreamingQuery):
+        return False
+    try:
+        context = SparkContext._active_spark_context
+        java = query._jsq.sparkSession().sparkContext() if context is None else context._jsc.sc()
+        return bool(java.isStopped())
+    except Exception as error:  # noqa: BLE001 — whatever py4j raises of a JVM that is gone
+        log.debug("whether a context has stopped is not known: %r", error)
+        return False
+
+
 def ending_of(frame: DataFrame) -> Callable[[], str]:
     """Return what tells how the running query of ``frame`` has ended: in Spark's words, empty
     where it goes on, ended well, or was ended by the end of its session."""
@@ -208,7 +224,10 @@ def ending_of(frame: DataFrame) -> Callable[[], str]:
             if error is None or not error.isDefined():
                 return ""
             causes = thrown_from(error.get())
-            by_its_end = any(_SHUT_DOWN.match(each.message) for each in causes)
+            # One that Spark stops by itself, as when its cluster manager is gone, is still active
+            by_its_end = SparkContext._active_spark_context is None and any(
+                _SHUT_DOWN.match(each.message) for each in causes
+            )
             return "" if by_its_end else str(error.get().getMessage())
         except Exception as error:  # noqa: BLE001 — whatever py4j raises of a JVM that is gone
             log.debug("how a query has ended is not known: %r", error)
