@@ -176,6 +176,22 @@ def test_a_ledger_that_begins_anew_is_followed_and_said_to(
     )
 
 
+def test_a_tail_of_a_pipeline_that_has_no_batch_says_so_and_waits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter(range(2))
+
+    def come_later(seconds: float) -> None:
+        if next(looks, None) is None:
+            raise KeyboardInterrupt
+        fill(folder, "mistyped", 1)
+
+    monkeypatch.setattr(time, "sleep", come_later)
+    done = run("ledger", "tail", "--ledger-path", str(folder), "--pipeline-id", "mistyped")
+    assert [json.loads(line)["sequence"] for line in done.stdout.splitlines()] == [0]
+    assert done.stderr.startswith("the ledger has no batch of mistyped. Next: ")
+
+
 def test_a_folder_that_is_not_there_is_no_empty_ledger(tmp_path: Path) -> None:
     for command in (["status", "--ledger-path"], ["savepoint", "list"]):
         result = run(*command, str(tmp_path / "misspelt"))

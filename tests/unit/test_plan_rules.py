@@ -5,11 +5,14 @@ is in ``tests/spark/test_plans.py``.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from onceward.cli import app
 from onceward.engine.ledger.admission import CallHistory
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import UnsupportedQuery
@@ -121,3 +124,18 @@ def test_a_query_by_spark_connect_is_not_started_either(monkeypatch: pytest.Monk
     with _connect_refused(), pytest.raises(UnsupportedQuery):
         ConnectWriter().start()
     assert ConnectWriter().start() == "runs"
+
+
+def test_what_a_job_raises_is_printed_as_python_does(tmp_path: Path) -> None:
+    """From the job's own line on, and of that error alone."""
+    job = tmp_path / "job.py"
+    job.write_text("def start():\n    raise ValueError('the job itself')\n\nstart()\n")
+    ended = CliRunner().invoke(app, ["plan", str(job)])
+    assert ended.exit_code == 1
+    lines = ended.stderr.splitlines()
+    assert lines[0].startswith("Traceback")
+    assert [line for line in lines if line.startswith("  File")] == [
+        f'  File "{job}", line 4, in <module>', f'  File "{job}", line 2, in start',
+    ]  # fmt: skip
+    assert lines[-1] == "ValueError: the job itself"
+    assert "ImportError" not in ended.stderr

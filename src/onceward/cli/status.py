@@ -126,6 +126,9 @@ def tail(
     """Print each new batch as a line of JSON, until Ctrl-C."""
     view = at.view()
     new = view.entries(pipeline_id, 1)
+    if not new:
+        # One that has just been started has none yet
+        _say_that_it_is_empty(f"no batch of {pipeline_id}")
     last, expected = None, new[0].sequence if new else 0
     while True:
         for entry in new:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from onceward.cli.shared import Json, LedgerOptions, names_a_ledger, print_table, table
-from onceward.errors import ConfigurationError
-from onceward.operate.run_job import NEEDS_A_CHANGE
+from onceward.errors import ConfigurationError, OncewardError
+from onceward.operate.run_job import FAILED, NEEDS_A_CHANGE
 from onceward.operate.status import moment
 
 if TYPE_CHECKING:
@@ -50,7 +51,13 @@ def plan(
     from onceward.operate.plan import plan_job
     from onceward.operate.plan_lines import Weight
 
-    found = plan_job(str(job), arguments or [], timeout)
+    try:
+        found = plan_job(str(job), arguments or [], timeout)
+    except Exception as error:
+        if isinstance(error, OncewardError):
+            raise
+        _print_as_python_would(error, str(job))
+        raise typer.Exit(FAILED) from None
     if as_json:
         typer.echo(json.dumps([_document(each) for each in found], indent=2))
     for each in () if as_json else found:
@@ -62,6 +69,14 @@ def plan(
         raise typer.Exit(NEEDS_A_CHANGE)
     if Weight.CHANGES in weights:
         raise typer.Exit(CHANGES)
+
+
+def _print_as_python_would(error: Exception, job: str) -> None:
+    """Print what the job has raised, from the job's own frame on."""
+    place = error.__traceback__
+    while place is not None and place.tb_frame.f_code.co_filename != job:
+        place = place.tb_next
+    traceback.print_exception(type(error), error, place or error.__traceback__)
 
 
 def _document(plan: QueryPlan) -> dict[str, object]:

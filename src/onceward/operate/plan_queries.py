@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -128,13 +129,13 @@ class _Writers:
 @contextmanager
 def _connect_refused() -> Iterator[None]:
     """Let Spark Connect, where it is installed, start no query either: it would run for real."""
-    try:
-        # Not by trying alone: PySpark 4.3 takes a process without a main file for its doctests,
-        # and ends it (sys.exit) where this is missing.
-        if find_spec("grpc") is None:
-            raise ImportError
-        from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectWriter
-    except ImportError:
+    connect = None
+    # Not by trying alone: PySpark 4.3 takes a process without a main file for its doctests, and
+    # ends it (sys.exit) where this is missing.
+    with suppress(ImportError):
+        if find_spec("grpc") is not None:
+            connect = import_module("pyspark.sql.connect.streaming.readwriter")
+    if connect is None:
         yield
         return
 
@@ -144,7 +145,7 @@ def _connect_refused() -> Iterator[None]:
             next_step="start it from a classic Spark session",
         )
 
-    with replaced(ConnectWriter, start=refuse, toTable=refuse):
+    with replaced(connect.DataStreamWriter, start=refuse, toTable=refuse):
         yield
 
 
