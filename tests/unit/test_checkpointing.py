@@ -204,3 +204,9 @@ def test_a_closed_gate_holds_the_next_batch_and_not_the_one_that_has_begun(query
         query.batch(8, min_pause_s=0)
     assert gate.holds("run")
     assert query.slept > 60, "it has waited for the query to be stopped"
+
+
+@pytest.mark.parametrize("said", ["no", "yes", 1, None])
+def test_what_is_no_truth_value_says_nothing_of_a_disk(said: Any):
+    with pytest.raises(ConfigurationError, match="local_disk="):
+        ow.checkpointing(local_disk=said)

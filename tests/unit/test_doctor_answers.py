@@ -42,6 +42,15 @@ def said(*arguments: str) -> str:
     return result.output
 
 
+@pytest.mark.parametrize("form", ["kafka-acls", "table", "json"])
+def test_a_principal_without_a_type_is_refused_as_kafka_acls_does(form: str) -> None:
+    wrong = ["etl" if name == "User:a b" else name for name in NAMES]
+    refused = CliRunner().invoke(app, ["doctor", "--acls", *wrong, "--format", form])
+    assert refused.exit_code == 64
+    assert "--principal User:etl" in refused.output
+    assert not refused.stdout
+
+
 def test_lines_for_a_shell_are_quoted_and_what_is_optional_is_commented_out() -> None:
     commands = [shlex.split(line, comments=True) for line in said(*NAMES).splitlines()]
     needed = {(c[c.index("--operation") + 1], c[-4], c[-3]) for c in commands if c}

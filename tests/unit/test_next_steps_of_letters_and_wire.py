@@ -345,7 +345,7 @@ def sink(options: dict[str, Any] | None = None, /, **more: Any) -> ow.KafkaSink:
 ANSWERS: list[Row] = [
     (
         asked(Api.METADATA, 17),
-        r"a name of at most (\d+) letters, digits, dots, dashes and underscores",
+        r"a name of at most (\d+) letters, .*, and none of Kafka's own topics$",
         lambda most: topic_name("aZ9.-_" + "a" * (int(most) - 6)),
     ),
     (

@@ -139,7 +139,8 @@ def checkpointing(
             next_step="set timeout to more than a batch takes",
         )
     interval_s, min_pause_s = seconds("interval", interval), seconds("min_pause", min_pause)
-    return Checkpointing(interval_s, min_pause_s, timeout_s, attempts, retain, bool(local_disk))
+    check_choice("local_disk", local_disk, (True, False))
+    return Checkpointing(interval_s, min_pause_s, timeout_s, attempts, retain, local_disk)
 
 
 def _refuse_concurrency(max_concurrent: object) -> None:

@@ -5,6 +5,8 @@ Registered in :mod:`onceward.cli`; what it looks at is in :mod:`onceward.cli.doc
 
 from __future__ import annotations
 
+import re
+import shlex
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -240,6 +242,11 @@ def _acls(
 def _print_acls(
     lines: list[Acl], principal: str, acl_format: AclFormat, bootstrap_servers: str | None
 ) -> None:
+    if not re.fullmatch(r"\w+:.+", principal):
+        raise ConfigurationError(
+            f"--principal {principal} has no type, which ACLs need",
+            next_step=f"name it with one: --principal {shlex.quote(f'User:{principal}')}",
+        )
     from onceward.cli.doctor.acl_lines import as_commands, as_json, as_table
 
     if acl_format is AclFormat.JSON:

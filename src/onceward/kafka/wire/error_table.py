@@ -114,7 +114,8 @@ _ANY: Mapping[int, Rule] = {
         _V.STOP,
         "INVALID_TOPIC_EXCEPTION",
         InvalidTopicName,
-        "use a name of at most 249 letters, digits, dots, dashes and underscores",
+        "use a name of at most 249 letters, digits, dots, dashes and underscores, and none of "
+        "Kafka's own topics",
     ),
     29: Rule(_V.STOP, "TOPIC_AUTHORIZATION_FAILED", AccessDenied),
     30: Rule(_V.STOP, "GROUP_AUTHORIZATION_FAILED", AccessDenied),
