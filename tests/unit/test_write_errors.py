@@ -7,7 +7,13 @@ from collections.abc import Sequence
 import pytest
 from pyspark.errors import AnalysisException
 
-from onceward.errors import InvalidColumn, OncewardError, RowRefused, SendFailed
+from onceward.errors import (
+    ConfigurationError,
+    InvalidColumn,
+    OncewardError,
+    RowRefused,
+    SendFailed,
+)
 from onceward.spark.batch import write_errors
 from onceward.spark.batch.causes import Thrown
 from support.errors import raises
@@ -39,6 +45,10 @@ OF_A_STORE = Thrown(
     "java.io.InterruptedIOException",
     f"Mkdirs on s3a://out/v={'x' * 300}/part-0: timeout: cwd=file:/data/v={'x' * 300}/ (exists=",
 )
+CODEC = Thrown(
+    "org.apache.spark.SparkIllegalArgumentException", "The codec foo is not available.\nmore",
+    "CODEC_NOT_AVAILABLE.WITH_AVAILABLE_CODECS_SUGGESTION",
+)  # fmt: skip
 FULL = Thrown("java.io.IOException", "No space left on device")
 
 
@@ -97,6 +107,25 @@ def test_a_value_that_names_no_folder_is_the_rows_fault_and_the_column_is_named(
         raise RuntimeError("the job failed")
     if column is not None:
         assert repr(column) in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("thrown", "error"),
+    [
+        ([CODEC], ConfigurationError),
+        ([Thrown(CODEC.kind, "java.net.UnknownHostException: nn1")], RuntimeError),
+        ([Thrown("org.apache.spark.SparkException", "Job aborted"), CODEC], RuntimeError),
+    ],
+    ids=["driver", "without a condition", "task"],
+)
+def test_an_option_that_spark_refuses_is_a_wrong_setting(
+    monkeypatch: pytest.MonkeyPatch, thrown: Sequence[Thrown], error: type[Exception]
+):
+    """Which no restart mends."""
+    monkeypatch.setattr(write_errors, "thrown_by", lambda _: tuple(thrown))
+    told = raises(error, "foo") if error is ConfigurationError else pytest.raises(error)
+    with told, write_errors.failures_told("as parquet", "/data"):
+        raise RuntimeError("the job failed")
 
 
 def test_a_rule_of_the_table_that_a_row_breaks_is_the_rows_fault(monkeypatch: pytest.MonkeyPatch):

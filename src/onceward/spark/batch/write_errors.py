@@ -153,6 +153,7 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
     :param how: "as parquet", say.
     :param partition_by: the columns whose values are in the names of folders.
     :raises InvalidColumn: the frame does not fit.
+    :raises ConfigurationError: Spark refuses an option.
     :raises RowRefused: the frame's own plan (:mod:`onceward.spark.batch.carried`) or the table
         refuses a row.
     :raises SendFailed: ``place`` cannot be written to.
@@ -176,6 +177,14 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
             causes[0].is_a(*_OTHER_SCHEMA) or causes[0].thrown_in.startswith(_COMPARES_SCHEMAS)
         ):
             raise _unfit_frame(how, " ".join(causes[0].message.split())) from error
+        # Outermost: thrown by the driver, before there was a task. With a condition: Hadoop says a
+        # name that is not resolved by the same kind
+        if causes and causes[0].is_a("SparkIllegalArgumentException") and causes[0].condition:
+            raise ConfigurationError(
+                f"Spark does not write {how} with these settings: "
+                f"{causes[0].message.strip().splitlines()[0]}",
+                next_step="correct it in options= of the sink, or in the frame where it is there",
+            ) from error
         if (refused := _row_refused(causes, place, partition_by)) is not None:
             # the rest is a stack trace
             raise refused from None
