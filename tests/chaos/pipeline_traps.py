@@ -14,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 def trapped(records: DataFrame, trap: str, *, flag: str, news: str) -> DataFrame:
     """``records``, with a trap ``kind:partition:offset`` at one of them.
 
-    Kinds: ``raise`` an error; ``heap``: ask the executor's JVM for more memory than it has; both
-    of them only when the job's ``news`` say that the task has given a lease back. ``hang``, until
+    Kinds: ``raise`` an error, or ``always``; ``heap``: ask the executor's JVM for more memory than
+    it has; all of them only when the job's ``news`` say that the task has given a lease back. ``hang``, until
     killed, at once.
 
     :param flag: a file that says that it has sprung, and keeps it from doing so again.
@@ -36,7 +36,8 @@ def trapped(records: DataFrame, trap: str, *, flag: str, news: str) -> DataFrame
 
         from pyspark import TaskContext
 
-        if (at_partition, at_offset) != record or os.path.exists(flag):
+        is_over = kind != "always" and os.path.exists(flag)
+        if (at_partition, at_offset) != record or is_over:
             return bytes(value)
         Path(flag).touch()
         task = f"task {TaskContext.get().partitionId()} attempt"
@@ -46,8 +47,8 @@ def trapped(records: DataFrame, trap: str, *, flag: str, news: str) -> DataFrame
             for line in Path(news).read_text().splitlines()
         ):
             time.sleep(0.1)
-        if kind == "raise":
-            raise ValueError("this record hurts, once")
+        if kind in ("raise", "always"):
+            raise ValueError("this record hurts, " + {"raise": "once"}.get(kind, kind))
         if kind == "hang":
             time.sleep(600)
         return b""

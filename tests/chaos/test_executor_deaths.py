@@ -78,6 +78,20 @@ def test_a_task_that_raises_once_something_is_sent_costs_one_attempt(
     one_task_is_hurt_and_the_others_are_stopped(pipeline, "this record hurts, once")
 
 
+@pytest.mark.fault("task-raises")
+def test_what_always_fails_a_task_that_has_sent_is_named(
+    any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+):
+    """The task's second attempt ends the epoch and the job, before Spark has said why."""
+    pipeline = new_pipeline(any_kafka, master="local[2,4]", **HURT_LATE, trap="always:1:150")
+    pipeline.produce(800, value_bytes=LONG_VALUES)
+    life = pipeline.run()
+    assert life.status != 0, life.log_tail()
+    first, second = (step.error for step in life.steps("send", "failed"))
+    assert (first, second) == ("EpochPoisoned", "PythonException"), life.log_tail()
+    assert "this record hurts, always" in life.log_tail()
+
+
 @pytest.mark.fault("executor-frozen")
 @pytest.mark.parametrize("version", ["4.3.1", "3.9.1"])
 def test_what_an_executor_still_sends_after_it_was_frozen_is_refused(

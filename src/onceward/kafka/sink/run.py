@@ -74,6 +74,8 @@ class KafkaRun:
         self._dead_letter_route: DeadLetterRoute | None = None
         # the last batch that needed more than the transaction's time by itself
         self._overdue: BatchId | None = None
+        # the last batch whose epoch was poisoned, and how often
+        self._poisoned: tuple[BatchId | None, int] = (None, 0)
 
     def sequencer(self, context: SparkContext) -> Sequencer:
         """Return the sequencer of this run, on its port."""
@@ -160,6 +162,13 @@ class KafkaRun:
     def _message_bytes(self, topic: str | None) -> int:
         found = self.client.topic_config(str(topic)).get("max.message.bytes")
         return int(found or _KAFKAS_MESSAGE_BYTES)
+
+    def is_poisoned_again(self, batch: BatchId) -> bool:
+        """Count one more poisoned epoch of ``batch``; return whether that is the second, or the
+        first of a batch that has no second attempt."""
+        known, times = self._poisoned
+        self._poisoned = batch, times + 1 if known == batch else 1
+        return self._poisoned[1] == min(2, self.settings.policy.batch_attempts)
 
     def timeout_error(
         self, running: RunningBatch, unacknowledged_s: float

@@ -151,6 +151,19 @@ class KafkaWriter(TaskWriter):
         return self._producer
 
 
+class _Dropping(TaskWriter):
+    def write(self, rows: pa.RecordBatch) -> None:
+        pass
+
+    def pre_commit(self) -> None:
+        pass
+
+
+def drop(_: TaskAttempt) -> TaskWriter:
+    """Open a writer that drops the task's rows: what the task computes fails or does not."""
+    return _Dropping()
+
+
 @contextmanager
 def _reporting_errors(sequencer: SequencerClient) -> Iterator[None]:
     """Report a task's error to the driver, which wants its type: Spark carries its text only."""

@@ -23,7 +23,7 @@ from onceward import events, patience
 from onceward.engine import spark_jobs
 from onceward.engine.ending import TimeLimit
 from onceward.engine.task_writer import results
-from onceward.errors import OncewardError, SequencerUnreachable
+from onceward.errors import EpochPoisoned, OncewardError, SequencerUnreachable
 from onceward.ids import TopicPartition
 from onceward.kafka.sink.columns import OrderWithin, RecordFrame, sort_columns
 from onceward.kafka.sink.run import KafkaRun
@@ -31,7 +31,7 @@ from onceward.kafka.sink.sequencer.frames import EpochCredentials
 from onceward.kafka.sink.sequencer.leases import EpochLeases
 from onceward.kafka.sink.sequencer.listener import Sequencer
 from onceward.kafka.sink.task_reports import Sent, TaskReport, check
-from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec
+from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec, drop
 from onceward.kafka.sink.topics import oldest_timestamps
 from onceward.spark.batch import job
 from onceward.spark.batch.query import RunningBatch
@@ -43,9 +43,11 @@ _ADAPTIVE, _SHUFFLE_PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffl
 
 
 class PlannedJob(NamedTuple):
-    """A frame that its tasks write when it is computed, and the sequencer with their epoch."""
+    """A frame that its tasks write when it is computed, its ``rows``, and the sequencer with the
+    tasks' epoch."""
 
     frame: DataFrame
+    rows: DataFrame
     sequencer: Sequencer
 
 
@@ -82,7 +84,7 @@ class TasksPath:
         planned = spark_jobs.plan_write(
             rows, OpenKafkaWriter(spec), returned_errors=(SequencerUnreachable,)
         )
-        return PlannedJob(planned, sequencer)
+        return PlannedJob(planned, rows, sequencer)
 
     def _open_epoch(
         self, sequencer: Sequencer, first_sequences: Mapping[TopicPartition, int]
@@ -145,15 +147,43 @@ class TasksPath:
             # its tasks were killed, which poisons the epoch; that is no reason to try again
             raise
         except Exception as spark_error:
-            if (failure := self._failure(sequencer)) is not None:
-                raise failure from spark_error
-            raise
+            if (failure := self._failure(sequencer)) is None:
+                raise
+            if type(failure) is EpochPoisoned:
+                if isinstance(spark_error, OncewardError) and type(spark_error) is not type(
+                    failure
+                ):
+                    raise
+                self._must_be_computable(planned.rows, running)
+            raise failure from spark_error
         finally:
             leases = sequencer.close_epoch()
         if (failure := self._failure(sequencer)) is not None:
             raise failure
         assert leases is not None  # noqa: S101 — was open
         return rows, task_count, leases
+
+    def _must_be_computable(self, rows: DataFrame, running: RunningBatch) -> None:
+        """Raise what fails the plan of ``rows`` itself.
+
+        1. A task has sent records, and then the plan refuses a row; 2. Spark tries the task again,
+        and that attempt poisons the epoch, which cancels the job; 3. Spark never comes to say what
+        failed it. So the plan is computed alone, once a batch, when that is its second attempt or
+        its last.
+        """
+
+        def late() -> OncewardError | None:
+            return self._limit.passed() or self._run.timeout_error(running, 0.0)
+
+        if not self._run.is_poisoned_again(running.batch):
+            return
+        try:
+            job.collect(spark_jobs.plan_write(rows, drop), late)
+        except job.JobInterrupted:
+            raise
+        except Exception:
+            if late() is None:
+                raise
 
     def _failure(self, sequencer: Sequencer) -> OncewardError | None:
         """Return why the attempt is lost, if it is."""

@@ -127,31 +127,8 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
     done = threading.Event()
 
     def watch() -> None:
-        since: float | None = None
-        looked = True
-        for poll in itertools.count(1):
-            if done.wait(_POLL_SECONDS):
-                return
-            # Spark cancels by its own job group, in place of which the user's function may have set
-            # another; and nothing interrupts a thread that reads what Arrow serves
-            if poll % _STOPPED_POLLS == 0 and is_being_stopped(frame):
-                context.cancelJobsWithTag(tag)
-                return
-            try:
-                reason = lost()
-            except Exception as error:  # noqa: BLE001 — it looks again
-                # Once: it looks many times a second
-                level = logging.WARNING if looked else logging.DEBUG
-                looked = False
-                log.log(level, "whether the job's attempt is lost is not known: %r", error)
-                continue
-            if reason is None:
-                continue
-            since = since or time.monotonic()
-            if time.monotonic() - since >= _GRACE_SECONDS:
-                log.warning("cancelling the Spark job of a lost attempt: %s", reason)
-                context.cancelJobsWithTag(tag)
-                return
+        if _is_lost(frame, lost, done):
+            context.cancelJobsWithTag(tag)
 
     # A property of the query's own JVM thread, on which this runs
     context.addJobTag(tag)
@@ -174,6 +151,34 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
         done.set()
         context.removeJobTag(tag)
         watcher.join()
+
+
+def _is_lost(frame: DataFrame, lost: Lost, done: threading.Event) -> bool:
+    """Wait for the end of a job; return whether it is to be cancelled before."""
+    since: float | None = None
+    looked = True
+    for poll in itertools.count(1):
+        if done.wait(_POLL_SECONDS):
+            return False
+        # Spark cancels by its own job group, in place of which the user's function may have set
+        # another; and nothing interrupts a thread that reads what Arrow serves
+        if poll % _STOPPED_POLLS == 0 and is_being_stopped(frame):
+            return True
+        try:
+            reason = lost()
+        except Exception as error:  # noqa: BLE001 — it looks again
+            # Once: it looks many times a second
+            level = logging.WARNING if looked else logging.DEBUG
+            looked = False
+            log.log(level, "whether the job's attempt is lost is not known: %r", error)
+            continue
+        if reason is None:
+            continue
+        since = since or time.monotonic()
+        if time.monotonic() - since >= _GRACE_SECONDS:
+            log.warning("cancelling the Spark job of a lost attempt: %s", reason)
+            return True
+    return False
 
 
 @contextmanager

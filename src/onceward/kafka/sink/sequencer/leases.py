@@ -50,7 +50,7 @@ MAX_SEQUENCE = 2**31 - 1
 NO_LIMIT = 0
 """As the ``limit`` of a lease: every partition that is wanted and free."""
 
-_RUN_AGAIN = "nothing of this attempt is visible; the batch runs again under a new epoch"
+_RUN_AGAIN = "nothing, the batch runs again under a new epoch; nothing of this attempt is visible"
 
 
 class Granted(NamedTuple):
