@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import importlib.util
+import itertools
 import json
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 import psycopg
 from pyspark import cloudpickle
 
+from onceward import ResettableSource
 from onceward_testing.source_contract import SourceKit
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -143,6 +145,43 @@ def paged_api_kit(spark: Any, folder: Path) -> Iterator[SourceKit]:
             "id",
         )
         assert server.asked < 7 or server.failed, "INVALID: no answer failed"
+
+
+class ScannedLog(ResettableSource):
+    """Every third number of a file, which is looked through some lines at a time from wherever the
+    position is: by another limit it passes other positions.
+    """
+
+    schema = "n BIGINT NOT NULL"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def start(self) -> Any:
+        return 0
+
+    def read(self, position: Any, limit: int) -> Any:
+        lines = self.path.read_text().splitlines()
+        end = min(position + 7, len(lines))
+        rows = [(n,) for n in map(int, lines[position:end]) if n % 3 == 0][:limit]
+        return rows, rows[-1][0] + 1 if len(rows) == limit else end
+
+
+@contextmanager
+def scanned_log_kit(spark: Any, folder: Path) -> Iterator[SourceKit]:
+    """Three lines for each row."""
+    path, numbers = folder / "numbers.txt", itertools.count()
+    path.touch()
+
+    def add(count: int) -> None:
+        with path.open("a") as file:
+            file.writelines(f"{next(numbers)}\n" for _ in range(3 * count))
+
+    def wanted() -> list[int]:
+        return [n for n in map(int, path.read_text().splitlines()) if n % 3 == 0]
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield SourceKit(spark, folder, lambda: ScannedLog(path), add, wanted, "n")
 
 
 class OutboxTable:

@@ -16,6 +16,7 @@ from source_kits import (
     growing_file_kit,
     outbox_kit,
     paged_api_kit,
+    scanned_log_kit,
 )
 
 from onceward.errors import SourceFailed, SourceReplaced
@@ -29,6 +30,14 @@ class TestAGrowingFile(SourceContract):
     @pytest.fixture
     def kit(self, spark: Any, tmp_path: Path) -> Iterator[SourceKit]:
         with growing_file_kit(spark, tmp_path) as kit:
+            yield kit
+
+
+@pytest.mark.slow
+class TestALogThatIsScanned(SourceContract):
+    @pytest.fixture
+    def kit(self, spark: Any, tmp_path: Path) -> Iterator[SourceKit]:
+        with scanned_log_kit(spark, tmp_path) as kit:
             yield kit
 
 

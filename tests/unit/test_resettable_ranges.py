@@ -336,6 +336,97 @@ def test_a_position_is_what_json_gives_back():
     assert logged_position((1, {"a": (2,)}), "start()") == [1, {"a": [2]}]
 
 
+# ── where its end is passed by ──
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Those between reads, which take no time here."""
+    made: list[float] = []
+    monkeypatch.setattr(module.time, "sleep", made.append)
+    return made
+
+
+class ByTime(Numbers):
+    """Rows by the time at which they came. A page that is full ends at its last row, and any other
+    one now; no two answers are given at one time.
+    """
+
+    def __init__(self, *times: int, stays: bool = False) -> None:
+        super().__init__()
+        self.numbers, self.stays, self.now = list(times), stays, 100
+
+    def read(self, position: Any, limit: int) -> Any:
+        self.asked.append((position, limit))
+        assert len(self.asked) < 10_000, "there is no end to it"
+        self.now += 1
+        found = [n for n in self.numbers if position < n <= self.now][:limit]
+        if len(found) == limit:
+            return [(n,) for n in found], found[-1]
+        return [(n,) for n in found], position if self.stays and not found else self.now
+
+
+class Scanned(Numbers):
+    """Numbers, looked through some at a time from the position on, whatever it is."""
+
+    def read(self, position: Any, limit: int) -> Any:
+        self.asked.append((position, limit))
+        rows = [n for n in self.numbers[position : position + self.page] if self.only(n)][:limit]
+        end = min(position + self.page, len(self.numbers))
+        return [(n,) for n in rows], rows[-1] + 1 if len(rows) == limit else end
+
+
+class Tickets(Numbers):
+    """Cursors that say nothing, and each answer has a new one."""
+
+    def read(self, position: Any, limit: int) -> Any:
+        self.asked.append((position, limit))
+        end = min(len(self.numbers), int(str(position).split("-")[0]) + limit)
+        at = int(str(position).split("-")[0])
+        return [(n,) for n in self.numbers[at:end]], f"{end}-{len(self.asked)}"
+
+
+@pytest.mark.parametrize(
+    ("source", "more"),
+    [
+        (ByTime(10, 20, 30), (150, 160)),
+        (ByTime(10, 20, 30, stays=True), (150, 160)),
+        (Scanned(50, page=20, only=lambda n: n % 16 == 3), range(50, 90)),
+        (Tickets(3), (3, 4)),
+    ],
+)
+def test_a_range_is_read_again_though_its_end_is_passed_by(source: Any, more: Any):
+    """By another limit it passes other positions: the rows that it had are all there."""
+    reading = ranges(source, 1_000)
+    following = reading.following(reading.beginning())
+    assert following is not None
+    end, rows = following
+    assert ranges(source).again(end).equals(rows)
+    source.numbers += more
+    assert ranges(source).again(end).equals(rows)
+
+
+def test_rows_that_a_range_has_lost_are_named_wherever_it_is_read_to(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(module, "_MOST_EMPTY_READS", 2_000)
+    for source in (ByTime(10, 20, 30), Tickets(3)):
+        reading = ranges(source)
+        following = reading.following(reading.beginning())
+        assert following is not None
+        source.asked.clear()
+        source.numbers.pop()
+        with raises(SourceRangeChanged, "it has 2 rows now, and goes on at", rows=3):
+            ranges(source).again(following[0])
+
+
+def test_a_source_that_moves_all_the_time_is_not_asked_without_a_pause(pauses: list[float]):
+    source = ByTime()
+    reading = ranges(source)
+    assert reading.following(reading.beginning()) is None
+    assert len(pauses) > 0.9 * len(source.asked)
+
+
 # ── what a source changes in place ──
 
 

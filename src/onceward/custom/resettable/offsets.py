@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from onceward.errors import SourceContractViolated
@@ -126,6 +126,11 @@ def goes_back(at: Offset, after: Any) -> bool:
     changes = list(_changes(at.position, after))
     is_down = bool(changes) and all(change < 0 for change in changes)
     return same(after, at.begins) or (went_up and is_down)
+
+
+def has_passed(end: Offset, position: Any) -> bool:
+    """Return whether ``position`` lies behind the end of a range, as far as positions can tell."""
+    return goes_back(replace(end, position=position), end.position)
 
 
 def _changes(before: Any, after: Any) -> Iterator[float]:

@@ -7,7 +7,8 @@ driver.
 A range is made of as many calls of ``read`` as it takes to fill the batch, to find no more, or to
 use up the time. To read it again, ``read`` is asked for as many rows as it had, and not for as
 many as a batch may have: meanwhile there may be more; and as often as it takes, for nobody knows
-how many calls without rows there were.
+how many calls without rows there were. By another limit ``read`` may pass other positions, and
+need not come by the range's end: its rows are what counts.
 
 The user's code is given copies of positions, and what it returns is copied: it may change or keep
 either.
@@ -34,6 +35,7 @@ from onceward.custom.resettable.offsets import (
     Offset,
     copied,
     goes_back,
+    has_passed,
     logged_position,
     position_text,
     same,
@@ -107,6 +109,12 @@ _RANGE_SECONDS = (
 )
 # then Spark gets a word in, to stop the query for example; the next call goes on from there
 _EMPTY_READS = 1_000
+# one after the other, at full speed: pages that have none. Behind them it may be a source whose
+# position moves all the time, and which has no more
+_AT_ONCE = 100
+_PAUSE_SECONDS = 0.01
+# then the rows that a range had are gone: a quarter of an hour, at least
+_MOST_EMPTY_READS = 100_000
 
 
 class Readable(Protocol):
@@ -179,6 +187,8 @@ class Ranges:
                 reached = after
             else:
                 empty += 1
+                if not total:
+                    _slow_down(empty)
         if not total:
             self._ahead = (position_text(at.position), position)
             return None
@@ -202,26 +212,40 @@ class Ranges:
             failed, or violates its contract.
         """
         self.same_source(end)
+        table = pa.concat_tables([self._fitting.arrow.empty_table(), *self._parts_again(end)])
+        if end.checksum not in (checksum(table), checksum(table, sort_maps=False)):
+            raise _changed(
+                end, "it has as many rows, and they are others (or the schema is another)"
+            )
+        self.same_source(end)
+        return table
+
+    def _parts_again(self, end: Offset) -> Iterator[pa.Table]:
         count, position = end.rows or 0, end.begins
-        parts: list[pa.Table] = [self._fitting.arrow.empty_table()]
-        total, calls = 0, 0
+        total, calls, empty = 0, 0, 0
         checkpoint, until = position, 1
-        while not (total == count and same(position, end.position)):
+        # Behind the last row as far as the end surely is not reached: rows may have become visible
+        # late there.
+        while total < count or goes_back(end, position):
+            if has_passed(end, position) or empty > _MOST_EMPTY_READS:
+                raise _changed(
+                    end, f"it has {total} rows now, and goes on at {position_text(position)}"
+                )
             # As many rows as the range had, not as a batch may have: rows may have come since, and
             # one read up to the batch's limit would run past the end of the range.
-            # When all rows are there, the rest of the way may have none: a source that leaves rows
-            # out has such ranges.
             rows, after = self._read(position, max(count - total, 1))
             total += rows.num_rows
-            if total > count:
+            if total > count and (same(after, end.position) or goes_back(end, after)):
                 raise _changed(
                     end,
                     f"after {count} rows it goes on with others, at {position_text(position)}",
                 )
-            if same(after, position):
+            if total < count and same(after, position):
                 raise _changed(
                     end, f"it has {total} rows now and ends at {position_text(position)}"
                 )
+            if total > count or same(after, position):
+                break
             # A circle, however long, is noticed by one position that is kept: that after 1, 2, 4,
             # 8 … calls (Brent).
             if same(after, checkpoint):
@@ -230,15 +254,10 @@ class Ranges:
             if calls == until:
                 checkpoint, until = after, 2 * until
             if rows.num_rows:
-                parts.append(rows)
+                yield rows
+            empty = 0 if rows.num_rows else empty + 1
+            _slow_down(empty)
             position = after
-        table = pa.concat_tables(parts)
-        if end.checksum not in (checksum(table), checksum(table, sort_maps=False)):
-            raise _changed(
-                end, "it has as many rows, and they are others (or the schema is another)"
-            )
-        self.same_source(end)
-        return table
 
     def same_source(self, before: Offset) -> str | None:
         """Return the identity. :raises SourceReplaced: ``before`` was read of another source."""
@@ -291,6 +310,12 @@ class Ranges:
                 details={"position": position},
             )
         return rows, after
+
+
+def _slow_down(empty: int) -> None:
+    """Pause where so many reads had no rows, so that nobody's server is asked without a break."""
+    if empty >= _AT_ONCE:
+        time.sleep(_PAUSE_SECONDS)
 
 
 @contextmanager
