@@ -13,7 +13,7 @@ It is longer than 500 lines so that all of them are found in one place.
     │   ├── ConnectorMissing          this session has no Kafka source, or one of another Spark
     │   ├── WorkerPythonMismatch      Spark's workers run another Python, without Onceward
     │   ├── SourceContractViolated    a custom source breaks its contract
-    │   ├── ServerMisconfigured       a database server's settings or grants hide its changes
+    │   ├── ServerMisconfigured       what a server, a table or a disk is set to is in the way
     │   ├── TransactionTimeoutTooLarge
     │   └── TransactionTimeoutTooShort
     ├── InputError                    the data cannot be written as they are; nothing is visible
@@ -224,8 +224,9 @@ class SourceContractViolated(ConfigurationError):
 
 
 class ServerMisconfigured(ConfigurationError):
-    """A database server's settings, its grants or a table's definition do not let its changes be
-    read without loss; or the ledger's topic would lose records.
+    """What a server, a table, a topic or a disk is set to (its settings, a grant, a definition)
+    does not let changes be read or rows be written exactly once. Whoever has set it may put it
+    right while the pipeline is started again.
     """
 
     recovery = Recovery.RESTART_IF_WORKED

@@ -6,9 +6,13 @@ The lists stand here once more, by name, and not by what the classes say of them
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +21,21 @@ from pyspark.errors import StreamingQueryException
 import onceward as ow
 from onceward import errors, surroundings
 from onceward.errors import OncewardError, Recovery
+from onceward.lake.delta import Delta
 from onceward.operate import supervise as supervising
 from onceward.operate import waiting
+from onceward.spark.files.file_system import LocalFiles
+from onceward.spark.tables.delta_table import DeltaTable
+from onceward.spark.tables.iceberg_table import IcebergTable
+from onceward.sql.ledger.mysql import MySQL, MySQLSession
+from onceward.sql.ledger.postgresql import PostgreSQL
+from onceward.sql.mysql import prepared as mysql_prepared
+from onceward.sql.mysql.catalogue import _relation as mysql_relation
+from onceward.sql.mysql.dialect import MySQLDialect
+from onceward.sql.mysql.refusals import refusal
+from onceward.sql.postgresql import prepared as postgresql_prepared
+from onceward.sql.postgresql.dialect import PostgreSQLDialect
+from onceward.sql.sink.columns import Table, must_show_all
 
 WILL_NEVER_PASS = {
     # a setting that is wrong now
@@ -197,3 +214,89 @@ def test_what_is_not_ours_may_pass():
 @pytest.mark.parametrize("recovery", list(Recovery))
 def test_only_two_recoveries_ask_for_a_change(recovery: Recovery):
     assert recovery.needs_a_change == (recovery in (Recovery.STOP, Recovery.RESTART_IF_WORKED))
+
+
+class Answers:
+    """A server's session, a table of a lake: it has one answer, whatever it is asked."""
+
+    is_mariadb, version, mark, name, path, host = False, (8, 0, 12), "ours", "t", "/t", "host"
+    _session = SimpleNamespace(conf=SimpleNamespace(get=lambda *asked: None))
+
+    def __init__(self, *row: Any) -> None:
+        self.row, self.connection = row, self
+
+    def execute(self, *asked: Any) -> Answers:
+        return self
+
+    def fetchone(self) -> Any:
+        return self.row
+
+    def __iter__(self) -> Any:
+        return iter([self.row])
+
+    def properties(self) -> dict[str, str]:
+        return {}
+
+    def begin(self) -> Any:
+        return SimpleNamespace(shape=self.row[0])
+
+    def quoted(self, table: str) -> str:
+        return table
+
+    def get_server_info(self) -> str:
+        return "5.7.44"
+
+
+FORGETS = {"delta.setTransactionRetentionDuration": "interval 7 days"}
+GENERATED = {"day": {"metadata": {"delta.generationExpression": "CAST(t AS DATE)"}}}
+REFUSALS: dict[str, Callable[[], object]] = {
+    "local_infile": lambda: MySQLDialect.must_serve(Any, Answers(0)),
+    "local_infile while it loads": lambda: raise_(refusal(3948, "disabled", "loading rows")),
+    "binlog_format": lambda: raise_(refusal(1665, "cannot execute", "writing rows")),
+    "MySQL, version for xa": lambda: mysql_prepared.must_keep(Answers()),
+    "MySQL, version": lambda: MySQLSession(Answers()),
+    "MySQL, engine of the ledger": lambda: MySQL.must_last(Answers(), ["MyISAM"], "l", "place"),
+    "MySQL, a proxy": lambda: MySQL.must_be_one_session(Answers(), Answers("another")),
+    "MySQL, engine": lambda: mysql_relation(
+        Answers("s", "t", "BASE TABLE", "MyISAM", 1, "s"), "t", "ledger"
+    ),
+    "quote_all_identifiers": lambda: PostgreSQLDialect.must_serve(Any, Answers("on")),
+    "max_prepared_transactions": lambda: postgresql_prepared.must_keep(Answers(0)),
+    "PostgreSQL, an unlogged ledger": lambda: PostgreSQL.must_last(Answers(), "u", "l", "place"),
+    "row-level security": lambda: must_show_all(
+        Table("t", "t", (), (), 1, False, hides_rows=True)
+    ),
+    "Iceberg stages nothing": lambda: IcebergTable.must_stage(Answers()),
+    "Delta forgets": lambda: DeltaTable.must_be_plain(
+        Answers(SimpleNamespace(columns={}, settings=FORGETS))
+    ),
+    "Delta, a generated column": lambda: DeltaTable.must_be_plain(
+        Answers(SimpleNamespace(columns=GENERATED, settings={}))
+    ),
+    "Delta, a new constraint": lambda: Delta._must_have_kept(
+        Answers(), {"small": "DROP CONSTRAINT small"}, {"rules": {}, "attempt": "a"}
+    ),
+}
+
+
+def raise_(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_a_server_or_a_table_is_set_to_may_be_put_right(what: str):
+    with pytest.raises(errors.ConfigurationError) as refused:
+        REFUSALS[what]()
+    assert refused.value.recovery is Recovery.RESTART_IF_WORKED
+
+
+def test_a_folder_that_went_to_another_disk_may_be_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def rename(source: str, target: str) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(errors.ConfigurationError) as refused:
+        LocalFiles(str(tmp_path)).move("a", "b")
+    assert refused.value.recovery is Recovery.RESTART_IF_WORKED

@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.two_phase import CommitResult
-from onceward.errors import ConfigurationError, TableMissing
+from onceward.errors import ServerMisconfigured, TableMissing
 from onceward.ids import PipelineId
 from onceward.lake.table import LakeTable, Staged
 from onceward.spark.tables.delta_table import (
@@ -266,7 +266,7 @@ class Delta(LakeTable):
         """Check that the table has no rules: its rows were never checked by them."""
         new = {rule: drop for rule, drop in now.items() if rule not in then.get("rules", now)}
         if new:
-            raise ConfigurationError(
+            raise ServerMisconfigured(
                 f"{self} has had {', '.join(new)} only since {then['attempt']} was written and "
                 "decided: nobody has asked whether its rows keep that",
                 next_step=f"{'; '.join(f'ALTER TABLE … {drop}' for drop in new.values())}, start "

@@ -33,7 +33,7 @@ from pyspark.errors import IllegalArgumentException
 
 from onceward import surroundings
 from onceward.durable import make, sync
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, ServerMisconfigured
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _OF_THIS_MACHINE = re.compile(r"file:(?://(?:localhost)?)?/(?!/)", re.IGNORECASE)
@@ -167,7 +167,7 @@ class Files(ABC):
         """Rename atomically; return False where there is no ``source``, or something is at
         ``target``.
 
-        :raises ConfigurationError: they are on two disks.
+        :raises ServerMisconfigured: they are on two disks.
         """
 
     @abstractmethod
@@ -294,7 +294,7 @@ class LocalFiles(Files):
                 raise
             # A copy is several steps: a copy of the pipeline that wakes up in one of them would
             # publish again what readers have taken away.
-            raise ConfigurationError(
+            raise ServerMisconfigured(
                 f"{self._at(source)} cannot be renamed to {self._at(target)}, which is on another "
                 "disk: one of its folders is a symbolic link, or a mount",
                 next_step=f"put that folder, and not a link, back on the disk of {self.local}, "

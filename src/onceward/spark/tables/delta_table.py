@@ -24,7 +24,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 
-from onceward.errors import ConfigurationError, InvalidColumn, TableMissing, TargetUnreachable
+from onceward.errors import (
+    ConfigurationError,
+    InvalidColumn,
+    ServerMisconfigured,
+    TableMissing,
+    TargetUnreachable,
+)
 from onceward.spark.batch.carried import unless
 from onceward.spark.batch.causes import thrown_by
 from onceward.spark.batch.shuffles import planned_once
@@ -192,7 +198,7 @@ class DeltaTable:
     def must_be_plain(self) -> None:
         """Check that the table can be written exactly once.
 
-        :raises ConfigurationError: columns are generated or constrained, or the table drops
+        :raises ServerMisconfigured: columns are generated or constrained, or the table drops
             application ids.
         """
         shape = self.begin().shape
@@ -200,7 +206,7 @@ class DeltaTable:
             if more := [
                 feature for key, feature in _MORE_THAN_A_TYPE.items() if key in column["metadata"]
             ]:
-                raise ConfigurationError(
+                raise ServerMisconfigured(
                     f"column {name} of the Delta table {self.path} is {more[0]}, which Onceward "
                     "does not do",
                     next_step="do it in the query, and write to a table whose columns have plain "
@@ -208,7 +214,7 @@ class DeltaTable:
                 )
         forgets = "delta.setTransactionRetentionDuration"
         if forgets in shape.settings:
-            raise ConfigurationError(
+            raise ServerMisconfigured(
                 f"the Delta table {self.path} has {forgets}={shape.settings[forgets]}: after that "
                 "time it has forgotten which batches it has, and could take one twice",
                 next_step=f"ALTER TABLE delta.`{self.path}` UNSET TBLPROPERTIES ('{forgets}')",

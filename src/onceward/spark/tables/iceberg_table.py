@@ -23,6 +23,7 @@ from onceward.errors import (
     ConfigurationError,
     InvalidColumn,
     ReportMismatch,
+    ServerMisconfigured,
     TableMissing,
     TargetUnreachable,
 )
@@ -257,8 +258,8 @@ class IcebergTable:
     def must_stage(self) -> None:
         """Check that writes to the table are staged.
 
-        :raises ConfigurationError: what is written to the table is visible at once; or the session
-            writes to a branch.
+        :raises ServerMisconfigured: what is written to the table is visible at once.
+        :raises ConfigurationError: the session writes to a branch.
         """
         if branch := self._session.conf.get(_WAP_BRANCH, None):
             raise ConfigurationError(
@@ -267,7 +268,7 @@ class IcebergTable:
                 next_step=f"unset {_WAP_BRANCH} in the session that the query starts in",
             )
         if self.properties().get(_WAP_ENABLED) != "true":
-            raise ConfigurationError(
+            raise ServerMisconfigured(
                 f"the Iceberg table {self.name} does not have {_WAP_ENABLED}=true, without which "
                 "nothing can be written that is not seen at once",
                 next_step=f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_WAP_ENABLED}'='true'); "

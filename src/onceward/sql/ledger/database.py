@@ -182,14 +182,14 @@ class Database(ABC):
     def must_last(self, found: Any, table: str, place: str) -> None:
         """Check that the table survives a crash of the server.
 
-        :raises ConfigurationError: by the row found, a crash may empty the table.
+        :raises ServerMisconfigured: by the row found, a crash may empty the table.
         """
 
     def must_be_one_session(self, session: Session) -> None:  # noqa: B027
         """Check that the session is not shared by a pooler. Called inside a transaction that
         depends on the session's settings.
 
-        :raises ConfigurationError: somebody between us and the server has put another one in its
+        :raises ServerMisconfigured: somebody between us and the server has put another one in its
             place.
         """
 

@@ -32,7 +32,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from onceward import surroundings
-from onceward.errors import ConfigurationError, LedgerUnreachable
+from onceward.errors import ConfigurationError, LedgerUnreachable, ServerMisconfigured
 from onceward.libraries import library
 from onceward.sql.ledger.database import (
     LOOKS_EVERY_SECONDS,
@@ -178,7 +178,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
 
     def must_last(self, found: Any, table: str, place: str) -> None:
         if found[0] != "InnoDB":
-            raise ConfigurationError(
+            raise ServerMisconfigured(
                 f"the ledger in {place} is kept by the engine {found[0]}, which has no "
                 "transactions that last",
                 next_step=f"ALTER TABLE {self.quoted(table)} ENGINE = InnoDB; or name another "
@@ -189,7 +189,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
         if session.mark and session.execute("SELECT @onceward_session").fetchone() != (
             session.mark,
         ):
-            raise ConfigurationError(
+            raise ServerMisconfigured(
                 f"behind {self.host} is a proxy that carries out the statements of one session in "
                 "several of the server's (multiplexing): what is set for ours, such as a strict "
                 "mode, does not hold in them",
@@ -256,7 +256,7 @@ class MySQLSession:
         numbers = re.match(r"(?:5\.5\.5-(?=1\d\.))?(\d+)\.(\d+)(?:\.(\d+))?", version)
         self.version = tuple(int(number or 0) for number in numbers.groups()) if numbers else (0,)
         if self.version < _LEAST[self.is_mariadb]:
-            raise ConfigurationError(
+            raise ServerMisconfigured(
                 f"the server at {connection.host} is {version}",
                 next_step="use MySQL 8.0 or later, or MariaDB 10.6 or later",
             )

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any
 
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, ServerMisconfigured
 from onceward.libraries import library
 from onceward.sql.ledger.database import (
     Database,
@@ -171,7 +171,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
 
     def must_last(self, found: Any, table: str, place: str) -> None:
         if found[0] != "p":
-            raise ConfigurationError(
+            raise ServerMisconfigured(
                 f"the ledger in {place} is not logged, so that a crash of the server empties it",
                 next_step=f"ALTER TABLE {self.quoted(table)} SET LOGGED; or name another table",
             )

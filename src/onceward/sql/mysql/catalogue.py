@@ -56,7 +56,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from onceward.errors import ConfigurationError, ContradictoryOptions, TableMissing
+from onceward.errors import ContradictoryOptions, ServerMisconfigured, TableMissing
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.table import BATCHES
 from onceward.sql.sink.columns import (
@@ -306,7 +306,7 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
             next_step="write rows to tables with names of their own",
         )
     if engine != _ENGINE:
-        raise ConfigurationError(
+        raise ServerMisconfigured(
             f"table {name} is kept by the engine {engine}, and only what {_ENGINE} keeps goes "
             "with a transaction",
             next_step=f"ALTER TABLE … ENGINE = {_ENGINE}; or write to another table",

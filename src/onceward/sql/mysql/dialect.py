@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from onceward.engine.task_writer import Beginner, OpenWriter
-from onceward.errors import ConfigurationError, RowRefused
+from onceward.errors import RowRefused, ServerMisconfigured
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.mysql import SORTED_BYTES, MySQL
 from onceward.sql.mysql import catalogue, prepared, statements
@@ -51,7 +51,7 @@ class MySQLDialect(Dialect):
     def must_serve(self, connection: Session) -> None:
         ((allowed,),) = connection.execute("SELECT @@local_infile")
         if not allowed:
-            raise ConfigurationError(
+            raise ServerMisconfigured(
                 "the server has local_infile = OFF, and rows are loaded by LOAD DATA LOCAL",
                 next_step="SET GLOBAL local_infile = ON (in a managed service: among its "
                 "parameters)",

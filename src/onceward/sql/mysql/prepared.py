@@ -32,7 +32,7 @@ from typing import Any
 import pyarrow as pa
 
 from onceward.engine.task_writer import Task, TaskWriter
-from onceward.errors import AccessDenied, ConfigurationError, SendFailed
+from onceward.errors import AccessDenied, SendFailed, ServerMisconfigured
 from onceward.ids import MARK_LENGTH
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.mysql import MySQLSession, connected
@@ -171,7 +171,7 @@ def must_keep(session: Any) -> None:
     import pymysql
 
     if not session.is_mariadb and session.version < _LEAST:
-        raise ConfigurationError(
+        raise ServerMisconfigured(
             f"the server is MySQL {'.'.join(map(str, session.version))}, and with xa=True tasks "
             "prepare transactions: before 8.0.30 a crash within an XA statement may leave the "
             "binary log with another outcome, and old ones let anybody change or drop a table for "

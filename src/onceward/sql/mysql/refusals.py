@@ -22,6 +22,7 @@ from onceward.errors import (
     OncewardError,
     RowRefused,
     SendFailed,
+    ServerMisconfigured,
     TableMissing,
 )
 from onceward.sql.ledger.database import Overdue
@@ -159,11 +160,11 @@ def _refused_setting(number: int, text: str, message: str) -> OncewardError | No
             next_step="see whether the table was dropped or changed while the query was running",
         )
     if number in _NO_LOADING:
-        return ConfigurationError(
+        return ServerMisconfigured(
             message, next_step="SET GLOBAL local_infile = ON; rows are loaded by LOAD DATA LOCAL"
         )
     if number == _BY_STATEMENT:
-        return ConfigurationError(
+        return ServerMisconfigured(
             message,
             next_step="set binlog_format = ROW, which READ COMMITTED wants; then start the query "
             "again",

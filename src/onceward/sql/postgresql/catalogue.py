@@ -66,7 +66,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from onceward.errors import ConfigurationError, ContradictoryOptions, TableMissing
+from onceward.errors import ContradictoryOptions, ServerMisconfigured, TableMissing
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.table import BATCHES
 from onceward.sql.sink.columns import (
@@ -303,7 +303,7 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
         else ""
     )  # fmt: skip
     if why:
-        raise ConfigurationError(
+        raise ServerMisconfigured(
             f"table {name} {why}", next_step="write to another table, or change this one"
         )
     return _Relation(oid, sql, has_children, hides_rows)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceward.engine.task_writer import Beginner, OpenWriter
-from onceward.errors import ConfigurationError
+from onceward.errors import ServerMisconfigured
 from onceward.sql.ledger.database import Overdue, Session
 from onceward.sql.postgresql import catalogue, prepared, statements
 from onceward.sql.postgresql.refusals import CONFLICTS, translate_errors, typed_error
@@ -38,7 +38,7 @@ class PostgreSQLDialect(Dialect):
             "SELECT reset_val FROM pg_settings WHERE name = 'quote_all_identifiers'"
         )
         if quotes != "off":
-            raise ConfigurationError(
+            raise ServerMisconfigured(
                 "the login of the sink's url has quote_all_identifiers = on, by which the driver "
                 "that copies rows does not know any type",
                 next_step="ALTER ROLE … SET quote_all_identifiers = off; then start the query "

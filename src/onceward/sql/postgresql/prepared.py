@@ -35,7 +35,7 @@ from typing import Any
 import pyarrow as pa
 
 from onceward.engine.task_writer import Task, TaskWriter
-from onceward.errors import ConfigurationError, RowRefused, SendFailed
+from onceward.errors import RowRefused, SendFailed, ServerMisconfigured
 from onceward.ids import MARK_LENGTH
 from onceward.sql.ledger.database import Session, seconds_for
 from onceward.sql.postgresql import staging, statements
@@ -262,7 +262,7 @@ def must_keep(session: Session) -> None:
         "SELECT current_setting('max_prepared_transactions')::int"
     ).fetchone()
     if most < 1:
-        raise ConfigurationError(
+        raise ServerMisconfigured(
             f"the server has max_prepared_transactions = {most}, and with xa=True each task of a "
             "batch prepares one",
             next_step="set it to at least the number of tasks of a batch, for all pipelines "
@@ -319,7 +319,7 @@ def landing(
     if session.execute(
         f"SELECT 1 FROM pg_rewrite WHERE ev_class = '{literal}'::regclass"  # noqa: S608
     ).fetchone():
-        raise ConfigurationError(
+        raise ServerMisconfigured(
             f"table {table.name} has rules, and with xa=True tasks write in a way that rules do "
             "not take part in, or that PostgreSQL does not carry out beside them",
             next_step="drop the rules (a trigger may do what they do), or leave xa= out",

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import DataType, StructType
 
-from onceward.errors import ConfigurationError, InvalidColumn, RowRefused
+from onceward.errors import InvalidColumn, RowRefused, ServerMisconfigured
 
 TASK = "onceward_task"
 """Column of a staging table: the task attempt that wrote the row. Those that no report names do
@@ -357,7 +357,7 @@ def must_be_a_key(key: Sequence[str], table: Table) -> None:
 def must_show_all(table: Table) -> None:
     """Check that the login sees all rows of ``table``."""
     if table.hides_rows:
-        raise ConfigurationError(
+        raise ServerMisconfigured(
             f"table {table.name} has row-level security for this login, so that a row that it may "
             "not see would stay where it is to be deleted, without an error",
             next_step="ALTER ROLE … BYPASSRLS for the login of the sink's url; or CREATE POLICY … "

@@ -131,7 +131,7 @@ class Catalogue(Protocol):
         """Read the table that ``name``, spelled as in SQL, means to the server.
 
         :raises TableMissing: there is none, or it is a view or the like.
-        :raises ConfigurationError: it is one that cannot be written to exactly once.
+        :raises ServerMisconfigured: it is one that cannot be written to exactly once.
         """
 
     def locked(self, connection: Session, name: str, ledger: str) -> Table:
@@ -167,7 +167,7 @@ class PreparedWords(Protocol):
     def must_keep(self, session: Session) -> None:
         """Check that the server keeps prepared transactions.
 
-        :raises ConfigurationError: by its settings it keeps none.
+        :raises ServerMisconfigured: by its settings it keeps none.
         :raises AccessDenied: this login may not list them.
         """
 
@@ -226,7 +226,7 @@ class Dialect(ABC):
     def must_serve(self, connection: Session) -> None:  # noqa: B027
         """Check the server's settings.
 
-        :raises ConfigurationError: by its settings the server cannot be written to in this way.
+        :raises ServerMisconfigured: by its settings the server cannot be written to in this way.
         """
 
     @abstractmethod

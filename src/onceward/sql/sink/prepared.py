@@ -113,7 +113,7 @@ class PreparedTransactions:
     def table(self) -> Table:
         """Read the sink's table as it is now; it may change.
 
-        :raises TableMissing, ConfigurationError: …
+        :raises TableMissing, ServerMisconfigured: …
         """
         name = str(self._settings.table)
         with (
@@ -193,8 +193,8 @@ class PreparedTransactions:
         session is checked: it may lead to another server.
 
         :raises TargetUnreachable: the server's error.
-        :raises ConfigurationError, AccessDenied: the server keeps no prepared transactions, or not
-            for this login.
+        :raises ServerMisconfigured, AccessDenied: the server keeps no prepared transactions, or
+            not for this login.
         """
         try:
             yield self._connected()
