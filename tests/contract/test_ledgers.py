@@ -214,6 +214,20 @@ class TestFolder(RestoredContract):
         anew.take()
         assert copy.identity() == identity != anew.identity()
 
+    def test_who_removes_files_by_their_age_takes_no_identity(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        chain, file = store.chain(), tmp_path / P / "identity"
+        newest = chain.take()
+        identity = chain.identity()
+        os.utime(file, (0, 0))
+        newest = append(chain, newest)
+        ages = {each.name: each.stat().st_mtime for each in (tmp_path / P).iterdir()}
+        assert ages.pop("identity") + 1 > max(ages.values())
+        file.unlink()
+        newest = append(chain, newest)
+        assert file.read_text() == identity
+
     def test_a_folder_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("no folder")
         with raises(LedgerUnreachable):

@@ -19,7 +19,8 @@ an empty file ``floor-<slot>`` says from which slot on entries count (of several
 has won a slot below it has won nothing.
 
 Whoever keeps things beside a chain asks for its ``identity``, an entry of its own by that name,
-which is by lot.
+which is by lot. Old entries go all the time, and this one stays: so that nobody who removes files
+by their age takes it alone, it is kept as young as the newest entry.
 
 The driver that comes next must see the same folder. Network file systems are refused: there an
 answer can get lost and a request be repeated.
@@ -137,6 +138,8 @@ class FolderChain(Chain):
         self._appended = b""
         # Takeovers of ours of which it is not known whether they were carried out
         self._takeovers: set[bytes] = set()
+        # The chain's, once it was asked for
+        self._identity = ""
 
     def peek(self) -> LedgerRecord | None:
         return next(self.history(1), None)
@@ -205,16 +208,31 @@ class FolderChain(Chain):
         path = self._folder / _IDENTITY
         with self._reached():
             if not path.exists():
+                identity = self._identity or surroundings.random_bytes(16).hex()
                 written = self._folder / f".{surroundings.random_bytes(16).hex()}"
                 try:
-                    write_new(written, surroundings.random_bytes(16).hex().encode())
+                    write_new(written, identity.encode())
                     with suppress(FileExistsError):
                         os.link(written, path)
                 finally:
                     with suppress(OSError):
                         written.unlink()
             sync(self._folder)
-            return path.read_text()
+            self._identity = path.read_text()
+        return self._identity
+
+    def _keep_identity(self) -> None:
+        """Make its file as young as the newest entry. Never raises: the login may be another one
+        than its owner's."""
+        if not self._identity:
+            return
+        try:
+            os.utime(self._folder / _IDENTITY)
+        except FileNotFoundError:
+            with suppress(OncewardError):
+                self.identity()
+        except OSError as error:
+            log.debug("%s of %s keeps its age: %s", _IDENTITY, self._folder, error)
 
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
         """Number an attempt."""
@@ -284,6 +302,7 @@ class FolderChain(Chain):
             # 3. the old owner resumes: its rename would replace the takeover, its link fails
             #    (EEXIST).
             os.link(written, target)
+            self._keep_identity()
             sync(self._folder)
         except FileExistsError:
             return False

@@ -71,9 +71,10 @@ def must_be_there(files: Files, settings: FileSinkSettings) -> None:
     if files.size(SHAPE) is None:
         raise TargetUnreachable(
             f"{files.uri(SHAPE)} is not there, though this pipeline has written below "
-            f"{files.root}: its disk may not be mounted",
-            next_step="mount it; nothing was written in its place. Where the path was emptied on "
-            f"purpose, write {_text(reader_shape(settings))} into {files.uri(SHAPE)}",
+            f"{files.root}: its disk may not be mounted, or somebody has removed that file",
+            next_step="mount it; nothing was written in its place. Where only that file is gone, "
+            f"or the path was emptied on purpose, write {_text(reader_shape(settings))} into "
+            f"{files.uri(SHAPE)}",
             details={"path": files.root, "shape": reader_shape(settings)},
         )
 

@@ -96,10 +96,12 @@ class LakeTable(ABC):
         others = [one for one in self.newest() if one != chain]
         if others:
             raise ConfigurationError(
-                f"{self} has batches of pipeline {self._pipeline} that another ledger has decided "
-                f"than {ledger}; numbers of the one mean nothing in the other",
-                next_step="use the ledger that the pipeline has had; or, if it shall begin anew, "
-                "another pipeline_id",
+                f"{self} has batches of pipeline {self._pipeline} that another ledger (with the "
+                f"identity {others[0]}) has decided than {ledger} ({chain}); numbers of the one "
+                "mean nothing in the other",
+                next_step="use the ledger that the pipeline has had: of an ow.FolderLedger the "
+                "file `identity` in the pipeline's folder says which it is; or, if it shall begin "
+                "anew, another pipeline_id",
             )
 
     def must_not_be_ahead(self, chain: str, newest: int, ledger: str) -> None:

@@ -185,6 +185,11 @@ def _open(path: Any, flags: int) -> Descriptor:
     return Descriptor(node, found)
 
 
+def _utime(path: Any) -> None:
+    """No file has an age here."""
+    _size(os.fspath(path))
+
+
 def _fsync(descriptor: Descriptor) -> None:
     disk().sync_node(descriptor.node, descriptor.path)
 
@@ -243,6 +248,7 @@ OS = SimpleNamespace(
     listdir=lambda path: disk().names(os.fspath(path)),
     rename=lambda source, target: disk().rename(os.fspath(source), os.fspath(target)),
     unlink=lambda path: disk().unlink(os.fspath(path)),
+    utime=_utime,
     walk=_walk,
     path=SimpleNamespace(
         join=posixpath.join,
