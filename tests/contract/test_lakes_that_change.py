@@ -34,6 +34,7 @@ from onceward.errors import (
     TargetUnreachable,
 )
 from onceward.ids import pipeline_id
+from onceward.lake.iceberg import Iceberg
 from onceward.spark.tables.delta_table import DeltaTable
 from onceward.spark.tables.iceberg_table import IcebergTable
 from onceward_testing.free_ports import free_ports
@@ -96,6 +97,30 @@ def test_a_batch_that_the_table_has_is_not_published_again(kit: LakeKit):
         table.expireSnapshots().expireOlderThan(2**62).retainLast(1).commit()
         assert late.commit(committable) is CommitResult.ALREADY_DONE
     assert_holds(kit, FIRST + SECOND, 1)
+
+
+def test_an_older_copy_that_wakes_up_does_not_put_the_tables_number_back(
+    iceberg: IcebergKit, monkeypatch: pytest.MonkeyPatch
+):
+    """It stands still between its look at the number and its commit, which has nothing to publish
+    any more.
+    """
+    record = decided(iceberg, FIRST).target.chain.newest()
+    assert record is not None
+    (committable,) = record.outputs[iceberg.new_target().kind].data["committables"]
+    waiting, newer = Iceberg._waiting, Process(iceberg)
+
+    def stands_still(*asked: Any) -> Any:
+        monkeypatch.setattr(Iceberg, "_waiting", waiting)
+        newer.open().commit(SECOND)
+        return waiting(*asked)
+
+    late = iceberg.sink()
+    monkeypatch.setattr(Iceberg, "_waiting", stands_still)
+    assert late.commit(committable) is CommitResult.ALREADY_DONE
+    newer.commit(["more"])
+    Process(iceberg).open()
+    assert_holds(iceberg, [*FIRST, *SECOND, "more"], 2)
 
 
 def test_others_append_in_between(kit: LakeKit):

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 # and the pipeline, in a fan-out also @ and the sink: "<ledger>@<number of the batch>"
 _NEWEST = "onceward.newest."
+_NONE = "@-1"
 
 
 class Iceberg(LakeTable):
@@ -62,10 +63,8 @@ class Iceberg(LakeTable):
         return found
 
     def newest_batch(self, chain: str, branch: str) -> int:
-        return self._newest_in(self._table, chain, branch)
-
-    def _newest_in(self, table: IcebergTable, chain: str, branch: str) -> int:
-        of_chain, number = _batch(table.properties().get(self._property(branch), "@-1"))
+        newest = self._table.properties().get(self._property(branch), _NONE)
+        of_chain, number = _batch(newest)
         return number if of_chain == chain else -1
 
     def _property(self, branch: str) -> str:
@@ -94,14 +93,22 @@ class Iceberg(LakeTable):
         table = self._table_with_snapshots(committable)
         chain, sequence = str(committable["chain"]), int(committable["sequence"])
         branch = committable["branch"]
-        if self._newest_in(table, chain, branch) >= sequence:
+        name, value = self._property(branch), f"{chain}@{sequence}"
+
+        def has(newest: str | None) -> bool:
+            of_chain, number = _batch(newest or _NONE)
+            return of_chain == chain and number >= sequence
+
+        if has(table.properties().get(name)):
             return CommitResult.ALREADY_DONE
         waiting = self._waiting(table, committable)
         if wrong := self._wrong(table, waiting, committable):
             log.error("%s cannot have what %s has staged: %s", self, committable["attempt"], wrong)
             return CommitResult.LOST
-        table.publish(waiting, {self._property(branch): f"{chain}@{sequence}"})
-        return CommitResult.DONE
+        if waiting:
+            table.publish(waiting, {name: value})
+            return CommitResult.DONE
+        return CommitResult.DONE if table.note(name, value, has) else CommitResult.ALREADY_DONE
 
     def _table_with_snapshots(self, then: Mapping[str, Any]) -> IcebergTable:
         """Return the table that has its snapshots, which may have been renamed, and the sink with

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain
 from typing import Any
@@ -368,7 +368,7 @@ class IcebergTable:
         ]
 
     def publish(self, snapshots: Sequence[int], properties: Mapping[str, str]) -> None:
-        """Publish all ``snapshots`` and set ``properties`` in one commit.
+        """Publish all ``snapshots`` (at least one) and set ``properties`` in one commit.
 
         :raises Exception: Iceberg's own: one of them is published already, for instance.
         """
@@ -385,35 +385,65 @@ class IcebergTable:
         # this session's own readers
         inner._jsparkSession.catalog().refreshTable(self.name)
 
+    def note(self, name: str, value: str, has: Callable[[str | None], bool]) -> bool:
+        """Set a property, unless the table ``has`` it by what it says now; whether it was set.
+
+        A commit of properties alone is never refused (:meth:`publish` is, at a snapshot that is
+        published): of two copies the older one would have the last word.
+        """
+        was_set = False
+
+        def noted(base: Any) -> Any:
+            nonlocal was_set
+            was_set = not has(dict(base.properties()).get(name))
+            if not was_set:
+                return None
+            builder = self._iceberg.TableMetadata.buildFrom(base)
+            return builder.setProperties({name: value}).build()
+
+        self._change(noted)
+        return was_set
+
+    def _change(self, made_of: Callable[[Any], Any]) -> None:
+        """Commit what ``made_of`` makes of the table's metadata, anew where somebody else has
+        committed in between; nothing if that is None."""
+        operations = self._table.operations()
+        for tries_left in reversed(range(_TRIES)):
+            with self._asked():
+                base = operations.refresh()
+            made = made_of(base)
+            if made is None:
+                return
+            try:
+                # Refused if the table is another one by now
+                operations.commit(base, made)
+                return
+            except Exception as error:
+                if not tries_left or has_kind(thrown_by(error), _CHANGED_MEANWHILE) is None:
+                    raise
+
     def drop(self, snapshots: Sequence[int]) -> None:
         """Drop those of ``snapshots`` that are staged, with their files, and nothing else.
 
         Not by ``expireSnapshots``, which at the same time ends all that the settings of the table
         or of one of its branches call old, other people's branches and tags among it.
         """
-        operations = self._table.operations()
-        for tries_left in reversed(range(_TRIES)):
-            with self._asked():
-                base = operations.refresh()
+        files: Any = []
+
+        def without(base: Any) -> Any:
+            nonlocal files
             staged = set(self._parsed(base).staged("").values())
+            # whatever is dropped, nobody has published meanwhile
             dropped = [base.snapshot(one) for one in snapshots if one in staged]
-            if not dropped:
-                return
             keeps = str(self._table.properties().get("gc.enabled")).lower() == "false"
-            files = [] if keeps else self._snapshot_files(dropped, base)
-            try:
-                # Refused if the table is another one by now: whatever is dropped, nobody has
-                # published meanwhile.
-                operations.commit(
-                    base,
-                    self._iceberg.TableMetadata.buildFrom(base).removeSnapshots(dropped).build(),
-                )
-            except Exception as error:
-                if not tries_left or has_kind(thrown_by(error), _CHANGED_MEANWHILE) is None:
-                    raise
-                continue
+            files = [] if keeps or not dropped else self._snapshot_files(dropped, base)
+            if not dropped:
+                return None
+            return self._iceberg.TableMetadata.buildFrom(base).removeSnapshots(dropped).build()
+
+        self._change(without)
+        if files:
             self._iceberg.CatalogUtil.deleteFiles(self._table.io(), files, "staged", True)
-            return
 
     def _snapshot_files(self, dropped: Sequence[Any], base: Any) -> Any:
         """Return the files that came with ``dropped`` and belong to no other snapshot.
