@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from pyspark.sql import DataFrame
 
 from onceward.engine.ending import TimeLimit
-from onceward.engine.ledger.chain import Chain
+from onceward.engine.ledger.chain import Chain, takeover_error
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Prepared
@@ -34,7 +34,7 @@ from onceward.engine.task_writer import (
     collect_reports,
     task_function,
 )
-from onceward.errors import OncewardError, ReportMismatch, summary
+from onceward.errors import ConfigurationError, OncewardError, ReportMismatch, summary
 from onceward.ids import AttemptId, PipelineId, chain_prefix
 from onceward.secrecy import unlogged_calls
 from onceward.spark.batch import job
@@ -142,6 +142,19 @@ class SparkJobsAttempt(Attempt):
     def _committable(self) -> dict[str, Any]:
         """Return what the ledger record is to name, of a batch with rows. All of it is durable."""
 
+    def _committable_of_ours(self) -> dict[str, Any]:
+        try:
+            return self._committable()
+        except (ConfigurationError, ReportMismatch) as error:
+            # A newer copy may have put its batch there, or have dropped ours: then it is for
+            # Fenced to say so.
+            newest = self._chain.newest()
+            if newest is not None and newest.sequence >= self._sequence:
+                raise takeover_error(
+                    self._policy.pipeline, f"the ledger, which has {newest.batch}"
+                ) from error
+            raise
+
     @abstractmethod
     def _drop(self) -> None:
         """Drop what was written, and will never be decided."""
@@ -156,7 +169,7 @@ class SparkJobsAttempt(Attempt):
 
     def prepared(self) -> Prepared:
         self._computation.must_be_one()
-        committables = [self._committable()] if self._rows else []
+        committables = [self._committable_of_ours()] if self._rows else []
         # Whoever writes a schema without rows makes something all the same
         if not committables:
             self._try_to_drop()

@@ -29,13 +29,13 @@ from pyspark.sql.types import (
 )
 
 from onceward import events
-from onceward.engine.ledger.chain import Chain, takeover_error
+from onceward.engine.ledger.chain import Chain
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.spark_jobs import SparkJobsAttempt, attempt_name
 from onceward.engine.target import Write, event_ids
 from onceward.engine.two_phase import CommitResult, GrowingPauses, TwoPhaseTarget
-from onceward.errors import ConfigurationError, InvalidColumn, PublishIncomplete, ReportMismatch
+from onceward.errors import InvalidColumn, PublishIncomplete
 from onceward.files.manifest import ATTEMPT
 from onceward.files.publishing import Publisher
 from onceward.files.settings import FileSinkSettings
@@ -232,17 +232,7 @@ class FileAttempt(SparkJobsAttempt):
         return written.rows
 
     def _committable(self) -> dict[str, Any]:
-        try:
-            return self._publisher.prepare(self._name, self._sequence, self._written).as_told()
-        except (ConfigurationError, ReportMismatch) as error:
-            # A newer copy may have put its batch there, or have dropped ours: then it is for
-            # Fenced to say so.
-            newest = self._chain.newest()
-            if newest is not None and newest.sequence >= self._sequence:
-                raise takeover_error(
-                    self._policy.pipeline, f"the ledger, which has {newest.batch}"
-                ) from error
-            raise
+        return self._publisher.prepare(self._name, self._sequence, self._written).as_told()
 
     def _extra_data(self) -> Mapping[str, Any]:
         return {"format": self._how.name, "root": self._publisher.files.root}
