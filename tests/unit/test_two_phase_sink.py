@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from pyspark import cloudpickle
 
@@ -176,6 +177,23 @@ def test_two_that_are_built_alike_are_one_and_others_are_not(tmp_path: Path):
     assert first._built_with != other._built_with
     assert first._built_with != Newer(**settings(tmp_path))._built_with
     assert first._built_with != Sink(**settings(tmp_path, resume="skip_missing"))._built_with
+
+
+class Plain:
+    """Says nothing of when two are the same."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@pytest.mark.parametrize("make", [numpy.array, Plain], ids=["an array", "a plain object"])
+def test_what_does_not_say_when_it_is_the_same_is_compared_all_the_same(tmp_path: Path, make: Any):
+    first, alike, other = (Sink(make(place), **settings(tmp_path)) for place in ("ab", "ab", "cd"))
+    arrays = [Sink({"of": numpy.arange(end)}, **settings(tmp_path)) for end in (3, 3, 4)]
+    for one, same, another in ((first, alike, other), arrays):
+        assert one._built_with == same._built_with
+        assert one._built_with != another._built_with
+    assert Sink(threading.Lock(), **settings(tmp_path))._built_with != first._built_with
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, ClassVar, SupportsIndex
 
 from pyspark.sql import DataFrame
@@ -18,9 +19,9 @@ from onceward.engine.policy import Checkpointing, SinkPolicy, must_be_decided
 from onceward.engine.target import Target, Write
 from onceward.engine.task_writer import Task, TaskWriter
 from onceward.engine.two_phase import CommitResult, TwoPhaseTarget
-from onceward.errors import LedgerUnreadable
+from onceward.errors import ConfigurationError, LedgerUnreadable
 from onceward.ids import pipeline_id as checked_pipeline_id
-from onceward.spark.batch.carried import pickled_again, restore
+from onceward.spark.batch.carried import pickled, pickled_again, restore
 
 
 class TwoPhaseCommitSink(ForeachBatchSink):
@@ -209,11 +210,25 @@ class _BuiltAlike:
         if not isinstance(other, _BuiltAlike):
             return NotImplemented
         ours, theirs = self._sink, other._sink
-        return type(ours) is type(theirs) and self._identity() == other._identity()
+        return (
+            type(ours) is type(theirs)
+            and self._settings() == other._settings()
+            and _alike(ours._construction(), theirs._construction())
+        )
 
     def __hash__(self) -> int:
         return hash(type(self._sink))
 
-    def _identity(self) -> tuple[object, ...]:
-        sink = self._sink
-        return sink._policy, sink._commit_timeout_s, sink._construction()
+    def _settings(self) -> tuple[object, ...]:
+        return self._sink._policy, self._sink._commit_timeout_s
+
+
+def _alike(one: object, other: object) -> bool:
+    """Compare what two sinks were built with: by what it says of itself, or, as arrays and plain
+    objects say nothing of the kind, by what the tasks would get."""
+    with suppress(Exception):
+        if one == other:
+            return True
+    with suppress(ConfigurationError):
+        return pickled(one, "") == pickled(other, "")
+    return False
