@@ -138,10 +138,10 @@ def test_what_was_tried_often_enough_says_that_a_start_is_needed(said: str, then
     [
         ("local[2]", None, {"spark.driver.host": "driver"}, ("127.0.0.1", "127.0.0.1")),
         # One job's file for a cluster and for a laptop
-        ("local[2]", "10.0.0.7", {"spark.driver.host": "driver"}, (EVERYWHERE, "10.0.0.7")),
+        ("local[2]", "pod.example", {"spark.driver.host": "driver"}, (EVERYWHERE, "pod.example")),
         ("k8s://c", None, {"spark.driver.host": "driver"}, ("driver", "driver")),
-        ("k8s://c", "10.0.0.7", {"spark.driver.host": "driver"}, (EVERYWHERE, "10.0.0.7")),
-        ("k8s://c", "10.0.0.7", {"spark.driver.bindAddress": "10.0.0.8"}, ("10.0.0.8", "10.0.0.7")),
+        ("k8s://c", "pod.example", {"spark.driver.host": "driver"}, (EVERYWHERE, "pod.example")),
+        ("k8s://c", "pod.example", {"spark.driver.bindAddress": "node.example"}, ("node.example", "pod.example")),
         ("k8s://c", "a", {"spark.driver.host": "fd00::7"}, ("::", "a")),
     ],
 )  # fmt: skip
