@@ -346,8 +346,9 @@ def sequencer_hosts(context: SparkContext, settings: KafkaSinkSettings) -> tuple
     ``sequencer_host`` says otherwise. In local mode everything is in one machine, and its loopback
     interface is enough, unless ``sequencer_host`` is given.
     """
-    conf, driver, bind = context.getConf(), "127.0.0.1", None
+    driver, bind = "127.0.0.1", None
     if not ((context.master or "").startswith("local[") or context.master == "local"):
+        conf = context.getConf()
         driver = conf.get("spark.driver.host") or driver
         bind = conf.get("spark.driver.bindAddress")
     if settings.sequencer_host is not None:
