@@ -669,6 +669,15 @@ def test_a_server_that_has_forgotten_all_is_named(here: RedisKitHere, runs: bool
     with pytest.raises(PreparedDataLost):
         Process(here).open()
     here.settings["resume"] = "skip_missing"  # as the error says
+    process = here.write(id=["c"], value=["1"])
+    # Of what is lost since this run began nobody has said that it may be
+    here.client.delete(*here.client.keys(f"*{here.prefix}*"))
+    target: Any = here.new_target()
+    before, newest = target.list_prepared(), target.peek()
+    running = replace(process.next_batch(), run_id=newest.run_id)
+    with pytest.raises(PreparedDataLost):
+        target.find_undecided(before, newest, running)
+    process.target.close()
     here.write(id=["c"], value=["1"]).target.close()
     here.settings["resume"] = "checkpoint"
     here.write(id=["d"], value=["1"])

@@ -29,6 +29,7 @@ from onceward.errors import (
     ConfigurationError,
     DeliveryRefused,
     PreparedDataLost,
+    ServerMisconfigured,
     TableMissing,
 )
 from support.errors import raises
@@ -528,6 +529,26 @@ def test_what_could_not_be_asked_at_a_start_is_compared_before_rows_go():
         made([upsert("a")])
 
 
+def test_a_gateways_404_is_no_word_on_an_index_that_was_written_to():
+    page = {"timestamp": "2026", "status": 404, "error": "Not Found", "path": "/people"}
+    made = writer((404, page), looked_at=False)
+    made._then = Index("people", "u", False, False)
+    with pytest.raises(NotTaken):
+        made([upsert("a")])
+
+
+def test_a_name_that_leads_to_several_indices_for_good_is_a_wrong_setting(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(opensearch_writer, "_NOWHERE_SECONDS", 0)
+    two = {name: {"aliases": {"people": {}}} for name in ("people-1", "people-2")}
+    made = writer((200, two), (200, {**SAME, **MOVED}), looked_at=False)
+    made._then = Index("people-1", "u", True, False)
+    with pytest.raises(ServerMisconfigured, match="people-1, people-2") as error:
+        made([upsert("a")])
+    assert "is_write_index" in error.value.next_step
+
+
 def test_an_index_may_give_way_to_an_alias_of_its_name():
     """As it is written anew: into another one, which then has its name, too."""
     made = writer((200, ALIAS), (200, MOVED), looked_at=False)
@@ -595,7 +616,7 @@ def test_an_alias_that_leads_nowhere_for_a_moment_makes_no_index_of_its_name(
         with pytest.raises(NotTaken):
             made([upsert("a")])
         assert [method for method, *_ in made._pool.asked] == ["GET", "GET"]
-    since = made._nowhere_since
+    since = made._astray_since
     # Back, and rows go to where it leads
     keeps = {"people-2": {"settings": {"index.gc_deletes": "1h"}}}
     looks = [(200, ALIAS), (200, MOVED)]
@@ -605,7 +626,7 @@ def test_an_alias_that_leads_nowhere_for_a_moment_makes_no_index_of_its_name(
     made([upsert("a")])
     assert made._found.name == "people-2"
     # Or it stays away
-    made._nowhere_since, made._found = since, None
+    made._astray_since, made._found = since, None
     made._pool = Answering((404, GONE), (404, GONE))
     monkeypatch.setattr(opensearch_writer, "_NOWHERE_SECONDS", 0)
     with pytest.raises(TableMissing, match="leads nowhere"):

@@ -15,6 +15,7 @@ from onceward.errors import (
     ConfigurationError,
     DeliveryRefused,
     PreparedDataLost,
+    ServerMisconfigured,
     TableMissing,
 )
 
@@ -178,6 +179,17 @@ def lost_error(called: str, name: str) -> PreparedDataLost:
     )
 
 
+def misled_error(error: ConfigurationError) -> ServerMisconfigured:
+    """Return the error for a name that led to one index, and for too long to several."""
+    return ServerMisconfigured(error.message, next_step=error.next_step, details=error.details)
+
+
+def says_missing(kind: str, reason: str) -> bool:
+    """Return whether a 404 is the server's word that there is no such index or alias, and not that
+    of a gateway before it, which may have an "error", too."""
+    return kind == MISSING or (kind == "error" and reason.startswith("alias ["))
+
+
 def nowhere_error(alias: str, seconds: float) -> TableMissing:
     return TableMissing(
         f"the alias {alias} leads nowhere for {seconds:g} s: its index was deleted, or nobody has "
@@ -211,7 +223,7 @@ def refusal(
             next_step=f"grant the login what docs/how-to/upsert.md lists, on {index}",
             details=details,
         )
-    if its_own and status == 404:
+    if its_own and status == 404 and says_missing(kind, reason):
         return TableMissing(
             what,
             next_step=f"create {index}, or let the server create it by itself",

@@ -48,11 +48,13 @@ from onceward.delivery.opensearch_answers import (
     is_news,
     lost_error,
     may_route,
+    misled_error,
     never_passes,
     nowhere_error,
     one_index,
     parse_seconds,
     refusal,
+    says_missing,
     setting,
     version_number,
     written_to,
@@ -125,8 +127,8 @@ class OpenSearchWriter(UpsertWriter):
     """
     _then: Index | None = field(default=None, init=False, repr=False, compare=False)
     """What it has led to, as far as known; also what the ledger has of earlier runs."""
-    _nowhere_since: float | None = field(default=None, init=False, repr=False, compare=False)
-    """Since when the name has been an alias that leads nowhere."""
+    _astray_since: float | None = field(default=None, init=False, repr=False, compare=False)
+    """Since when the name has been an alias that leads nowhere, or to several indices."""
 
     def __call__(self, upserts: Iterable[Upsert]) -> None:
         upserts = list(upserts)
@@ -165,7 +167,7 @@ class OpenSearchWriter(UpsertWriter):
 
     def check(self, then: Mapping[str, Any] | None) -> None:
         """Find the one index behind the name, and check that it keeps versions of deletes."""
-        self._then = written_to(self.index, then)
+        self._then, self._found = written_to(self.index, then), None
         self._checked()
 
     def place(self) -> dict[str, Any] | None:
@@ -194,23 +196,24 @@ class OpenSearchWriter(UpsertWriter):
         except ConfigurationError as error:
             if then is None:
                 raise
-            raise NotTaken(error.message) from error
+            raise self._not_yet(error.message, misled_error(error)) from error
         if then is not None and (then.uuid, then.history) != (now.uuid, now.history):
             if now.uuid is None and then.is_alias:
                 # Nothing is asked that would make an index of the alias's name
-                raise self._nowhere_error()
+                for_good = nowhere_error(self.index, _NOWHERE_SECONDS)
+                raise self._not_yet(f"the alias {self.index} leads nowhere now", for_good)
             if not now.is_alias or now.name == then.name:
                 raise lost_error(self.index, then.name)
             log.warning("%s leads to %s now, before to %s", self.index, now.name, then.name)
-        self._nowhere_since = None
+        self._astray_since = None
         self._then = None if now.uuid is None else now
         return now
 
-    def _nowhere_error(self) -> Exception:
-        since = self._nowhere_since = self._nowhere_since or surroundings.monotonic()
-        if surroundings.monotonic() - since < _NOWHERE_SECONDS:
-            return NotTaken(f"the alias {self.index} leads nowhere now")
-        return nowhere_error(self.index, _NOWHERE_SECONDS)
+    def _not_yet(self, what: str, for_good: Exception) -> Exception:
+        """Return the error of an alias that is being moved, or was not in time."""
+        now = surroundings.monotonic()
+        self._astray_since = self._astray_since or now
+        return for_good if now - self._astray_since >= _NOWHERE_SECONDS else NotTaken(what)
 
     def _must_be_the_same(self, index: Index) -> None:
         """Check that ``index`` was written to: a missing one is made, and an alias may be moved.
@@ -374,13 +377,10 @@ class OpenSearchWriter(UpsertWriter):
             if one.get("_version", -1) < version_number(upsert, self.by_column)
         ]
 
-    # requests
-
     def _one_index(self) -> Index:
         """Return the one index that rows are compared in: a key has a version in each.
 
-        :raises ConfigurationError: :attr:`index` leads to several, or to another one from time to
-            time.
+        :raises ConfigurationError: :attr:`index` leads to several, or to others later.
         """
         # Not /_alias/…, which asks the indices of others, too
         behind = self._asked("GET", f"/{self._path}/_alias/{self._path}", missing={})
@@ -453,9 +453,9 @@ class OpenSearchWriter(UpsertWriter):
                 raise NotTaken(f"{where} is not answered as OpenSearch does: {document}")
             return document
         its_own = isinstance(document, dict) and "error" in document
-        if its_own and answer.status == 404 and missing is not None:
-            return missing
         kind, reason = error_in(document["error"] if its_own else document)
+        if answer.status == 404 and missing is not None and says_missing(kind, reason):
+            return missing
         raise refusal(self.index, where, answer.status, kind, reason, its_own=its_own)
 
     def _headers(self) -> dict[str, str]:

@@ -50,9 +50,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OWN_KEYS = "onceward:"
-TOMBSTONES = f"{OWN_KEYS}deleted:"
-PLACES = f"{OWN_KEYS}place:"
+TOMBSTONES = "onceward:deleted:"
+PLACES = "onceward:place:"
 """And the prefix: a key with a value that no other server has."""
 _TIMEOUT_SECONDS = 30.0
 # Fields and values: Lua's stack takes 8,000 (LUAI_MAXCSTACK)
@@ -188,8 +187,8 @@ class RedisWriter(UpsertWriter):
         if self._then not in (None, _as_text(place)):
             raise PreparedDataLost(
                 f"the Redis server has lost what was written under prefix={self.prefix!r}, as "
-                "after FLUSHALL, a crash without appendonly, or with another volume: the key "
-                f"{self._place_key} is gone, or another",
+                "after FLUSHALL, a crash without appendonly, with another volume, or by evictions "
+                f"(maxmemory-policy): the key {self._place_key} is gone, or another",
                 next_step="restore the server's data, and write what it lacks anew under another "
                 "pipeline_id, from the source's beginning if need be; to go on with newer rows, "
                 'start once with resume="skip_missing"',

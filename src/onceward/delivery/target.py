@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -184,6 +184,8 @@ class WriteAheadTarget(TwoPhaseTarget):
         self._owned_at = 0.0
         # as the store of this chain's newest batch
         self._is_known = False
+        # what the place has lost, and a start may leave out
+        self._lost: PreparedDataLost | None = None
 
     def list_prepared(self) -> list[Any]:
         """Check the store, then list the files in it."""
@@ -195,20 +197,39 @@ class WriteAheadTarget(TwoPhaseTarget):
             must_be_there(self._folder)
         with reached(self._folder):
             make(self._folder)
+        self._lost = None
+        self._look_at_place(data.get(PLACE))
+        return super().list_prepared()
+
+    def _look_at_place(self, then: Mapping[str, Any] | None) -> None:
         try:
-            self._check(data.get(PLACE))
+            self._check(then)
         except PreparedDataLost as lost:
             if self._policy.resume != "skip_missing":
                 raise
-            log.warning("%s: left out: %s", self._policy.pipeline, lost.message)
-            self._check(None)
+            self._lost = lost
+            self._look_at_place(None)
         except OncewardError:
             raise
         except Exception as error:  # noqa: BLE001
             # Rows can be stored all the same, and wait for it.
             text = "%s: the target cannot be looked at now: %s"
             log.warning(text, self._policy.pipeline, summary(error))
-        return super().list_prepared()
+
+    def find_undecided(
+        self,
+        before: Sequence[Any],
+        newest: LedgerRecord | None,
+        running: RunningBatch,
+        others: Sequence[Any] = (),
+    ) -> None:
+        """Refuse, besides, what the place has lost since this run began: nobody has said that it
+        may be left out."""
+        super().find_undecided(before, newest, running, others)
+        if self._lost is not None:
+            if self._inherited is None:
+                raise self._lost
+            log.warning("%s: left out: %s", self._policy.pipeline, self._lost.message)
 
     def published_in(self, newest: LedgerRecord) -> list[Any]:
         """Return nothing: a file that a crash has left in the store is delivered all the same."""

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from onceward.delivery import opensearch_writer, redis_writer
 from onceward.delivery.chunks import Chunk
 from onceward.delivery.opensearch_writer import OpenSearchWriter
-from onceward.delivery.redis_writer import OWN_KEYS, RedisWriter
+from onceward.delivery.redis_writer import PLACES, TOMBSTONES, RedisWriter
 from onceward.delivery.sink import WriteAheadSink
 from onceward.delivery.upserts import CheckedRows, Upsert, UpsertColumns, UpsertWriter
 from onceward.engine.ledger.admission import Resume, SkippedBatches
@@ -68,7 +68,7 @@ def writer_at(
 def _redis(url: str, prefix: Any, tombstone_s: int) -> RedisWriter:
     is_apart = isinstance(prefix, str) and not (
         # Also where it is empty: keys below one could be those of the other
-        OWN_KEYS.startswith(prefix) or prefix.startswith(OWN_KEYS)
+        any(own.startswith(prefix) or prefix.startswith(own) for own in (TOMBSTONES, PLACES))
     )
     if not is_apart:
         raise ConfigurationError(

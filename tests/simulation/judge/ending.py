@@ -48,11 +48,11 @@ def judge_ending(facts: Facts) -> list[Violation]:
 
 
 def lease_limit_seconds(setting: Any) -> float:
-    """How long a task may hold a partition: as long as it may take to deliver, and no longer than
-    a transaction.
+    """How long a task may hold a partition: twice as long as it may take to deliver, for its own
+    error says more, and no longer than a transaction; and a moment more.
     """
     delivery_ms = max(setting.delivery_timeout_ms, setting.request_timeout_ms)
-    return min(delivery_ms, setting.transaction_timeout_ms) / 1000
+    return min(2 * delivery_ms, setting.transaction_timeout_ms) / 1000 + 5
 
 
 def judge_lag(facts: Facts, chain: Chain, source: str) -> list[Violation]:
