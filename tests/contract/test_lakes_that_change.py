@@ -5,6 +5,7 @@ refuse. On Spark.
 from __future__ import annotations
 
 import shutil
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -35,6 +36,7 @@ from onceward.errors import (
 )
 from onceward.ids import pipeline_id
 from onceward.lake.iceberg import Iceberg
+from onceward.spark.tables import iceberg_table
 from onceward.spark.tables.delta_table import DeltaTable
 from onceward.spark.tables.iceberg_table import IcebergTable
 from onceward_testing.free_ports import free_ports
@@ -1147,6 +1149,29 @@ def test_a_catalog_that_does_not_answer_is_waited_for(lake: Any):
     finally:
         for name in settings:
             lake.conf.unset(catalog + name)
+
+
+@pytest.mark.parametrize("kind", ["type", "catalog-impl"])
+def test_a_catalog_that_is_silent_is_waited_for_in_bounds(
+    lake: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+):
+    """It, or what stands before it, takes the connection and never answers."""
+    monkeypatch.setattr(iceberg_table, "_ANSWER_MS", 1_000)
+    catalog = f"spark.sql.catalog.silent_{kind[:4]}"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        lake.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
+        lake.conf.set(
+            f"{catalog}.{kind}",
+            "rest" if kind == "type" else "org.apache.iceberg.rest.RESTCatalog",
+        )
+        lake.conf.set(f"{catalog}.uri", f"http://127.0.0.1:{server.getsockname()[1]}")
+        try:
+            with pytest.raises(TargetUnreachable, match="does not say what table"):
+                IcebergTable(lake, f"silent_{kind[:4]}.shop.visits")
+        finally:
+            for name in dict(lake.conf.getAll):
+                if name.startswith(catalog):
+                    lake.conf.unset(name)
 
 
 def test_a_catalog_that_goes_away_while_a_query_runs_is_waited_for(iceberg: IcebergKit):

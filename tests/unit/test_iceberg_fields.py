@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from onceward.spark.tables.iceberg_table import parse_fields, unreadable
+from onceward.spark.tables.iceberg_table import _limit_waits
+from onceward.spark.tables.iceberg_values import parse_fields, unreadable
 
 
 def field(number: int, kind: Any, required: bool = False, **more: Any) -> dict[str, Any]:
@@ -82,3 +83,24 @@ def test_a_column_that_has_to_be_there_is_not_in_older_files():
 
 def test_a_table_with_other_columns_only():
     assert unreadable({"1": "int"}, {"2": "int"}) == ["it has none of the fields of then"]
+
+
+class Conf(dict[str, str]):
+    """Settings, as Spark's ``SQLConf``."""
+
+    contains = dict.__contains__
+    setConfString = dict.__setitem__  # noqa: N815 — Spark's name
+
+
+def test_a_rest_catalog_has_a_time_limit_and_the_users_own_first():
+    catalog, limit = "spark.sql.catalog", "rest.client.socket-timeout-ms"
+    conf = Conf({f"{catalog}.one.type": "REST", f"{catalog}.two.type": "hadoop"})
+    conf[f"{catalog}.three.catalog-impl"] = "org.apache.iceberg.rest.RESTCatalog"
+    conf[f"{catalog}.four.type"], conf[f"{catalog}.four.{limit}"] = "rest", "7"
+    _limit_waits(dict(conf), conf)
+    limits = {name: value for name, value in conf.items() if name.endswith(limit)}
+    assert limits == {
+        f"{catalog}.one.{limit}": "120000",
+        f"{catalog}.three.{limit}": "120000",
+        f"{catalog}.four.{limit}": "7",
+    }

@@ -16,7 +16,8 @@ from onceward.engine.two_phase import CommitResult
 from onceward.errors import TableMissing
 from onceward.ids import PipelineId
 from onceward.lake.table import LakeTable, Staged
-from onceward.spark.tables.iceberg_table import IcebergTable, unreadable
+from onceward.spark.tables.iceberg_table import IcebergTable
+from onceward.spark.tables.iceberg_values import unreadable
 
 log = logging.getLogger(__name__)
 

@@ -31,71 +31,7 @@ from onceward.spark.batch.causes import has_kind, thrown_by
 from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told
 from onceward.spark.session.connector import must_have
-from onceward.spark.tables.iceberg_values import Metadata, guarded, misfit
-
-_REQUIRED = "required "
-_PROMOTIONS = {("int", "long"), ("float", "double")}
-_DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
-
-
-def parse_fields(schema: str) -> dict[str, str]:
-    """Return the type of each field, nested ones included, by its id.
-
-    :param schema: as ``SchemaParser`` writes it.
-    """
-    return dict(_fields(json.loads(schema)))
-
-
-def _fields(of: Any) -> Iterator[tuple[str, str]]:
-    if not isinstance(of, dict):
-        return
-    inside = [
-        (of[f"{part}-id"], of[part], False) for part in ("element", "key", "value") if part in of
-    ]
-    inside += [
-        (field["id"], field["type"], field["required"] and "initial-default" not in field)
-        for field in of.get("fields", [])
-    ]
-    for number, kind, is_required in inside:
-        name = str(kind["type"] if isinstance(kind, dict) else kind)
-        yield str(number), _REQUIRED + name if is_required else name
-        # What is inside of something optional is missing together with it.
-        yield from (
-            (one, kind_text if is_required else kind_text.removeprefix(_REQUIRED))
-            for one, kind_text in _fields(kind)
-        )
-
-
-def unreadable(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return why a table with fields ``now`` cannot read files of ``then``; empty if it can."""
-    if not then.keys() & now.keys():
-        return ["it has none of the fields of then"]
-    changed = [
-        f"field {number} was {then[number]}, and is {kind}"
-        for number, kind in now.items()
-        if number in then and not _reads(kind, then[number])
-    ]
-    missing = [
-        f"field {number} is {kind}"
-        for number, kind in now.items()
-        if _is_required(kind) and number not in then
-    ]
-    return changed + missing
-
-
-def _reads(now: str, then: str) -> bool:
-    """See *Schema Evolution* in Iceberg's specification."""
-    if _is_required(now) and not _is_required(then):
-        return False
-    old, new = then.removeprefix(_REQUIRED), now.removeprefix(_REQUIRED)
-    if (narrow := _DECIMAL.fullmatch(old)) and (wide := _DECIMAL.fullmatch(new)):
-        return int(wide[1]) >= int(narrow[1]) and wide[2] == narrow[2]
-    return old == new or (old, new) in _PROMOTIONS
-
-
-def _is_required(kind: str) -> bool:
-    return kind.startswith(_REQUIRED)
-
+from onceward.spark.tables.iceberg_values import Metadata, guarded, misfit, parse_fields
 
 _WAP_ENABLED = "write.wap.enabled"
 _WAP_ID = "spark.wap.id"
@@ -137,6 +73,9 @@ _ANOTHER = "Table UUID does not match"
 whatever was closed: a client, Spark's context.
 """
 
+_REST = ("rest", "org.apache.iceberg.rest.restcatalog")
+_ANSWER_MS = 120_000
+
 _TRIES = 5
 _CHANGED_MEANWHILE = "CommitFailedException"
 
@@ -172,6 +111,7 @@ class IcebergTable:
             "one for your Spark, and with a catalog (spark.sql.catalog.…)",
         )
         self._iceberg = self._jvm.org.apache.iceberg
+        _limit_waits(session.conf.getAll, jvm.org.apache.spark.sql.internal.SQLConf.get())
         try:
             inner: Any = session
             spark3 = self._iceberg.spark.Spark3Util
@@ -475,6 +415,22 @@ class IcebergTable:
                     theirs.add(path)
                     files.removeAll(theirs)
         return files
+
+
+def _limit_waits(settings: Mapping[str, str], conf: Any) -> None:
+    """Give catalogs of type rest a time limit, where the user has set none: Iceberg's client waits
+    for an answer for ever. A catalog that the session has asked already keeps what it has.
+
+    :param conf: what holds in this thread of Spark's (``SQLConf.get``): by that a catalog is
+        made, and within a batch it is not that of the session.
+    """
+    of_catalogs = {n: value for n, value in settings.items() if n.startswith("spark.sql.catalog.")}
+    for name, value in of_catalogs.items():
+        catalog, _, what = name.rpartition(".")
+        limit = f"{catalog}.rest.client.socket-timeout-ms"
+        is_set = limit in settings or conf.contains(limit)
+        if what in ("type", "catalog-impl") and value.lower() in _REST and not is_set:
+            conf.setConfString(limit, str(_ANSWER_MS))
 
 
 @contextmanager
