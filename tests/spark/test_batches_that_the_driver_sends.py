@@ -4,8 +4,10 @@ tasks when not small.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,19 +113,31 @@ def test_more_than_spark_gives_a_driver_goes_to_tasks(pipeline: Pipeline, leases
 
 @pytest.mark.parametrize("path", [job.to_arrow, job.collect])
 def test_a_query_that_is_stopped_ends_a_job_of_any_group(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, path: Any
+    spark: SparkSession, tmp_path: Path, path: Any
 ):
     """Spark ends those of its own; a user's function may set another."""
-    monkeypatch.setattr(job, "is_being_stopped", lambda _: True)
-    spark.sparkContext.setJobGroup("nightly", "by the function")
-    began = time.monotonic()
-    try:
+    ended, began = [], threading.Event()
+
+    def function(frame: DataFrame, _: int) -> None:
+        session = frame.sparkSession
+        session.sparkContext.setJobGroup("nightly", "by the function")
+        began.set()
         asleep = "reflect('java.lang.Thread', 'sleep', 60000L)"
-        with pytest.raises(job.JobInterrupted):
-            path(spark.range(1).selectExpr(asleep), lambda: None)
-    finally:
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
-    assert time.monotonic() - began < 50
+        try:
+            path(session.range(1).selectExpr(asleep), lambda: None)
+        except BaseException as error:
+            ended.append((type(error), time.monotonic() - stopped_at))
+            raise
+
+    rates = spark.readStream.format("rate").load().writeStream.foreachBatch(function)
+    query = rates.option("checkpointLocation", str(tmp_path)).start()
+    assert began.wait(60)
+    time.sleep(1)
+    stopped_at = time.monotonic()
+    query.stop()
+    ((kind, seconds),) = ended
+    assert kind is job.JobInterrupted
+    assert seconds < 30
 
 
 def test_headers_partitions_timestamps_and_topics(pipeline: Pipeline, leases: Any):

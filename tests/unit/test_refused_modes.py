@@ -103,8 +103,11 @@ def test_one_elsewhere_may_not():
 class Started(Execution):
     """A query that was started, by or without a name, on a folder that Spark may delete."""
 
-    def __init__(self, checkpoint: str, name: str | None = None, temporary: bool = False) -> None:
+    def __init__(
+        self, checkpoint: str, name: str | None = None, temporary: bool = False, batch: int = 0
+    ) -> None:
         super().__init__("StreamExecution")
+        self.currentBatchId = lambda: batch
         self.name = lambda: name
         self.resolvedCheckpointRoot = lambda: checkpoint
         self._temporary = temporary
@@ -124,6 +127,9 @@ def test_a_folder_that_spark_makes_up_is_no_checkpoint_location(root: str):
     refuse_made_up_checkpoint(Started("file:/mnt/c/people"), root)
     refuse_made_up_checkpoint(Started(f"file:/mnt/other/{DRAWN}"), root)
     refuse_made_up_checkpoint(Started(f"file:/mnt/c/{DRAWN}"), "")
+    refuse_made_up_checkpoint(Started(f"s3a://bucket/mnt/{DRAWN}"), "t")
+    # Found again: somebody has named it so
+    refuse_made_up_checkpoint(Started(f"file:/mnt/c/{DRAWN}", batch=7), root)
     for made_up in (
         Started("file:/mnt/temporary-1", temporary=True),
         Started(f"file:/mnt/c/{DRAWN}"),

@@ -78,7 +78,7 @@ def test_it_raises_sparks_error_where_there_is_no_other():
 
 def test_a_query_whose_context_has_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
     """Spark calls it active for ever: without new records it runs no job that would fail."""
-    monkeypatch.setattr(waiting, "context_has_stopped", lambda query: query.over_for_good)
+    monkeypatch.setattr(waiting, "context_has_stopped", lambda query, own: query.over_for_good)
     query = Query(over=False)
     threading.Timer(0.2, setattr, (query, "over_for_good", True)).start()
     with raises(ow.OncewardError, "onceward run"):

@@ -174,7 +174,7 @@ class QueryEnd:
     def _await(self) -> None:
         try:
             while not (self._over or self._stuck or self._query.awaitTermination(LOOK_SECONDS)):
-                if context_has_stopped(self._query):
+                if context_has_stopped(self._query, own=True):
                     raise stopped_context()
         except Exception as failure:  # noqa: BLE001 — join() raises it
             self._failure = failure

@@ -113,8 +113,9 @@ _EMPTY_READS = 1_000
 # position moves all the time, and which has no more
 _AT_ONCE = 100
 _PAUSE_SECONDS = 0.01
-# then the rows that a range had are gone: a quarter of an hour, at least
+# then the rows that a range had are gone
 _MOST_EMPTY_READS = 100_000
+_MOST_EMPTY_SECONDS = 900.0
 
 
 class Readable(Protocol):
@@ -226,8 +227,13 @@ class Ranges:
         checkpoint, until = position, 1
         # Behind the last row as far as the end surely is not reached: rows may have become visible
         # late there.
+        had_rows_at = time.monotonic()
         while total < count or goes_back(end, position):
-            if has_passed(end, position) or empty > _MOST_EMPTY_READS:
+            waited = time.monotonic() - had_rows_at
+            no_more = empty > _MOST_EMPTY_READS or (empty > 1 and waited > _MOST_EMPTY_SECONDS)
+            if no_more and total == count:
+                break
+            if no_more or has_passed(end, position):
                 raise _changed(
                     end, f"it has {total} rows now, and goes on at {position_text(position)}"
                 )
@@ -256,6 +262,8 @@ class Ranges:
             if rows.num_rows:
                 yield rows
             empty = 0 if rows.num_rows else empty + 1
+            if rows.num_rows:
+                had_rows_at = time.monotonic()
             _slow_down(empty)
             position = after
 

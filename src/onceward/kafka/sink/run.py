@@ -353,5 +353,6 @@ def sequencer_hosts(context: SparkContext, settings: KafkaSinkSettings) -> tuple
         bind = conf.get("spark.driver.bindAddress")
     if settings.sequencer_host is not None:
         # The name given is not ours to bind; every connection must show the token.
-        return bind or ("::" if ":" in driver else "0.0.0.0"), settings.sequencer_host  # noqa: S104
+        is_ipv6 = ":" in driver or ":" in settings.sequencer_host
+        return bind or ("::" if is_ipv6 else "0.0.0.0"), settings.sequencer_host  # noqa: S104
     return bind or driver, driver

@@ -34,6 +34,7 @@ from onceward.kafka.sink.task_reports import Sent, TaskReport, check
 from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec, drop
 from onceward.kafka.sink.topics import oldest_timestamps
 from onceward.spark.batch import job
+from onceward.spark.batch.causes import thrown_by
 from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Computation
 from onceward.spark.session.settings import is_on
@@ -181,8 +182,12 @@ class TasksPath:
             job.collect(spark_jobs.plan_write(rows, drop), late)
         except job.JobInterrupted:
             raise
-        except Exception:
-            if late() is None:
+        except Exception as error:
+            is_the_plans = isinstance(error, OncewardError) or any(
+                each.condition or each.is_a("PythonException") for each in thrown_by(error)
+            )
+            # Else another executor is lost, say
+            if is_the_plans and late() is None:
                 raise
 
     def _failure(self, sequencer: Sequencer) -> OncewardError | None:

@@ -25,7 +25,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from onceward.errors import OncewardError
 from onceward.spark.batch.causes import has_condition, thrown_by, thrown_from
 from onceward.spark.batch.failures import known_failure
-from onceward.spark.batch.query import is_being_stopped, jvm_is_gone, query_by_id
+from onceward.spark.batch.query import (
+    is_being_stopped,
+    jvm_is_gone,
+    query_by_id,
+    stop_look,
+)
 
 log = logging.getLogger(__name__)
 
@@ -125,9 +130,10 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
     context = frame.sparkSession.sparkContext
     tag = f"onceward-{uuid.uuid4()}"
     done = threading.Event()
+    is_stopping = stop_look(frame)
 
     def watch() -> None:
-        if _is_lost(frame, lost, done):
+        if _is_lost(is_stopping, lost, done):
             context.cancelJobsWithTag(tag)
 
     # A property of the query's own JVM thread, on which this runs
@@ -153,7 +159,7 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
         watcher.join()
 
 
-def _is_lost(frame: DataFrame, lost: Lost, done: threading.Event) -> bool:
+def _is_lost(is_stopping: Callable[[], bool], lost: Lost, done: threading.Event) -> bool:
     """Wait for the end of a job; return whether it is to be cancelled before."""
     since: float | None = None
     looked = True
@@ -162,7 +168,7 @@ def _is_lost(frame: DataFrame, lost: Lost, done: threading.Event) -> bool:
             return False
         # Spark cancels by its own job group, in place of which the user's function may have set
         # another; and nothing interrupts a thread that reads what Arrow serves
-        if poll % _STOPPED_POLLS == 0 and is_being_stopped(frame):
+        if poll % _STOPPED_POLLS == 0 and is_stopping():
             return True
         try:
             reason = lost()
@@ -201,13 +207,16 @@ _SHUT_DOWN = re.compile(
 _GONE_SECONDS = 2.0
 
 
-def context_has_stopped(query: object) -> bool:
-    """Return whether the context that the query was started in has stopped, and there is no other:
-    an idle query of it is active for ever, and no start of this process works in it."""
+def context_has_stopped(query: object, *, own: bool = False) -> bool:
+    """Return whether the context that the query was started in has stopped: an idle query of it is
+    active for ever.
+
+    :param own: also where there is another by now; else no start of this process works.
+    """
     if not isinstance(query, StreamingQuery):
         return False
     try:
-        context = SparkContext._active_spark_context
+        context = None if own else SparkContext._active_spark_context
         java = query._jsq.sparkSession().sparkContext() if context is None else context._jsc.sc()
         return bool(java.isStopped())
     except Exception as error:  # noqa: BLE001 — whatever py4j raises of a JVM that is gone
@@ -230,9 +239,11 @@ def ending_of(frame: DataFrame) -> Callable[[], str]:
                 return ""
             causes = thrown_from(error.get())
             # One that Spark stops by itself, as when its cluster manager is gone, is still active
-            by_its_end = SparkContext._active_spark_context is None and any(
-                _SHUT_DOWN.match(each.message) for each in causes
+            active = SparkContext._active_spark_context
+            by_itself = active is not None and active._jsc.sc().equals(
+                execution.sparkSession().sparkContext()
             )
+            by_its_end = not by_itself and any(_SHUT_DOWN.match(each.message) for each in causes)
             return "" if by_its_end else str(error.get().getMessage())
         except Exception as error:  # noqa: BLE001 — whatever py4j raises of a JVM that is gone
             log.debug("how a query has ended is not known: %r", error)

@@ -219,6 +219,23 @@ def is_being_stopped(frame: DataFrame) -> bool:
         return False
 
 
+def stop_look(frame: DataFrame) -> Callable[[], bool]:
+    """Return :func:`is_being_stopped` for any thread: only the query's own knows its id."""
+    session = frame.sparkSession
+    query_id = session.sparkContext.getLocalProperty(_QUERY_ID)
+
+    def look() -> bool:
+        if not query_id:
+            return is_being_stopped(frame)
+        try:
+            execution = _active_query(session, query_id)
+            return execution is not None and not execution.isActive()
+        except Exception:  # noqa: BLE001 — as above
+            return False
+
+    return look
+
+
 def is_running(frame: DataFrame, query_id: str) -> bool:
     """Return whether Spark lists the query as running, in any session of this driver."""
     return _active_query(frame.sparkSession, query_id) is not None

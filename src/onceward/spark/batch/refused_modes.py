@@ -28,20 +28,23 @@ def refuse_made_up_checkpoint(execution: Any, root: str) -> None:
     :param root: the value of :data:`CHECKPOINTS`, empty unless it is set.
     """
     checkpoint = str(execution.resolvedCheckpointRoot())
-    drawn = root and execution.name() is None and _is_drawn(checkpoint, root)
+    # One that has batches was found again
+    is_new = execution.name() is None and int(execution.currentBatchId()) == 0
+    drawn = is_new and _is_drawn(checkpoint, root)
     if drawn or _is_temporary(execution):
         raise UnsupportedQuery(
             "the query has no checkpoint location: Spark keeps its progress in a folder that it "
             f"has made up ({checkpoint}), and no later start would find it",
             next_step='start it with writeStream.option("checkpointLocation", "…"), a folder of '
-            "this query's own that outlasts the driver",
+            "this query's own that outlasts the driver" + ", or give it a queryName" * drawn,
         )
 
 
 def _is_drawn(checkpoint: str, root: str) -> bool:
     parent, _, name = checkpoint.rpartition("/")
-    path = re.sub(r"^[\w+.-]+:(//[^/]*)?", "", root).rstrip("/")
-    return parent.endswith(path) and _UUID.fullmatch(name) is not None
+    path = re.sub(r"^[\w+.-]+:(//[^/]*)?", "", root).strip("/")
+    is_below = parent == root.rstrip("/") or (path != "" and f"/{parent}".endswith(f"/{path}"))
+    return is_below and _UUID.fullmatch(name) is not None
 
 
 def refuse_renames_that_keep_a_file(file_manager: str, checkpoint: str) -> None:
