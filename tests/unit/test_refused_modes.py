@@ -107,7 +107,8 @@ class Started(Execution):
         self, checkpoint: str, name: str | None = None, temporary: bool = False, batch: int = 0
     ) -> None:
         super().__init__("StreamExecution")
-        self.currentBatchId = lambda: batch
+        newest = SimpleNamespace(currentBatchId=lambda: batch)
+        self.lastExecution = lambda: newest
         self.name = lambda: name
         self.resolvedCheckpointRoot = lambda: checkpoint
         self._temporary = temporary

@@ -89,15 +89,20 @@ def test_a_query_whose_context_has_stopped_is_not_waited_for(monkeypatch: pytest
 def test_a_query_that_ended_with_its_context_has_failed_unless_the_job_stopped_it(
     monkeypatch: pytest.MonkeyPatch, stopped_by_spark: bool
 ):
-    """``spark.stop()`` leaves no active context in Python; a cluster manager that is gone does."""
+    """``spark.stop()`` leaves no active context in Python, or that of a session made since; a
+    cluster manager that is gone leaves the query's own.
+    """
     said = "Cannot call methods on a stopped SparkContext."
     error = SimpleNamespace(getMessage=lambda: said, message=said)
     told = SimpleNamespace(isDefined=lambda: True, get=lambda: error)
-    query = SimpleNamespace(exception=lambda: told)
+    context = SimpleNamespace(equals=lambda other: other is context)
+    session = SimpleNamespace(sparkContext=lambda: context)
+    query = SimpleNamespace(exception=lambda: told, sparkSession=lambda: session)
     monkeypatch.setattr(job, "query_by_id", lambda frame: query)
     monkeypatch.setattr(job, "thrown_from", lambda error: [error])
-    active = object() if stopped_by_spark else None
-    monkeypatch.setattr(job.SparkContext, "_active_spark_context", active)
+    another = SimpleNamespace(equals=lambda other: False)
+    java = SimpleNamespace(sc=lambda: context if stopped_by_spark else another)
+    monkeypatch.setattr(job.SparkContext, "_active_spark_context", SimpleNamespace(_jsc=java))
     assert job.ending_of(None)() == (said if stopped_by_spark else "")  # type: ignore[arg-type]
 
 

@@ -29,8 +29,11 @@ def refuse_made_up_checkpoint(execution: Any, root: str) -> None:
     """
     checkpoint = str(execution.resolvedCheckpointRoot())
     # One that has batches was found again
-    is_new = execution.name() is None and int(execution.currentBatchId()) == 0
-    drawn = is_new and _is_drawn(checkpoint, root)
+    drawn = (
+        execution.name() is None
+        and _is_drawn(checkpoint, root)
+        and int(execution.lastExecution().currentBatchId()) == 0
+    )
     if drawn or _is_temporary(execution):
         raise UnsupportedQuery(
             "the query has no checkpoint location: Spark keeps its progress in a folder that it "
