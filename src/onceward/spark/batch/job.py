@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -26,10 +27,10 @@ from onceward.errors import OncewardError
 from onceward.spark.batch.causes import has_condition, thrown_by, thrown_from
 from onceward.spark.batch.failures import known_failure
 from onceward.spark.batch.query import (
+    QUERY_ID,
     is_being_stopped,
     jvm_is_gone,
     query_by_id,
-    stop_look,
 )
 
 log = logging.getLogger(__name__)
@@ -130,10 +131,10 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
     context = frame.sparkSession.sparkContext
     tag = f"onceward-{uuid.uuid4()}"
     done = threading.Event()
-    is_stopping = stop_look(frame)
+    query_id = context.getLocalProperty(QUERY_ID)
 
     def watch() -> None:
-        if _is_lost(is_stopping, lost, done):
+        if _is_lost(partial(is_being_stopped, frame, query_id), lost, done):
             context.cancelJobsWithTag(tag)
 
     # A property of the query's own JVM thread, on which this runs

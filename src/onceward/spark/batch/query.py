@@ -40,7 +40,7 @@ from onceward.spark.batch.refused_modes import (
 from onceward.spark.session.settings import use_the_drivers_python
 
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 # How every stateful physical operator prints its StatefulOperatorStateInfo
 _STATEFUL, _SHOWN_FIELDS = "state info [", 1
 
@@ -93,7 +93,7 @@ def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
         )
     context = frame.sparkSession.sparkContext
     use_the_drivers_python(context)
-    query_id: str = context.getLocalProperty(_QUERY_ID) or ""
+    query_id: str = context.getLocalProperty(QUERY_ID) or ""
     execution = _execution(frame, query_id)
     # Spark counts the batch as done when the function returns, whatever its threads do.
     if _in_another_thread(context, execution):
@@ -192,12 +192,15 @@ def current_run_id(frame: DataFrame) -> str:
     return "" if execution is None else str(execution.runId().toString())
 
 
-def query_by_id(frame: DataFrame) -> Any:
-    """Return the running query of ``frame``, also in a thread of its function's; or None."""
+def query_by_id(frame: DataFrame, query_id: str | None = None) -> Any:
+    """Return the running query of ``frame``, also in a thread of its function's; or None.
+
+    :param query_id: its :data:`QUERY_ID`, which a thread that is not its own does not know.
+    """
     session = frame.sparkSession
     if getattr(session, "_jsparkSession", None) is None:
         return None
-    query_id = session.sparkContext.getLocalProperty(_QUERY_ID)
+    query_id = query_id or session.sparkContext.getLocalProperty(QUERY_ID)
     if query_id:
         return _active_query(session, query_id)
     for execution in session._jsparkSession.sharedState().activeStreamingQueries().values():
@@ -206,34 +209,17 @@ def query_by_id(frame: DataFrame) -> Any:
     return None
 
 
-def is_being_stopped(frame: DataFrame) -> bool:
+def is_being_stopped(frame: DataFrame, query_id: str | None = None) -> bool:
     """Return whether ``stop()`` was called on the query that ``frame`` belongs to.
 
     ``StreamExecution.stop`` says so before it cancels jobs and interrupts the thread; a batch that
     fails by itself does so while the query is active.
     """
     try:
-        execution = query_by_id(frame)
+        execution = query_by_id(frame, query_id)
         return execution is not None and not execution.isActive()
     except Exception:  # noqa: BLE001 — the JVM is gone, and whoever asks has an error that says so
         return False
-
-
-def stop_look(frame: DataFrame) -> Callable[[], bool]:
-    """Return :func:`is_being_stopped` for any thread: only the query's own knows its id."""
-    session = frame.sparkSession
-    query_id = session.sparkContext.getLocalProperty(_QUERY_ID)
-
-    def look() -> bool:
-        if not query_id:
-            return is_being_stopped(frame)
-        try:
-            execution = _active_query(session, query_id)
-            return execution is not None and not execution.isActive()
-        except Exception:  # noqa: BLE001 — as above
-            return False
-
-    return look
 
 
 def is_running(frame: DataFrame, query_id: str) -> bool:
