@@ -316,7 +316,12 @@ class FilesOutput(DemoOutput):
     def left_over(self) -> list[str]:
         prepared = self._folder / "_onceward" / "prepared"
         return (
-            [f"prepared folder {path.name}" for path in sorted(prepared.iterdir())]
+            [
+                f"prepared folder {path.name}"
+                for path in sorted(prepared.iterdir())
+                # The mark of the last batch, which the next one removes
+                if path.suffix != ".published"
+            ]
             if prepared.is_dir()
             else []
         )
