@@ -23,6 +23,7 @@ from onceward.errors import (
     InvalidColumn,
     RowRefused,
     SendFailed,
+    ServerMisconfigured,
     TableMissing,
 )
 from onceward.ids import TaskAttempt
@@ -473,7 +474,7 @@ def test_a_key_that_the_table_has_not_is_named_before_anybody_is_fenced(
 ) -> None:
     place.sql(f"CREATE TABLE {{s}}.t ({columns})")
     target = place.target("t", mode="upsert", key=key)
-    with pytest.raises(InvalidColumn, match=named):
+    with pytest.raises(ServerMisconfigured, match=named):
         target.open(batch(0))
     assert target.peek() is None
     assert place.sql("SELECT to_regclass(%s)", f"{place.schema}.ledger") == [(None,)]

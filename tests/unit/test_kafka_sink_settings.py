@@ -137,6 +137,8 @@ def test_what_was_tried_often_enough_says_that_a_start_is_needed(said: str, then
     ("master", "given", "conf", "expected"),
     [
         ("local[2]", None, {"spark.driver.host": "driver"}, ("127.0.0.1", "127.0.0.1")),
+        ("local[2]", "localhost", {}, ("127.0.0.1", "localhost")),
+        ("local[2]", "::1", {}, ("::", "::1")),
         # One job's file for a cluster and for a laptop
         ("local[2]", "pod.example", {"spark.driver.host": "driver"}, (EVERYWHERE, "pod.example")),
         ("k8s://c", None, {"spark.driver.host": "driver"}, ("driver", "driver")),

@@ -338,21 +338,26 @@ def _text(offsets: Mapping[TopicPartition, int], limit: int = 20) -> str:
     return json.dumps(excerpt) + (" …" if len(offsets) > limit else "")
 
 
+_LOOPBACK = "127.0.0.1"
+
+
 def sequencer_hosts(context: SparkContext, settings: KafkaSinkSettings) -> tuple[str, str]:
     """Return where the sequencer listens, and the name under which executors reach it.
 
     Like Spark's own driver ports: it listens on ``spark.driver.bindAddress`` (default:
     ``spark.driver.host``), and executors connect to ``spark.driver.host`` unless
     ``sequencer_host`` says otherwise. In local mode everything is in one machine, and its loopback
-    interface is enough, unless ``sequencer_host`` is given.
+    interface is enough, unless ``sequencer_host`` is on another one.
     """
-    driver, bind = "127.0.0.1", None
-    if not ((context.master or "").startswith("local[") or context.master == "local"):
+    given, driver, bind = settings.sequencer_host, _LOOPBACK, None
+    if (context.master or "").startswith("local[") or context.master == "local":
+        if given is None or given == "localhost" or given.startswith("127."):
+            return _LOOPBACK, given or _LOOPBACK
+    else:
         conf = context.getConf()
         driver = conf.get("spark.driver.host") or driver
         bind = conf.get("spark.driver.bindAddress")
-    if settings.sequencer_host is not None:
+    if given is not None:
         # The name given is not ours to bind; every connection must show the token.
-        is_ipv6 = ":" in driver or ":" in settings.sequencer_host
-        return bind or ("::" if is_ipv6 else "0.0.0.0"), settings.sequencer_host  # noqa: S104
+        return bind or ("::" if ":" in driver + given else "0.0.0.0"), given  # noqa: S104
     return bind or driver, driver

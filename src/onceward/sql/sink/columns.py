@@ -314,19 +314,23 @@ def _alike(name: str, theirs: Mapping[str, Column]) -> str | None:
 
 
 def must_be_a_key(key: Sequence[str], table: Table) -> None:
-    """:raises InvalidColumn: rows of ``table`` cannot be told apart by ``key``."""
+    """Check that rows of ``table`` can be told apart by ``key``.
+
+    :raises ServerMisconfigured: not as the table is now.
+    :raises InvalidColumn: not by a column of that type.
+    """
     if not key:
         return
     if frozenset(key) not in table.unique:
         names = ", ".join(f"{table.quote}{name}{table.quote}" for name in key)
-        raise InvalidColumn(
+        raise ServerMisconfigured(
             f"table {table.name} has no unique index on just the columns of key=({names}), by "
             "which the server could tell that a row is there",
             next_step=f"ALTER TABLE {table.sql} ADD UNIQUE ({names}); or pass the columns of an "
             "index that it has",
         )
     if table.has_children:
-        raise InvalidColumn(
+        raise ServerMisconfigured(
             f"other tables inherit from table {table.name}, and no unique index holds over all of "
             "them",
             next_step="use a partitioned table, or one that stands alone",
@@ -348,7 +352,7 @@ def must_be_a_key(key: Sequence[str], table: Table) -> None:
                 "date as the key",
             )
         if not column.not_null:
-            raise InvalidColumn(
+            raise ServerMisconfigured(
                 f"{what} and may be null, and a null is never the same as another",
                 next_step=f"declare it NOT NULL, by an ALTER TABLE {table.sql}",
             )
