@@ -169,9 +169,9 @@ def written_to(called: str, then: Mapping[str, Any] | None) -> Index | None:
 
 def lost_error(called: str, name: str) -> PreparedDataLost:
     return PreparedDataLost(
-        f"the index {name} of OpenSearch, which the pipeline has written to, was deleted, and what "
-        f"is called {called} now, if anything, is another one: restored from a snapshot it lacks "
-        "the rows delivered since, made anew all of them",
+        f"the index {name} of OpenSearch, which the pipeline has written to, was deleted, and "
+        f"what is called {called} now, if anything, is another one: restored from a snapshot it "
+        "lacks the rows delivered since, made anew all of them",
         next_step=f"restore {name} if it is not, and write what it lacks anew under another "
         "pipeline_id, from the source's beginning if need be; to go on with newer rows, or where "
         'it has all of them (it has moved), start once with resume="skip_missing"',

@@ -315,8 +315,8 @@ def must_be_there(folder: Path) -> None:
         if note.exists() or folder.is_dir():
             return
     raise StoreUnreachable(
-        f"{folder} is not there, though this pipeline has stored rows in {folder}: its disk may not "
-        "be mounted",
+        f"{folder} is not there, though this pipeline has stored rows in it: its disk may not be "
+        "mounted",
         next_step="mount it, for driver and executors under the same path; nothing was written in "
         "its place. Where the store was emptied on purpose, pass another store=",
         details={"store": str(folder)},
