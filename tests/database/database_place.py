@@ -4,11 +4,16 @@ after the other.
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import psycopg
 import pyarrow as pa
 import pymysql
@@ -24,6 +29,22 @@ from onceward_testing import LocalMySQL, LocalPostgres
 from onceward_testing.sink_contract import batch
 from support.mysql_client import sql_at
 from support.tasks_here import ArrowFrame
+
+
+@contextmanager
+def standing_still(pid: int) -> Iterator[None]:
+    """A stopped process, for the block: its threads stop one after the other, and one that has not
+    yet may answer."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        while any(
+            psutil.Process(thread.id).status() != psutil.STATUS_STOPPED
+            for thread in psutil.Process(pid).threads()
+        ):
+            time.sleep(0.01)
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def three_batches(place: Place) -> Place:

@@ -4,8 +4,6 @@ wrong by name.
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,6 +14,7 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 from changes_place import purge
+from database_place import standing_still
 from snapshot_play import settings_for
 
 from onceward.errors import (
@@ -246,23 +245,22 @@ def test_no_answer_is_waited_for_without_an_end(binlogs: Binlogs, monkeypatch: p
             connecting.driver_errors("the server"),
         ):
             list(rows)
-        os.kill(binlogs.server.pid, signal.SIGSTOP)
-        try:
-            with pytest.raises(ServerUnreachable, match="timed out"):
-                asked.query("SELECT 1")
-        finally:
-            os.kill(binlogs.server.pid, signal.SIGCONT)
+        with (
+            standing_still(binlogs.server.pid),
+            pytest.raises(ServerUnreachable, match="timed out"),
+        ):
+            asked.query("SELECT 1")
 
 
 def test_a_server_that_says_nothing_cannot_be_reached(binlogs: Binlogs):
     connection, start = binlogs.connected(), binlogs.end()
     assert binlogs.server.pid is not None
-    os.kill(binlogs.server.pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(ServerUnreachable), Dump(connection, binlogs.kind, *start, seconds=0.3):
-            pass
-    finally:
-        os.kill(binlogs.server.pid, signal.SIGCONT)
+    with (
+        standing_still(binlogs.server.pid),
+        pytest.raises(ServerUnreachable),
+        Dump(connection, binlogs.kind, *start, seconds=0.3),
+    ):
+        pass
 
 
 def test_positions_beyond_four_gib_are_read_or_refused(binlogs: Binlogs):

@@ -5,8 +5,6 @@ refused commits.
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +15,7 @@ import psycopg
 import pyarrow as pa
 import pymysql
 import pytest
-from database_place import Place
+from database_place import Place, standing_still
 from test_prepared_transactions import Prepared
 
 from onceward import patience
@@ -279,11 +277,8 @@ def test_a_server_process_that_stands_still_is_left_for_another(
         "SELECT pid FROM pg_stat_activity WHERE application_name = %s",
         f"onceward-{place.pipeline}"[:63],
     )
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with standing_still(pid):
         running.write(values(2))
-    finally:
-        os.kill(pid, signal.SIGCONT)
     assert stored(place) == [1, 2]
 
 
@@ -300,11 +295,8 @@ def test_a_tasks_session_whose_server_process_stands_still_is_replaced(
         "SELECT pid FROM pg_stat_activity WHERE application_name = 'onceward' AND state = 'idle'"
         " ORDER BY state_change DESC LIMIT 1"
     )
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with standing_still(pid):
         running.write(values(2))  # what does not answer is not taken for a session any more
-    finally:
-        os.kill(pid, signal.SIGCONT)
     assert stored(place) == [1, 2]
 
 
