@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from onceward.delivery.upserts import Upsert, refused
+from onceward.delivery.upserts import Upsert, place_called, refused
 from onceward.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -159,12 +159,10 @@ def one_index(name: str, behind: Mapping[str, Any], found: Mapping[str, Any]) ->
 
 
 def written_to(called: str, then: Mapping[str, Any] | None) -> Index | None:
-    """Return the index that rows went to, as the ledger has it; None: not known, or the sink was
-    pointed at another one since.
-    """
-    if then is None or then.get("called") != called:
-        return None
-    return Index(**{name: then[name] for name in Index._fields})
+    """Return the index that rows went to, as the ledger has it; None: :func:`place_called` says
+    none."""
+    known = place_called(called, then)
+    return None if known is None else Index(**{name: known[name] for name in Index._fields})
 
 
 def lost_error(called: str, name: str) -> PreparedDataLost:

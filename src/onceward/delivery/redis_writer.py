@@ -34,6 +34,7 @@ from onceward.delivery.upserts import (
     VERSION_LENGTH,
     Upsert,
     UpsertWriter,
+    place_called,
     refused,
     text,
 )
@@ -178,9 +179,9 @@ class RedisWriter(UpsertWriter):
         self._must_have(place)
         self._must_be_written(upserts, answers)
 
-    def _new_place(self, client: redis.Redis) -> str:
+    def _new_place(self, client: redis.Redis) -> str | None:
         client.set(self._place_key, surroundings.random_bytes(16).hex(), nx=True)
-        return _as_text(client.get(self._place_key))
+        return _as_text(client.get(self._place_key)) or None
 
     def _must_have(self, place: Any) -> None:
         """Check what the server has under :data:`PLACES`: an empty one has nothing."""
@@ -205,8 +206,8 @@ class RedisWriter(UpsertWriter):
     def check(self, then: Mapping[str, Any] | None) -> None:
         """Check that the server stands alone, and takes the login and what the script does; warn
         where it may forget what it has."""
-        is_ours = then is not None and then.get("called") == self.prefix
-        self._then = str(then["id"]) if then is not None and is_ours else None
+        known = place_called(self.prefix, then)
+        self._then = None if known is None else str(known["id"])
         with self._naming_refusals():
             client = self._in_time(self._connected)
             key = f"{self.prefix}{uuid.uuid4().hex}"

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -216,31 +216,21 @@ class WriteAheadTarget(TwoPhaseTarget):
             text = "%s: the target cannot be looked at now: %s"
             log.warning(text, self._policy.pipeline, summary(error))
 
-    def find_undecided(
-        self,
-        before: Sequence[Any],
-        newest: LedgerRecord | None,
-        running: RunningBatch,
-        others: Sequence[Any] = (),
-    ) -> None:
-        """Refuse, besides, what the place has lost since this run began: nobody has said that it
-        may be left out."""
-        super().find_undecided(before, newest, running, others)
-        if self._lost is not None:
-            if self._inherited is None:
-                raise self._lost
-            log.warning("%s: left out: %s", self._policy.pipeline, self._lost.message)
-
     def published_in(self, newest: LedgerRecord) -> list[Any]:
         """Return nothing: a file that a crash has left in the store is delivered all the same."""
         return []
 
     def must_be_of_this_chain(self) -> None:
-        """Mark the store as this chain's."""
+        """Mark the store as this chain's; and refuse what the place has lost since this run began:
+        nobody has said that it may be left out."""
         must_belong(
             self._folder, self._policy.pipeline, self.chain.identity(), self._ledger,
             is_known=self._is_known,
         )  # fmt: skip
+        if self._lost is not None:
+            if self._inherited is None:
+                raise self._lost
+            log.warning("%s: left out: %s", self._policy.pipeline, self._lost.message)
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> WriteAheadAttempt:
         attempt = WriteAheadAttempt(

@@ -420,6 +420,12 @@ def _map_keys(array: pa.Array) -> Iterator[pa.Array]:
             yield from _map_keys(array.field(index))
 
 
+def place_called(name: str, then: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return ``then``, a writer's place of an earlier time; None: not known, or the sink was
+    pointed at one of another name since."""
+    return then if then is not None and then.get("called") == name else None
+
+
 class UpsertWriter(ABC):
     """Called in the driver with what is to be written, as often as it takes; keeps no rows."""
 

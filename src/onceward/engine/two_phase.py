@@ -175,9 +175,9 @@ class TwoPhaseTarget(Target):
 
         :param others: what is decided and another target's, which may be listed here, too.
         """
-        self.must_be_of_this_chain()
         earlier = newest is not None and newest.run_id != running.run_id
         self._inherited = newest.sequence if newest is not None and earlier else None
+        self.must_be_of_this_chain()
         decided = [*others, *self.decided_in(newest)]
         after = self._recovered() if before else []
         if newest is not None and newest.state is RecordState.FINISHED:
