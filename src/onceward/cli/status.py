@@ -11,7 +11,8 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -202,19 +203,25 @@ def _watch(look: Callable[[], list[PipelineStatus]], interval: float, *, as_json
 
     console = Console()
     if as_json or not console.is_terminal:
-        while True:
-            try:
-                _print(look(), as_json)
-            except OncewardError as error:
-                typer.echo(_failed_look(error), err=True)
-            time.sleep(interval)
+        _look_on(look, interval, partial(_print, as_json=as_json), partial(typer.echo, err=True))
     with Live(console=console, screen=False, auto_refresh=False) as live:
-        while True:
-            try:
-                live.update(_status_table(look()), refresh=True)
-            except OncewardError as error:
-                live.update(_failed_look(error), refresh=True)
-            time.sleep(interval)
+        show = partial(live.update, refresh=True)
+        _look_on(look, interval, lambda found: show(_status_table(found)), show)
+
+
+def _look_on(
+    look: Callable[[], list[PipelineStatus]],
+    interval: float,
+    show: Callable[[list[PipelineStatus]], None],
+    tell: Callable[[str], None],
+) -> NoReturn:
+    """Look for ever. :param tell: what is shown of a look that failed."""
+    while True:
+        try:
+            show(look())
+        except OncewardError as error:
+            tell(f"{moment(time.time() * 1000)}  {type(error).__name__}: {error.message}")
+        time.sleep(interval)
 
 
 def _print(found: list[PipelineStatus], as_json: bool) -> None:
@@ -222,10 +229,6 @@ def _print(found: list[PipelineStatus], as_json: bool) -> None:
         typer.echo(json.dumps([_json(each) for each in found]))
     else:
         print_table(_status_table(found))
-
-
-def _failed_look(error: OncewardError) -> str:
-    return f"{moment(time.time() * 1000)}  {type(error).__name__}: {error.message}"
 
 
 def _status_table(found: Iterable[PipelineStatus]) -> Any:

@@ -261,10 +261,10 @@ class Ranges:
                 checkpoint, until = after, 2 * until
             if rows.num_rows:
                 yield rows
-            empty = 0 if rows.num_rows else empty + 1
-            if rows.num_rows:
-                had_rows_at = time.monotonic()
-            _slow_down(empty)
+                empty, had_rows_at = 0, time.monotonic()
+            else:
+                empty += 1
+                _slow_down(empty)
             position = after
 
     def same_source(self, before: Offset) -> str | None:
