@@ -86,6 +86,8 @@ FINE: list[bytes] = [
     b'{"id":1,"d":5,"nums":{}}',
     b'{"id":1,"s":"\\\\ud800"}', b'{"id":1,"d":1e-400}', b'{"id":1,"bad":2,"onceward_decoded":{}}',
     b'{"id":1,"list":[]}',
+    b'{"id":1,"s":-3,"s":"a"}', b'{"id":1,"day":5,"day":"2024-02-29"}',
+    b'{"id":1,"day":{},"at":[1],"day":"2024-02-29","at":null}',
 ]  # fmt: skip
 
 
@@ -194,8 +196,10 @@ def struct(
     value: Any, fields: dict[str, Callable[[Any], Any]], required: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     need(isinstance(value, Pairs), value)
-    for name, x in value.found:  # also what is said of a name before it is said anew
-        if name in fields and x is not None:
+    # Also what is said of a name before it is said anew, but of texts, days and times (the page
+    # on JSON)
+    for name, x in value.found:
+        if name in fields and x is not None and name not in LAST_COUNTS:
             fields[name](x)
     found = {
         name: None if value.get(name) is None else read(value[name])
@@ -205,6 +209,7 @@ def struct(
     return found
 
 
+LAST_COUNTS = ("s", "t", "day", "at", "local")
 INNER = {"x": whole(32), "y": items(whole(32)), "z": lambda v: struct(v, {"s": text})}
 FIELDS: dict[str, Callable[[Any], Any]] = {
     "id": whole(64), "h": whole(16), "i": whole(32), "ok": lambda v: need(type(v) is bool, v),
