@@ -707,6 +707,24 @@ def test_a_master_that_became_a_replica_is_left_for_the_one_the_address_leads_to
     assert kit.values() == {"a": "1", "b": "2"}
 
 
+def test_a_start_that_meets_a_replica_before_it_is_filled_waits_for_the_master(
+    server: LocalRedis, at_server: Callable[[float], RedisKitHere]
+):
+    """It answers reads from what it has, by default (replica-serve-stale-data)."""
+    kit = at_server(1.0)
+    process = kit.write(id=["a"], value=["1"])
+    process.target.close()
+    row = kit.client.dump(f"{PLACES}{kit.prefix}")
+    kit.client.delete(f"{PLACES}{kit.prefix}")
+    kit.client.replicaof("127.0.0.1", "1")
+    with pytest.raises(PublishIncomplete, match="replica"):
+        kit.write(id=["b"], value=["2"])
+    kit.client.replicaof("NO", "ONE")
+    kit.client.restore(f"{PLACES}{kit.prefix}", 0, row)
+    Process(kit).open()
+    assert kit.values() == {"a": "1", "b": "2"}
+
+
 @pytest.mark.parametrize("wrong", ["password", "rights"])
 def test_a_login_that_is_refused_is_named_before_anything_is_decided(
     here: RedisKitHere, wrong: str

@@ -419,7 +419,6 @@ def test_a_login_that_is_refused_is_named_and_never_shown(
     [
         (409, 409, "compatibility"),
         (409, 40901, "compatibility"),
-        (422, 42205, "READWRITE"),
         (422, 42201, "mend the schema"),
     ],
 )
@@ -435,6 +434,23 @@ def test_what_it_does_not_take_is_said_at_once_with_what_mends_it(
     assert "the registry's own words" in error.message
     words = ("compatibility", "READWRITE", "mend the schema")
     assert [each for each in words if each in error.next_step] == [word]
+
+
+def test_a_registry_that_takes_nothing_now_may_do_so_later():
+    """In READONLY or IMPORT mode, as while it is moved."""
+    no = answer(422, {"error_code": 42205, "message": "the registry's own words"})
+    with HostileServer([no]) as server:
+        error = error_of(lambda: registry(server).register("people-value", TEXT), RegistryRefused)
+    assert "the registry's own words" in error.message
+    assert "READWRITE" in error.next_step
+    assert error.recovery is Recovery.RESTART_IF_WORKED
+
+
+@pytest.mark.parametrize("status", [409, 422])
+def test_a_no_of_somebody_else_is_not_the_registrys(status: int):
+    with HostileServer([answer(status, b"<html>Conflict</html>")]) as server:
+        asked = registry(server, IMPATIENT_S)
+        error_of(lambda: asked.register("people-value", TEXT), InvalidRegistryResponse)
 
 
 def test_a_registration_whose_answer_is_lost_is_asked_for_again():

@@ -41,8 +41,8 @@ from onceward.delivery.upserts import (
 from onceward.errors import (
     AccessDenied,
     AuthenticationFailed,
-    ConfigurationError,
     PreparedDataLost,
+    ServerMisconfigured,
 )
 from onceward.libraries import library
 
@@ -295,8 +295,12 @@ class RedisWriter(UpsertWriter):
                 decode_responses=False,
             )
         if not self._script:
+            if self._client.info("replication").get("role") != "master":
+                raise library.ReadOnlyError(
+                    "the Redis server is a replica, which may not have been filled yet"
+                )
             if int(self._client.info("cluster").get("cluster_enabled", 0)):
-                raise ConfigurationError(
+                raise ServerMisconfigured(
                     "the Redis server is part of a cluster, where a row and its tombstone may lie "
                     "on different nodes",
                     next_step="use a server that stands alone, or has replicas",

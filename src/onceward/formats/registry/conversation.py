@@ -45,14 +45,13 @@ _LATER = frozenset({408, 429})
 # Incompatible with an older version; no schema
 _NOT_TAKEN = frozenset({409, 422})
 _COMPATIBLE = "change the schema so that the subject's compatibility level allows it, or the level"
-# By Confluent's code (``Errors.java``): incompatible, as new and older servers say it; "operation
-# not permitted", in READONLY or IMPORT mode.
+# By Confluent's code (``Errors.java``): incompatible, as new and older servers say it; below,
+# "operation not permitted", in READONLY or IMPORT mode.
 _NOT_TAKEN_NEXT = {
     409: _COMPATIBLE,
     40901: _COMPATIBLE,
-    42205: "let the registry's administrator set the mode of the subject, or of the registry, to "
-    "READWRITE, or register the schema where it comes from",
 }
+_READ_ONLY = 42205
 _QUOTED_CHARACTERS = 300
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -181,12 +180,15 @@ class Conversation:
             return self._refused_error(method, path, f"{status} {words}".strip())
         if status == 404 and code in UNKNOWN:
             return NotRegistered(words)
-        if status in _NOT_TAKEN and method == "POST":
+        if code == _READ_ONLY:
+            return self._read_only_error(path, f"{code} {words}")
+        # Without a code the answer comes from somebody else
+        if status in _NOT_TAKEN and code is not None and method == "POST":
             return UnsupportedSchema(
                 f"the schema registry at {self.settings.address} does not take the schema "
                 f"({path}): {code} {words}",
                 next_step=_NOT_TAKEN_NEXT.get(
-                    code or status, "mend the schema, or the registry's rule, by what it says"
+                    code, "mend the schema, or the registry's rule, by what it says"
                 ),
                 details={
                     "url": str(self.settings.address),
@@ -271,6 +273,15 @@ class Conversation:
                 "path": path,
                 "option": login.option if login else None,
             },
+        )
+
+    def _read_only_error(self, path: str, words: str) -> RegistryRefused:
+        return RegistryRefused(
+            f"the schema registry at {self.settings.address} takes no schemas now ({path}): "
+            f"{words}",
+            next_step="let the registry's administrator set the mode of the subject, or of the "
+            "registry, to READWRITE, or register the schema where it comes from",
+            details={"url": str(self.settings.address), "path": path},
         )
 
     def _distrust_error(self, reason: str) -> RegistryRefused:
