@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -19,7 +20,7 @@ from onceward.errors import (
     ServerUnreachable,
     SourceReplaced,
 )
-from onceward.mysql.source import requirements
+from onceward.mysql.source import position_search, requirements
 from onceward.mysql.source.connection import Server
 from onceward.mysql.source.grants import grant_target
 from onceward_testing import LocalMySQL
@@ -280,6 +281,34 @@ def test_purged_between_planning_and_reading(place: ChangesPlace):
     purge(place.url)
     with pytest.raises(BinlogPurged):
         place.running.read_partition(parts[0])
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 10.0])
+def test_a_transaction_is_read_before_the_server_has_committed_it(
+    binlog_mysql: LocalMySQL, monkeypatch: pytest.MonkeyPatch, wait_s: float
+):
+    """It is sent as soon as it is in the binlog; semi-synchronous replication waits behind that,
+    as group commit does here.
+    """
+    monkeypatch.setattr(position_search, "_COMMIT_SECONDS", wait_s)
+    place = ChangesPlace(binlog_mysql).begin()
+    delay = "SET GLOBAL sync_binlog = {}, GLOBAL binlog_group_commit_sync_delay = {}"
+    before = sql_at(place.url, "SELECT @@sync_binlog, @@binlog_group_commit_sync_delay")[0]
+    sql_at(place.url, delay.format(0, 1_000_000))
+    writes = threading.Thread(
+        target=lambda: [place.sql(f"INSERT INTO {{s}}.t VALUES ({n}, 'a')") for n in range(3)]
+    )
+    writes.start()
+    found: list[dict[str, Any]] = []
+    ends = time.monotonic() + 60
+    try:
+        while len(found) < 3 and time.monotonic() < ends:
+            found += place.batch()
+            time.sleep(0.02)
+    finally:
+        writes.join()
+        sql_at(place.url, delay.format(*before))
+    assert [each["after"] for each in found] == [row(n, "a") for n in range(3)]
 
 
 @pytest.mark.parametrize("refilled", [False, True])

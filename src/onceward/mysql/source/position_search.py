@@ -22,12 +22,14 @@ before it, too: else another server's old binlogs would be read as new.
 from __future__ import annotations
 
 import re
+import time
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from onceward import patience
 from onceward.errors import (
     AccessDenied,
     BinlogPurged,
@@ -50,6 +52,8 @@ from onceward.mysql.source.settings import (
 )
 from onceward.mysql.source.transactions import TransactionWalk, gap_error, unordered_error
 
+_COMMIT_SECONDS = 1.0
+_COMMIT_PAUSE_SECONDS = 0.05
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 
@@ -79,7 +83,7 @@ def find_position(
         and (same := find_renamed_server(settings, server, position)).server == server.identity
     ):
         return same
-    check_has_transactions(server, position)
+    check_has_transactions(settings, server, position)
     return _find(settings, server, position, position.era + 1, exactly=exactly)
 
 
@@ -98,7 +102,7 @@ def find_after_purge(
             next_step=error.next_step,
             details=error.details,
         )
-    check_has_transactions(server, position)
+    check_has_transactions(settings, server, position)
     files = list(server.binlogs())
     # RESET MASTER lets a server use its GTIDs again. But where the binlog that was read last was
     # removed, all that was read is among what the server has removed.
@@ -148,8 +152,8 @@ def _find(
     return _first_unread(settings, at, read_set if exactly else None)
 
 
-def check_has_transactions(server: Server, position: Position) -> None:
-    """Check that the server has all transactions before ``position``.
+def check_has_transactions(settings: ChangesSettings, server: Server, position: Position) -> None:
+    """Check that the server has all transactions before ``position``, or is committing them.
 
     :raises SourceReplaced: it lacks one.
     :raises ServerUnreachable: so does another server, which is a replica, and may only have to
@@ -157,12 +161,9 @@ def check_has_transactions(server: Server, position: Position) -> None:
     """
     if not position.gtids or _is_in_binlogs(server, position):
         return
-    missing = (
-        _missing_mysql(server, position.gtids)
-        if server.dialect == "mysql"
-        else _missing_mariadb(server, position.gtids)
-    )
-    if not missing:
+    find_missing = _missing_mysql if server.dialect == "mysql" else _missing_mariadb
+    missing = find_missing(server, position.gtids)
+    if not missing or _is_committing(settings, server, position, missing):
         return
     what = (
         f"{server.where} (the server {server.identity}) lacks transactions that the query has "
@@ -187,6 +188,24 @@ def check_has_transactions(server: Server, position: Position) -> None:
         "may be more than this server has",
         details=details,
     )
+
+
+def _is_committing(
+    settings: ChangesSettings, server: Server, position: Position, missing: str
+) -> bool:
+    """Check whether missing transactions are in the server's binlog: MySQL sends one before it
+    commits it to its tables and adds it to gtid_executed. With semi-synchronous replication
+    (``rpl_semi_sync_source_wait_point=AFTER_SYNC``) it waits for a replica in between.
+    """
+    if server.dialect != "mysql" or server.identity != position.server:
+        return False
+    ends = time.monotonic() + _COMMIT_SECONDS
+    while time.monotonic() < ends:
+        patience.pause(_COMMIT_PAUSE_SECONDS)
+        if not _missing_mysql(server, missing):
+            return True
+    found = _read_before(settings, server, position)
+    return found is not None and found.covers(Gtids.parse("mysql", missing))
 
 
 def _may_catch_up(server: Server) -> bool:
@@ -234,20 +253,27 @@ def find_renamed_server(settings: ChangesSettings, server: Server, position: Pos
     """Return ``position`` as this server's, if its binlogs are those of before: MariaDB has no
     server_uuid, and the substitute may change.
     """
-    if server.dialect == "mysql" or position.born is None or position.file not in server.binlogs():
+    if server.dialect == "mysql":
         return position
+    found = _read_before(settings, server, position)
+    read_set = Gtids.parse(position.dialect, position.gtids or "")
+    is_same = found is not None and read_set.covers(found)
+    return replace(position, server=server.identity) if is_same else position
+
+
+def _read_before(settings: ChangesSettings, server: Server, position: Position) -> Gtids | None:
+    """Read all transactions before ``position`` from its binlog; None: it is not on the server."""
     if (
-        _is_beyond(position, server.end())
+        position.born is None
+        or position.file not in server.binlogs()
+        or _is_beyond(position, server.end())
         or read_file_header(settings, server.identity, position.file)[0] != position.born
     ):
-        return position
+        return None
     begins = replace(position, server=server.identity, pos=FIRST_BYTE, gtids=None, skips=None)
     walk = TransactionWalk(begins, upto=position.place)
     follow(settings, begins, walk.feed)
-    if walk.error is not None or walk.place != position.place or walk.gtids is None:
-        return position
-    read_set = Gtids.parse(position.dialect, position.gtids or "")
-    return replace(position, server=server.identity) if read_set.covers(walk.gtids) else position
+    return None if walk.error is not None or walk.place != position.place else walk.gtids
 
 
 def _check_order(server: Server, position: Position) -> None:

@@ -267,7 +267,7 @@ class MySQLChanges(PartitionedSource):
         """Return ``current`` on the server that is there."""
         if current.server != server.identity:
             return find_position(self._settings, server, current)
-        check_has_transactions(server, current)
+        check_has_transactions(self._settings, server, current)
         return current
 
     def _read(
@@ -335,7 +335,7 @@ class MySQLChanges(PartitionedSource):
         """Plan a range again that an earlier run has logged."""
         server = self._server()
         begin = _drop_finished_snapshot(self._find_current(server, start))
-        check_has_transactions(server, end)
+        check_has_transactions(self._settings, server, end)
         end = find_renamed_server(self._settings, server, end)
         is_here = end.server == server.identity and end.file in server.binlogs()
 
