@@ -387,7 +387,9 @@ class StoreUnreachable(ResourceError):
 
 
 class CheckpointUnreachable(ResourceError):
-    """The journal of failed calls beside Spark's checkpoint cannot be written or read."""
+    """The journal of failed calls beside Spark's checkpoint cannot be written or read, or the
+    checkpoint, which was there, is away.
+    """
 
     recovery = Recovery.RESTART
 

@@ -21,6 +21,7 @@ from onceward import patience, surroundings
 from onceward.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
+    CheckpointReplaced,
     ConfigurationError,
     Fenced,
     NewSchemaId,
@@ -364,6 +365,19 @@ def test_a_jvm_that_is_gone_ends_the_supervisor(lives: Any, monkeypatch: pytest.
     started, error = lives(Life(SendFailed("a")), Life())
     assert started == 1
     assert isinstance(error, SendFailed)
+
+
+def test_a_checkpoint_that_is_away_is_waited_for(lives: Any):
+    """Spark begins another query below a disk that is not mounted, which the ledger refuses."""
+    replaced = [Life(CheckpointReplaced("of query life")) for _ in range(3)]
+    for life in replaced[:2]:
+        life.id = "another"
+    started, last = lives(Life(SendFailed("a"), commits=1), *replaced[:2], Life())
+    assert started == 4
+    assert isinstance(last, Life)
+    # The first query of this process, or the one that was known, is not away
+    assert lives(replaced[0], Life())[0] == 1
+    assert lives(Life(SendFailed("a"), commits=1), replaced[2], Life())[0] == 2
 
 
 def test_a_context_that_has_stopped_ends_the_supervisor(

@@ -103,7 +103,8 @@ REFUSALS: Mapping[Admission, Refusal] = {
         "{batch} was offered, but {ledger}: the checkpoint was deleted or replaced, or two "
         "queries share one pipeline_id",
         (
-            "restore the checkpoint",
+            "mount the checkpoint's disk if it is not mounted",
+            "else restore the checkpoint",
             "or give this query a pipeline_id of its own",
             f"or, for a query without state, continue at the ledger's offsets {_AT_THE_LEDGER}",
         ),
