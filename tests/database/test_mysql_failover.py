@@ -12,7 +12,13 @@ from urllib.parse import urlsplit
 import pytest
 from changes_place import ChangesPlace, brief, purge, row, source_of
 
-from onceward.errors import BinlogPurged, ServerMisconfigured, ServerUnreachable, SourceReplaced
+from onceward.errors import (
+    BinlogPurged,
+    ServerMisconfigured,
+    ServerUnreachable,
+    SourceDataLost,
+    SourceReplaced,
+)
 from onceward_testing import LocalMySQL
 from support.mysql_client import sql_at
 
@@ -349,6 +355,25 @@ def test_binlogs_of_another_name_follow_in_the_same_index(kind: Any):
             starts_with(server, {"log-bin": "third", "log-bin-index": None})
             with pytest.raises(BinlogPurged, match='starting="latest"'):
                 place.restarted().advanced()
+
+
+@pytest.mark.parametrize("kind", ["mysql", pytest.param("mariadb", marks=pytest.mark.once_more)])
+def test_a_server_that_writes_no_binlog_for_a_while_has_lost_changes(kind: Any):
+    """Which leaves no trace: who starts the query again goes on behind them."""
+    with LocalMySQL(kind, binlog=True) as server:
+        place = ChangesPlace(server).begin()
+        place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+        assert len(place.batch()) == 1
+        starts_with(server, {"log-bin": None, "skip-log-bin": ""})
+        place.sql("INSERT INTO {s}.t VALUES (2, 'lost')")
+        with pytest.raises(ServerMisconfigured, match="log_bin is OFF"):
+            place.source().start()
+        with pytest.raises(SourceDataLost, match="log_bin is OFF") as lost:
+            place.restarted().advanced()
+        assert str(place.position["pos"]) in lost.value.message
+        starts_with(server, {"log-bin": "binlog", "skip-log-bin": None})
+        place.sql("INSERT INTO {s}.t VALUES (3, 'b')")
+        assert brief(place.restarted().all()) == [("c", "t", None, row(3, "b"))]
 
 
 def test_binlogs_of_another_name_in_another_index_are_found_by_gtids():

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from onceward.errors import AccessDenied, ServerMisconfigured
+from onceward.errors import AccessDenied, ServerMisconfigured, SourceDataLost
 from onceward.mysql.binlog.event import SET_GTIDS
 from onceward.mysql.snapshot.catalogue import quote_table
 from onceward.mysql.snapshot.keys import quote
@@ -26,7 +26,13 @@ from onceward.mysql.source.grants import (
     grant_target,
     select_error,
 )
-from onceward.mysql.source.settings import FIRST_BYTE, SYSTEM, ChangesSettings, Coordinates
+from onceward.mysql.source.settings import (
+    FIRST_BYTE,
+    SYSTEM,
+    ChangesSettings,
+    Coordinates,
+    Position,
+)
 
 _REQUIRED = {
     "binlog_format": "ROW",
@@ -72,6 +78,8 @@ class Requirement:
     fix: str = ""
     """The next step: a statement where one will do."""
     grants: tuple[SelectGrant, ...] = ()
+    unlogged: bool = False
+    """Whatever is changed with this value is in no binlog, and leaves no trace there."""
 
 
 def _unmet(name: str, actual: str, why: str, fix: str, *grants: SelectGrant) -> Requirement:
@@ -102,15 +110,16 @@ class ServerCheck:
         server: Server,
         settings: ChangesSettings,
         *,
-        begins: bool = False,
+        read: Position | None,
         unchecked_tables: Iterable[tuple[str, str]] = (),
     ) -> None:
         """Check the server, unless a result is valid.
 
-        :param begins: the query has no position yet: then a table that is not there is a wrong
-            name, and else one that was dropped.
+        :param read: how far the query has read. None, it begins: then a table that is not there is
+            a wrong name, and else one that was dropped.
         :param unchecked_tables: tables that the binlog names, and that may not be visible.
         :raises ServerMisconfigured: changes would be lost, or cannot be read.
+        :raises SourceDataLost: changes of this server, which was read, may be in no binlog.
         """
         began = time.monotonic()
         if began < self._due:
@@ -120,7 +129,7 @@ class ServerCheck:
         _raise_unmet(
             server,
             [*check_requirements(server, settings), *_check_select(server, unchecked_tables)],
-            begins,
+            read,
             settings.starting,
         )
         self.tables = frozenset(settings.normalize(*one) for one in tables)
@@ -135,24 +144,32 @@ _ROWS_BEFORE = (
 
 
 def _raise_unmet(
-    server: Server, found: Iterable[Requirement], begins: bool, starting: object
+    server: Server, found: Iterable[Requirement], read: Position | None, starting: object
 ) -> None:
     unmet = list(
         dict.fromkeys(
-            one for one in found if not one.is_met and (begins or one.actual != NOT_THERE)
+            one for one in found if not one.is_met and (read is None or one.actual != NOT_THERE)
         )
     )
     if not unmet:
         return
     steps = dict.fromkeys(one.fix for one in unmet)
-    if starting == "initial" and not begins and any(one.grants for one in unmet):
+    if starting == "initial" and read is not None and any(one.grants for one in unmet):
         steps[_ROWS_BEFORE] = None
-    raise ServerMisconfigured(
-        f"{server.where} cannot be read without loss: "
-        + "; ".join(f"{one.name} is {one.actual}: {one.why}" for one in unmet),
-        next_step="; ".join(steps),
-        details={"unfit": [one.name for one in unmet]},
+    message = f"{server.where} cannot be read without loss: " + "; ".join(
+        f"{one.name} is {one.actual}: {one.why}" for one in unmet
     )
+    details = {"unfit": [one.name for one in unmet]}
+    # Once it is put right nobody can tell any more. Another server's word is nothing yet.
+    if read is not None and read.server == server.identity and any(one.unlogged for one in unmet):
+        raise SourceDataLost(
+            f"{message}. What was changed since {read.place} may be in no binlog",
+            next_step="; ".join(steps) + "; then start from a new checkpoint, with a snapshot; or "
+            "start the query again, if nothing was changed meanwhile, or you write it yourself: "
+            "it goes on behind what is missing, and does not say so again",
+            details=details,
+        )
+    raise ServerMisconfigured(message, next_step="; ".join(steps), details=details)
 
 
 def check_requirements(
@@ -208,6 +225,7 @@ def _check_log_bin(variables: Mapping[str, str]) -> Requirement:
     return Requirement(
         "log_bin", variables.get("log_bin", "not known"), on, "it writes no binlog",
         "start the server with --log-bin, and for MariaDB with --binlog-format=ROW",
+        unlogged=True,
     )  # fmt: skip
 
 
@@ -268,11 +286,13 @@ def _filtered_databases(server: Server, settings: ChangesSettings) -> Iterator[R
     only, without = (_split_names(text) for text in server.binlog_status()[2:4])
     for database, table in list_selected_tables(server, settings):
         if (only and database not in only) or database in without:
-            yield _unmet(
+            yield Requirement(
                 f"{database}.{table}",
                 "left out of the binlog",
-                "binlog_do_db or binlog_ignore_db leaves its database out",
-                "start the server without binlog_do_db and binlog_ignore_db",
+                is_met=False,
+                why="binlog_do_db or binlog_ignore_db leaves its database out",
+                fix="start the server without binlog_do_db and binlog_ignore_db",
+                unlogged=True,
             )
 
 
@@ -295,7 +315,7 @@ def _check_replica(server: Server, variables: Mapping[str, str]) -> Iterator[Req
         yield _unmet("SLAVE MONITOR", "not granted", why, _grant_statement(server))
         return
     why = "it is a replica, and what it applies is in no binlog of its own"
-    yield Requirement(_UPDATES, actual, not is_replica, why, fix)
+    yield Requirement(_UPDATES, actual, not is_replica, why, fix, unlogged=True)
 
 
 def _check_tables(

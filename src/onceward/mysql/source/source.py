@@ -30,6 +30,7 @@ from onceward.errors import (
     BinlogPurged,
     OncewardError,
     ServerMisconfigured,
+    SourceDataLost,
     SourceReplaced,
 )
 from onceward.formats.debezium.changes import TABLES, VALUES
@@ -172,7 +173,7 @@ class MySQLChanges(PartitionedSource):
 
         :raises ServerMisconfigured: the server's settings would lose changes.
         """
-        server = self._server(begins=True)
+        server = self._server(None)
         begins = starting_position(self._settings, server)
         if self._settings.starting == "initial":
             begins = replace(begins, snapshot=begin_snapshot(server, self._settings, begins))
@@ -185,7 +186,7 @@ class MySQLChanges(PartitionedSource):
             at least.
         """
         current = Position.from_json(position)
-        server = self._server()
+        server = self._server(current)
         begin = _drop_finished_snapshot(
             self._find_current(server, self._beginning(position, current))
         )
@@ -213,9 +214,10 @@ class MySQLChanges(PartitionedSource):
         self._server_check.invalidate()
         try:
             self._server_check.run(
-                self._connected(), self._settings, unchecked_tables=planner.unchecked_tables
-            )
-        except (ServerMisconfigured, AccessDenied) as unfit:
+                self._connected(), self._settings, read=begin,
+                unchecked_tables=planner.unchecked_tables,
+            )  # fmt: skip
+        except (ServerMisconfigured, SourceDataLost, AccessDenied) as unfit:
             unchecked_at = planner.unchecked_at
             _, before = self._read(begin, lambda at: self._planner(at, upto=unchecked_at))
             before.error = type(unfit)(
@@ -333,7 +335,7 @@ class MySQLChanges(PartitionedSource):
 
     def _planned_again(self, start: Position, end: Position) -> list[Any]:
         """Plan a range again that an earlier run has logged."""
-        server = self._server()
+        server = self._server(start)
         begin = _drop_finished_snapshot(self._find_current(server, start))
         check_has_transactions(self._settings, server, end)
         end = find_renamed_server(self._settings, server, end)
@@ -357,10 +359,10 @@ class MySQLChanges(PartitionedSource):
             )
         return self._parts(found, end, begin.snapshot)
 
-    def _server(self, *, begins: bool = False) -> Server:
-        """Return the session, after a check of the server where one is due."""
+    def _server(self, read: Position | None) -> Server:
+        """Return the session, after a check of the server where one is due. ``read``: how far."""
         session = self._connected()
-        self._server_check.run(session, self._settings, begins=begins)
+        self._server_check.run(session, self._settings, read=read)
         return session
 
     def _connected(self) -> Server:
