@@ -490,6 +490,22 @@ def test_a_server_without_a_number_sends_no_binlog(place: ChangesPlace):
     place.begin()
 
 
+def test_a_session_may_stand_idle_in_a_transaction(place: ChangesPlace):
+    """As a snapshot's view does while the binlog is read in another one."""
+    names = ["wait_timeout"]
+    names += ["idle_transaction_timeout"] if place.server.kind == "mariadb" else []
+    before = [place.sql(f"SELECT @@GLOBAL.{name}")[0][0] for name in names]
+    place.sql(*(f"SET GLOBAL {name} = 1" for name in names))
+    try:
+        with closing(Server(place.source()._settings)) as server:
+            server.query("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+            time.sleep(2.5)
+            assert server.query("SELECT 1") == [(1,)]
+    finally:
+        for name, seconds in zip(names, before, strict=True):
+            place.sql(f"SET GLOBAL {name} = {seconds}")
+
+
 def test_a_replica_of_another_name_is_one(place: ChangesPlace):
     """Of several primaries each has a name, which the plain question leaves out on MariaDB."""
     is_mysql = place.server.kind == "mysql"

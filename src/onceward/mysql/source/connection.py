@@ -41,6 +41,7 @@ ANSWER_SECONDS = 300.0
 """Timeout of an answer, or of a row of one, from a server that is still there."""
 # Who locks a table is waited for so long: servers say a day, or a year
 _LOCK_SECONDS = 60
+_IDLE_SECONDS = 28_800
 _NOT_LOGGING = 1381  # ER_NO_BINARY_LOGGING
 # ER_MASTER_FATAL_ERROR_READING_BINLOG
 _REFUSED = 1236
@@ -223,7 +224,13 @@ def connect(settings: ChangesSettings) -> MySQLSession:
         session.connection.autocommit(True)
         # Here values are only read and compared, and a strict mode of a newer MySQL refuses to
         # compare with dates that a table of before has: 0000-00-00, 2024-00-00.
-        session.execute(f"SET SESSION sql_mode = '', lock_wait_timeout = {_LOCK_SECONDS}")
+        # A snapshot's view stands idle while the binlog is read in another session, for as long as
+        # that takes: a shorter limit of the server's would end each attempt.
+        session.limit_idleness(_IDLE_SECONDS)
+        session.execute(
+            f"SET SESSION sql_mode = '', lock_wait_timeout = {_LOCK_SECONDS}, "
+            f"wait_timeout = {_IDLE_SECONDS}"
+        )
         return session
 
 
