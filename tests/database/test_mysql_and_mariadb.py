@@ -915,3 +915,19 @@ def test_a_full_history_partition_is_not_the_rows_fault(mariadb_place: Place) ->
             "t", pa.table({"id": [1, 2], "v": [value, value]}), mode="upsert", key="id"
         )
     assert mariadb_place.sql("SELECT * FROM {s}.t ORDER BY id") == [(1, 2), (2, 2)]
+
+
+def test_a_delete_needs_no_more_than_its_key(my_place: MySQLPlace) -> None:
+    """Beside it may be nothing, also where the table's column takes no null and the server would
+    put a value of its own.
+    """
+    my_place.sql("CREATE TABLE {s}.t (id bigint PRIMARY KEY, at timestamp(6) NOT NULL)")
+    at = pa.array([10**15, 10**15, None], pa.timestamp("us", "UTC"))
+    changes = {"op": ["c", "c", "d"], "id": [1, 2, 1], "at": at, "n": [1, 2, 3]}
+    table = pa.table(changes)
+    my_place.write("t", table.slice(0, 2), mode="changes", key="id", order_by="n")
+    my_place.write("t", table.slice(2), mode="changes", key="id", order_by="n")
+    assert my_place.sql("SELECT id FROM {s}.t") == [(2,)]
+    with pytest.raises(RowRefused, match="null in column 'at'"):
+        written = pa.table({**changes, "op": ["c", "c", "u"]}).slice(2)
+        my_place.write("t", written, mode="changes", key="id", order_by="n")

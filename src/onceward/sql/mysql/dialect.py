@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -100,10 +101,16 @@ class MySQLDialect(Dialect):
         connection.execute("SET SESSION lock_wait_timeout = 1")
 
     def look_closer(
-        self, rows: Rows, written: Sequence[Written], table: Table, connection: Session
+        self,
+        rows: Rows,
+        written: Sequence[Written],
+        table: Table,
+        merge: Merge,
+        connection: Session,
     ) -> None:
         nulls = [column for column in written if column.never_null]
-        for column, number in _asked(connection, statements.nulls, rows, nulls):
+        count_nulls = partial(statements.nulls, merge=merge)
+        for column, number in _asked(connection, count_nulls, rows, nulls):
             if number:
                 raise null_error(table.name, column, number)
         limited = [column for column in written if column.most_bytes is not None]

@@ -118,9 +118,13 @@ def most_bytes(rows: Rows, limited: Sequence[Written]) -> Rows:
     return Rows(f"SELECT {lengths} FROM ({rows.sql}) AS staged", rows.parameters)
 
 
-def nulls(rows: Rows, written: Sequence[Written]) -> Rows:
-    """Count the nulls of each of these columns."""
-    counts = ", ".join(f"COALESCE(SUM({quoted(column.name)} IS NULL), 0)" for column in written)
+def nulls(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
+    """Count the nulls of each of these columns, but for what a delete has beside its key."""
+    counts = ", ".join(
+        f"COALESCE(SUM({quoted(column.name)} IS NULL"
+        f"{'' if column.name in merge.key else f' AND NOT {_deletes(merge)}'}), 0)"
+        for column in written
+    )
     return Rows(f"SELECT {counts} FROM ({rows.sql}) AS staged", rows.parameters)
 
 
@@ -242,6 +246,13 @@ def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
     return f"SELECT * FROM ({_ranked(rows, written, merge)}) AS ranked WHERE onceward_late = 1"
 
 
+def _deletes(merge: Merge) -> str:
+    """Say whether a row is a delete."""
+    if merge.op_column is None:
+        return "0"
+    return f"COALESCE({_bytes(quoted(merge.op_column))} IN ({_words(DELETES)}), 0)"
+
+
 def _ranked(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
     """Select the rows with their keys, as the table compares them, and ranks from the last."""
     columns = {column.name: column for column in written}
@@ -254,12 +265,15 @@ def _ranked(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
         order = ", ".join(f"{column} DESC" for column in sorted_by)
         late = f"RANK() OVER (PARTITION BY {', '.join(keys)} ORDER BY {order})"
         place = f"RANK() OVER (ORDER BY {', '.join(sorted_by)})"
-    odd = deletes = "0"
+    odd = "0"
     if merge.op_column is not None:
         op = _bytes(quoted(merge.op_column))
         odd = f"({op} IS NULL OR {op} NOT IN ({_words((*DELETES, *WRITES))}))"
-        deletes = f"COALESCE({op} IN ({_words(DELETES)}), 0)"
-    flags = [f"{deletes} AS {_DELETED}", f"{odd} AS onceward_odd", f"{late} AS onceward_late"]
+    flags = [
+        f"{_deletes(merge)} AS {_DELETED}",
+        f"{odd} AS onceward_odd",
+        f"{late} AS onceward_late",
+    ]
     return (
         f"SELECT {', '.join([*values, *key_columns, *flags])}, {place} AS onceward_place FROM "
         f"({rows.sql}) AS staged"

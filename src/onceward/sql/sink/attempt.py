@@ -394,14 +394,14 @@ class DatabaseAttempt(Attempt):
         settings = self._settings
         written = self._fit(frame.staged, table)
         rows = frame.rows(name)
-        with self._dialect.translate_errors(f"looking at rows for table {name}"):
-            self._dialect.look_closer(rows, written, table, connection)
-            limited = [column for column in written if column.longest is not None]
-            if limited:
-                self._must_not_be_cut(rows, limited, table, connection)
         changes = settings.mode == "changes"
         op_column = settings.op_column if changes else None
         merge = Merge(settings.key, settings.order_by, op_column, frame.staged)
+        with self._dialect.translate_errors(f"looking at rows for table {name}"):
+            self._dialect.look_closer(rows, written, table, merge, connection)
+            limited = [column for column in written if column.longest is not None]
+            if limited:
+                self._must_not_be_cut(rows, limited, table, connection)
         steps = partial(frame.steps, name)
         return Part(rows, table, written, merge, expected, Steps(id(frame), frame.number, steps))
 

@@ -306,7 +306,12 @@ class Dialect(ABC):
         """Check what the tables would leave to the COMMIT."""
 
     def look_closer(  # noqa: B027
-        self, rows: Rows, written: Sequence[Written], table: Table, connection: Session
+        self,
+        rows: Rows,
+        written: Sequence[Written],
+        table: Table,
+        merge: Merge,
+        connection: Session,
     ) -> None:
         """Check for values that the server would store as others silently.
 
