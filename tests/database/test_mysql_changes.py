@@ -490,6 +490,21 @@ def test_a_server_without_a_number_sends_no_binlog(place: ChangesPlace):
     place.begin()
 
 
+def test_tables_of_a_sink_are_not_the_users(place: ChangesPlace):
+    """A pipeline that reads a database, and writes to it, would read its own ledger and staging
+    tables, and stop where these are dropped.
+    """
+    place.begin()
+    ours = "{s}.onceward_staging_0123456789abcdef_1_1_0"
+    place.sql(
+        f"CREATE TABLE {ours} (id int)",
+        f"INSERT INTO {ours} VALUES (1)",
+        "INSERT INTO {s}.t VALUES (1, 'a')",
+        f"DROP TABLE {ours}",
+    )
+    assert brief(place.all()) == [("c", "t", None, row(1, "a"))]
+
+
 def test_a_session_may_stand_idle_in_a_transaction(place: ChangesPlace):
     """As a snapshot's view does while the binlog is read in another one."""
     names = ["wait_timeout"]

@@ -172,10 +172,14 @@ class Server:
         return "".join((text.decode() if isinstance(text, bytes) else str(text or "")).split())
 
     def is_replica(self) -> bool:
-        """Check whether it is configured to replicate another one, under whatever name or channel.
+        """Check whether it is configured to replicate another one, under whatever name or channel,
+        or is a member of a group (Group Replication, Galera), which names no other one.
 
         :raises AccessDenied: MariaDB has a privilege of its own for that.
         """
+        group = self.variables("group_replication_group_name", "wsrep_on")
+        if group.get("group_replication_group_name") or group.get("wsrep_on") == "ON":
+            return True
         if self.dialect == "mariadb":
             return bool(self.query("SHOW ALL SLAVES STATUS"))
         return bool(

@@ -140,6 +140,8 @@ Starting = Literal["initial", "earliest", "latest"] | Mapping[str, Any]
 BATCH_BYTES = 64 << 20
 HEARTBEAT_SECONDS = 60.0
 PART_BYTES = 4 << 20
+_OURS = "onceward_"
+"""Tables of a DatabaseSink's begin so: its ledger, and its staging tables, which come and go."""
 SYSTEM = ("mysql", "sys", "information_schema", "performance_schema")
 
 _STARTS = ("initial", "earliest", "latest")
@@ -184,7 +186,12 @@ class ChangesSettings:
         """Check whether a table's changes are read."""
         if database in SYSTEM:
             return False
-        return any(self.fits(database, table, pattern) for pattern in self.tables)
+        is_ours = table.lower().startswith(_OURS)
+        return any(
+            self.fits(database, table, pattern)
+            for pattern in self.tables
+            if not is_ours or "*" not in pattern[1]
+        )
 
     def fits(self, database: str, table: str, pattern: tuple[str, str]) -> bool:
         """Check whether a table matches one of :attr:`tables`."""
