@@ -22,6 +22,7 @@ It is longer than 500 lines so that all of them are found in one place.
     │   ├── InvalidRecord             a record of the source is not what its schema says
     │   ├── RecordTooLarge
     │   ├── RowRefused                the target refuses rows: a constraint, a value too long
+    │   │   └── ForeignKeyViolation
     │   ├── UnencodableValue          a value cannot be written by its schema
     │   ├── UnsupportedSchema         a schema that cannot be used, or that the registry refuses
     │   ├── SourceNotNamed            a dead letter has no source to be fed back to
@@ -274,6 +275,14 @@ class RowRefused(InputError):
     """The target refuses rows of the batch: a constraint, a value too long, several rows of one
     key.
     """
+
+
+class ForeignKeyViolation(RowRefused):
+    """The target refuses rows whose foreign key leads to no row now, or deletes to which one still
+    leads. Whoever writes the other table may do so later.
+    """
+
+    recovery = Recovery.RESTART_IF_WORKED
 
 
 class UnsupportedSchema(InputError):

@@ -8,7 +8,16 @@ import psycopg
 import pymysql
 import pytest
 
-from onceward.errors import AccessDenied, ConfigurationError, RowRefused, SendFailed, TableMissing
+from onceward.errors import (
+    AccessDenied,
+    ConfigurationError,
+    ForeignKeyViolation,
+    Recovery,
+    RowRefused,
+    SendFailed,
+    ServerMisconfigured,
+    TableMissing,
+)
 from onceward.sql.ledger.database import Overdue
 from onceward.sql.ledger.mysql import MySQL
 from onceward.sql.ledger.postgresql import PostgreSQL
@@ -50,7 +59,6 @@ REFUSED_IN_MYSQL = (
     1644,
     1761,
     1762,
-    3008,
     3037,
     3140,
     3699,
@@ -63,12 +71,9 @@ REFUSED_IN_MYSQL = (
     4025,
     30001,
     -15536,
-    1064,
-    1442,
-    3098,
-    1197,
     1978,
 )
+OF_TABLES_IN_MYSQL = (1064, 1305, 1442, 1449, 1526, 3098, 1197)
 PASSES_IN_POSTGRESQL = (
     None, "08006", "08P01", "25006", "25P02", "25P03", "26000", "28000", "28P01", "3D000", "40001",
     "40003", "40P01",
@@ -89,15 +94,12 @@ REFUSED_IN_POSTGRESQL = (
     "P0001",
     "20000",
     "27000",
-    "38000",
-    "39P01",
     "45000",
     "MY001",
     "ZZ999",
     "54000",
-    "42883",
-    "0A000",
 )
+OF_TABLES_IN_POSTGRESQL = ("38000", "39P01", "42883", "42704", "0A000")
 
 
 @pytest.mark.parametrize("number", PASSES_IN_MYSQL)
@@ -125,6 +127,26 @@ def test_rows_and_tables_are_to_blame_for_what_they_violate_in_mysql(number: int
 @pytest.mark.parametrize("state", REFUSED_IN_POSTGRESQL)
 def test_rows_and_tables_are_to_blame_for_what_they_violate_in_postgresql(state: str) -> None:
     assert isinstance(postgresql.refusal(state, "words", "moving rows"), RowRefused)
+
+
+@pytest.mark.parametrize("number", OF_TABLES_IN_MYSQL)
+def test_a_table_or_a_server_may_be_put_right_in_mysql(number: int) -> None:
+    assert isinstance(mysql.refusal(number, "words", "moving rows"), ServerMisconfigured)
+
+
+@pytest.mark.parametrize("state", OF_TABLES_IN_POSTGRESQL)
+def test_a_table_or_a_server_may_be_put_right_in_postgresql(state: str) -> None:
+    assert isinstance(postgresql.refusal(state, "words", "moving rows"), ServerMisconfigured)
+
+
+def test_a_row_that_a_foreign_key_leads_to_may_come_later() -> None:
+    for error in (
+        mysql.refusal(1452, "words", "moving rows"),
+        mysql.refusal(1451, "words", "moving rows"),
+        postgresql.refusal("23503", "words", "moving rows"),
+    ):
+        assert type(error) is ForeignKeyViolation
+        assert error.recovery is Recovery.RESTART_IF_WORKED
 
 
 def test_rights_and_settings_are_told_by_their_names() -> None:
@@ -231,7 +253,7 @@ def test_only_an_answer_of_postgresqls_is_a_refusal_of_the_commit(
 def test_a_delete_that_a_publication_does_not_allow_is_no_passing_state() -> None:
     words = 'cannot delete from table "t" because it does not have a replica identity'
     error = postgresql.refusal("55000", words, "writing to table t")
-    assert isinstance(error, RowRefused)
+    assert isinstance(error, ServerMisconfigured)
     assert "REPLICA IDENTITY" in error.next_step
 
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from onceward.errors import (
     AccessDenied,
     ConfigurationError,
+    ForeignKeyViolation,
     OncewardError,
     RowRefused,
     SendFailed,
@@ -34,7 +35,8 @@ _OURS = re.compile(r"\bonceward_(?:staging|held|prepared)")
 _LOCKED = (1205, 3572)
 _NO_LOADING = (1148, 3948, 4166)
 _BY_STATEMENT = 1665
-_CONFLICTS = (1062, 1169, 1216, 1217, 1451, 1452, 1557, 1586, 1761, 1762)
+_FOREIGN_KEYS = (1216, 1217, 1451, 1452)
+_CONFLICTS = (*_FOREIGN_KEYS, 1062, 1169, 1557, 1586, 1761, 1762)
 """Unique indexes and foreign keys: another row is in the way, or missing."""
 _OF_EXPRESSIONS = (
     # regular expressions, spatial and JSON functions
@@ -46,13 +48,16 @@ _OF_EXPRESSIONS = (
 """A value of a generated column, a CHECK or an index that the row has none for."""
 _ROWS = (
     *_CONFLICTS, *_OF_EXPRESSIONS, 1048, 1118, 1263, 1264, 1265, 1292, 1364, 1365, 1366, 1367,
-    1406, 1411, 1441, 1526, 1644, 1690, 1748, 3819, 4025,
+    1406, 1411, 1441, 1644, 1690, 1748, 3819, 4025,
 )  # fmt: skip
 _TABLES = (
     167, 1064, 1136, 1305, 1336, 1362, 1363, 1415, 1418, 1419, 1422, 1424, 1442, 1443, 1449, 1785,
     3008, 3098, 3750,
 )  # fmt: skip
-"""A trigger or the table's definition makes a statement that the server will never carry out."""
+"""A trigger or the table's definition makes a statement that the server does not carry out, until
+whoever has made it puts it right.
+"""
+_NO_PARTITION = 1526
 _NO_SUCH_DEFAULT = 1978
 """Of MariaDB; MySQL puts a default as it is in every mode."""
 _NO_SERVERS = 10_000
@@ -102,7 +107,7 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
             next_step=_MEND_ROWS,
         )
     if number in _TOO_LARGE or (number in _WITH_SIZES and _SIZES.search(text)):
-        return RowRefused(
+        return ServerMisconfigured(
             f"{message}; the batch is one transaction, and larger than the server lets one be",
             next_step="raise that limit on the server (max_binlog_cache_size, "
             "group_replication_transaction_size_limit or wsrep_max_ws_size) and start the query "
@@ -115,21 +120,21 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
             next_step="write fewer columns of text at once, or with mode='append' pass xa=True, "
             "which stages nothing; nothing of the batch was written",
         )
-    if number in _ROWS:
+    if number in _FOREIGN_KEYS:
+        return ForeignKeyViolation(message, next_step=_MEND_ROWS)
+    # The last ones are a trigger's own (SIGNAL)
+    if number in _ROWS or number >= _NO_SERVERS or number < 0:
         return RowRefused(message, next_step=_MEND_ROWS)
-    if number in _TABLES or number >= _NO_SERVERS or number < 0:
-        return RowRefused(
-            message,
-            next_step="change the table or its trigger, and start the query again; nothing of the "
-            "batch was written",
-        )
     setting = _refused_setting(number, text, message)
     if setting is not None:
         return setting
     if number in _LOCKED:
         message = f"{message}; somebody holds a lock that this waited for"
         return SendFailed(
-            message, next_step="the batch runs again; see SHOW PROCESSLIST for who holds the lock"
+            message,
+            next_step="the batch runs again; see SHOW PROCESSLIST for who holds the lock, and of a "
+            "staging table performance_schema.metadata_locks (a backup that blocks DDL has a "
+            "BACKUP LOCK)",
         )
     then = _NEXT.get(number, "see that the database answers")
     return SendFailed(message, next_step=f"the batch runs again; if it repeats, {then}")
@@ -158,6 +163,18 @@ def _refused_setting(number: int, text: str, message: str) -> OncewardError | No
         return TableMissing(
             message,
             next_step="see whether the table was dropped or changed while the query was running",
+        )
+    if number in _TABLES:
+        return ServerMisconfigured(
+            message,
+            next_step="change the table or its trigger, and start the query again; nothing of the "
+            "batch was written",
+        )
+    if number == _NO_PARTITION:
+        return ServerMisconfigured(
+            message,
+            next_step="make the partition for such rows (ALTER TABLE … ADD PARTITION …); then "
+            "start the query again",
         )
     if number in _NO_LOADING:
         return ServerMisconfigured(

@@ -14,7 +14,15 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from onceward.errors import AccessDenied, OncewardError, RowRefused, SendFailed, TableMissing
+from onceward.errors import (
+    AccessDenied,
+    ForeignKeyViolation,
+    OncewardError,
+    RowRefused,
+    SendFailed,
+    ServerMisconfigured,
+    TableMissing,
+)
 
 _MISSING = ("42P01", "3F000", "42703")
 _OURS = re.compile(r"\bonceward_(?:staging|rows|held|prepared)")
@@ -23,13 +31,16 @@ _LOCKED = "55P03"
 _NOT_IN_STATE = "55000"
 _NO_IDENTITY = re.compile("replica identity", re.IGNORECASE)
 _CLIENTS_DATA = "22000"
-_ROWS = ("21", "22", "23", "44")
-"""Cardinality, data, integrity constraints, WITH CHECK OPTION."""
+_ROWS = ("09", "20", "21", "22", "23", "27", "2D", "44", "54", "P0")
+"""Cardinality, data, integrity constraints, WITH CHECK OPTION, limits, and what a trigger refuses
+or does with such rows.
+"""
+_FOREIGN_KEY, _CHECK = "23503", "23514"
 CONFLICTS = ("23001", "23503", "23505", "23P01")
 """Foreign keys, unique indexes, exclusion constraints: another row is in the way, or missing."""
-_TABLES = ("09", "0A", "20", "27", "2D", "2F", "38", "39", "42", "54", "P0")
-"""Triggers and their functions, not supported, syntax and access, limits, PL/pgSQL: a trigger or
-the table's definition.
+_TABLES = ("0A", "2F", "38", "39", "42")
+"""Not supported, functions, syntax and access: a trigger or the table's definition, which whoever
+has made it may put right.
 """
 _OTHERS = (
     "00", "01", "02", "03", "08", "0B", "0F", "0L", "0P", "0Z", "10", "24", "25", "26", "28", "2B",
@@ -54,11 +65,15 @@ _NEXT = {
 """If it repeats; by the longest beginning of the code."""
 
 
-def refusal(state: str | None, text: str, what: str) -> OncewardError:
+def refusal(
+    state: str | None, text: str, what: str, *, names_constraint: bool = True
+) -> OncewardError:
     """Translate a server's error into a typed one.
 
     :param state: its SQLSTATE; None where there was no answer.
     :param what: was being done, for the message.
+    :param names_constraint: a CHECK that is violated has a name; the bounds of partitions have
+        none.
     """
     message = f"{what}: {f'({state}) ' if state else ''}{' '.join(text.split())}"
     code = state or ""
@@ -75,20 +90,26 @@ def refusal(state: str | None, text: str, what: str) -> OncewardError:
             message,
             next_step="see whether the table was dropped or changed while the query was running",
         )
-    if code.startswith(_ROWS):
-        return RowRefused(
+    if code == _CHECK and not names_constraint:
+        return ServerMisconfigured(
             message,
-            next_step="mend or filter such rows in the query, or change the table, and start the "
-            "query again; nothing of the batch was written",
+            next_step="make the partition for such rows (CREATE TABLE … PARTITION OF …), or a "
+            "DEFAULT one; then start the query again",
         )
-    if code.startswith(_TABLES) or (code and not code.startswith(_OTHERS)):
-        return RowRefused(
+    if code.startswith(_TABLES):
+        return ServerMisconfigured(
             message,
             next_step="change the table or its trigger, and start the query again; nothing of the "
             "batch was written",
         )
+    if code.startswith(_ROWS) or (code and not code.startswith(_OTHERS)):
+        return (ForeignKeyViolation if code == _FOREIGN_KEY else RowRefused)(
+            message,
+            next_step="mend or filter such rows in the query, or change the table, and start the "
+            "query again; nothing of the batch was written",
+        )
     if code == _NOT_IN_STATE and _NO_IDENTITY.search(text):
-        return RowRefused(
+        return ServerMisconfigured(
             message,
             next_step="ALTER TABLE … REPLICA IDENTITY USING INDEX … (or FULL), which a published "
             "table without a primary key needs for deletes; then start the query again",
@@ -118,4 +139,13 @@ def typed_error(error: Exception, what: str) -> OncewardError:
     """Translate ``error``, raised by the client library, into a typed one."""
     # What the client itself refuses, a NUL in a text, never gets to the server.
     by_the_client = _CLIENTS_DATA if type(error).__name__ == "DataError" else None
-    return refusal(getattr(error, "sqlstate", None) or by_the_client, str(error), what)
+    state = getattr(error, "sqlstate", None) or by_the_client
+    return refusal(state, str(error), what, names_constraint=_names_constraint(error))
+
+
+def _names_constraint(error: Exception) -> bool:
+    """Return whether ``error`` names a constraint; True also where nobody can tell."""
+    if hasattr(error, "diag"):
+        return error.diag.constraint_name is not None
+    details = dict(getattr(error, "details", None) or ())
+    return not details or "PG_DIAG_CONSTRAINT_NAME" in details
