@@ -18,6 +18,7 @@ It is longer than 500 lines so that all of them are found in one place.
     │   └── TransactionTimeoutTooShort
     ├── InputError                    the data cannot be written as they are; nothing is visible
     │   ├── InvalidColumn             missing, or of the wrong type
+    │   │   └── ColumnMismatch        between a frame and its table
     │   ├── InvalidTopicName
     │   ├── InvalidRecord             a record of the source is not what its schema says
     │   ├── RecordTooLarge
@@ -255,6 +256,14 @@ class InputError(OncewardError):
 
 class InvalidColumn(InputError):
     """A column is missing, unknown, or of a type that cannot be written."""
+
+
+class ColumnMismatch(InvalidColumn):
+    """The columns of a frame and of its table do not fit. Whoever has altered the table may put it
+    right.
+    """
+
+    recovery = Recovery.RESTART_IF_WORKED
 
 
 class InvalidTopicName(InputError):

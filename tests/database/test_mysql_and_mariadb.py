@@ -928,6 +928,6 @@ def test_a_delete_needs_no_more_than_its_key(my_place: MySQLPlace) -> None:
     my_place.write("t", table.slice(0, 2), mode="changes", key="id", order_by="n")
     my_place.write("t", table.slice(2), mode="changes", key="id", order_by="n")
     assert my_place.sql("SELECT id FROM {s}.t") == [(2,)]
+    written = pa.table({**changes, "op": ["c", "c", "u"]}).slice(2)
     with pytest.raises(RowRefused, match="null in column 'at'"):
-        written = pa.table({**changes, "op": ["c", "c", "u"]}).slice(2)
         my_place.write("t", written, mode="changes", key="id", order_by="n")

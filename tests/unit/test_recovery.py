@@ -62,7 +62,7 @@ WRONG_OR_AWAY = {
     "ResourceError",
     "TopicMissing", "PartitionMissing", "TableMissing", "AuthenticationFailed", "AccessDenied",
     "UnsupportedBroker",
-    "LimitLowered", "ForeignKeyViolation", "RegistryRefused", "RegistryReplaced", "SchemaUnknown",
+    "LimitLowered", "ForeignKeyViolation", "ColumnMismatch", "RegistryRefused", "RegistryReplaced", "SchemaUnknown",
 }  # fmt: skip
 """Of a setting that was wrong from the beginning, or of an outage: the error alone does not
 tell.
