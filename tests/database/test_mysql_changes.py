@@ -490,6 +490,42 @@ def test_a_server_without_a_number_sends_no_binlog(place: ChangesPlace):
     place.begin()
 
 
+def test_a_table_that_is_added_to_a_running_query_comes_whole(place: ChangesPlace):
+    place.sql(
+        "CREATE TABLE {s}.items (id int PRIMARY KEY, v varchar(9))",
+        "CREATE TABLE {s}.others (id int PRIMARY KEY)",
+        "INSERT INTO {s}.t VALUES (1, 'a')",
+        "INSERT INTO {s}.items VALUES (1, 'old'), (2, 'old')",
+    )
+    place.begin(starting="initial", tables=f"{place.schema}.t")
+    assert brief(place.all()) == [("r", "t", None, row(1, "a"))]
+    place.sql("INSERT INTO {s}.t VALUES (2, 'b')", "UPDATE {s}.items SET v = 'new' WHERE id = 2")
+    end = place.advanced()
+    place.restarted(tables=[f"{place.schema}.t", f"{place.schema}.items"])
+    # A batch that was logged before has what it had
+    assert brief(place.rows(place.position, end)) == [("c", "t", None, row(2, "b"))]
+    place.position = end
+    assert place.batch() == []
+    place.sql("INSERT INTO {s}.items VALUES (3, 'c')", "INSERT INTO {s}.others VALUES (1)")
+    found = brief(place.all())
+    assert sorted(found) == [("r", "items", None, row(n, v)) for n, v in
+                             ((1, "old"), (2, "new"), (3, "c"))]  # fmt: skip
+    place.sql("DELETE FROM {s}.items WHERE id = 1")
+    assert brief(place.all()) == [("d", "items", row(1, "old"), None)]
+
+
+def test_a_table_that_is_taken_out_comes_no_more(place: ChangesPlace):
+    place.sql(
+        "CREATE TABLE {s}.u (id int PRIMARY KEY)",
+        "INSERT INTO {s}.u VALUES (7)",
+        "INSERT INTO {s}.t VALUES (1, 'a')",
+    )
+    place.begin(starting="initial").restarted(tables=f"{place.schema}.t")
+    assert place.batch() == []
+    place.sql("INSERT INTO {s}.u VALUES (8)")
+    assert brief(place.all()) == [("r", "t", None, row(1, "a"))]
+
+
 def test_tables_of_a_sink_are_not_the_users(place: ChangesPlace):
     """A pipeline that reads a database, and writes to it, would read its own ledger and staging
     tables, and stop where these are dropped.

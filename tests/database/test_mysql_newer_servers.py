@@ -106,6 +106,21 @@ def test_keys_that_no_calendar_has_are_snapshot_in_chunks(
     )
 
 
+def test_a_key_of_the_servers_own_may_be_hidden(place: ChangesPlace):
+    names = (
+        "sql_generate_invisible_primary_key",
+        "show_gipk_in_create_table_and_information_schema",
+    )
+    root = place.url
+    sql_at(root, f"SET GLOBAL {names[0]} = ON, GLOBAL {names[1]} = OFF")
+    try:
+        place.sql("CREATE TABLE {s}.k (a int)", "INSERT INTO {s}.k VALUES (7)")
+        rows = place.begin(starting="initial", tables=f"{place.schema}.k").all()
+    finally:
+        sql_at(root, f"SET GLOBAL {names[0]} = OFF, GLOBAL {names[1]} = ON")
+    assert [row["key"] for row in rows] == ['{"my_row_id":1}']
+
+
 def test_a_database_that_is_revoked_from_a_right_to_all_is_named():
     """MySQL's partial revokes: such a database is in no list."""
     with LocalMySQL(version="8.0.33", settings={"partial_revokes": "ON"}, binlog=True) as server:

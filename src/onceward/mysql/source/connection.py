@@ -42,6 +42,7 @@ ANSWER_SECONDS = 300.0
 # Who locks a table is waited for so long: servers say a day, or a year
 _LOCK_SECONDS = 60
 _IDLE_SECONDS = 28_800
+_HIDES_KEYS = (8, 0, 30)
 _NOT_LOGGING = 1381  # ER_NO_BINARY_LOGGING
 # ER_MASTER_FATAL_ERROR_READING_BINLOG
 _REFUSED = 1236
@@ -231,6 +232,9 @@ def connect(settings: ChangesSettings) -> MySQLSession:
         # A snapshot's view stands idle while the binlog is read in another session, for as long as
         # that takes: a shorter limit of the server's would end each attempt.
         session.limit_idleness(_IDLE_SECONDS)
+        if not session.is_mariadb and session.version >= _HIDES_KEYS:
+            # A table's key may be the server's own, and hidden; its binlog has it
+            session.execute("SET SESSION show_gipk_in_create_table_and_information_schema = ON")
         session.execute(
             f"SET SESSION sql_mode = '', lock_wait_timeout = {_LOCK_SECONDS}, "
             f"wait_timeout = {_IDLE_SECONDS}"

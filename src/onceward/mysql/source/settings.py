@@ -87,6 +87,10 @@ class Position:
     """MariaDB: numbers came out of order, and identify no position on another server."""
     prepared: dict[str, bool] | None = None
     """Prepared XA transactions by XID: True for one with rows of selected tables."""
+    tables: list[list[str]] | None = None
+    """What is read from here on (:attr:`ChangesSettings.patterns`), so that a range has the same
+    changes whatever the query is told to read later. None: a position from before that was kept.
+    """
 
     @property
     def place(self) -> Coordinates:
@@ -229,6 +233,20 @@ class ChangesSettings:
             self, user_tables=user_tables, tables=tables, ignores_case=ignores_case,
             cascades_are_logged=cascades_are_logged,
         )  # fmt: skip
+
+    @property
+    def patterns(self) -> list[list[str]]:
+        """:attr:`tables` as the user wrote them, as JSON for a position."""
+        return [list(one) for one in sorted(set(self.user_tables or self.tables))]
+
+    def for_tables(self, patterns: Sequence[Sequence[str]] | None) -> ChangesSettings:
+        """Return the settings for what a position says is read from it on."""
+        if patterns is None:
+            return self
+        tables = tuple((database, table) for database, table in patterns)
+        return replace(self, user_tables=tables).for_server(
+            int(self.ignores_case), cascades_are_logged=self.cascades_are_logged
+        )
 
     @cached_property
     def skippable(self) -> Skippable:

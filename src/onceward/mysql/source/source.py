@@ -36,7 +36,12 @@ from onceward.errors import (
 from onceward.formats.debezium.changes import TABLES, VALUES
 from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.binlog.json_rows import ValueForm
-from onceward.mysql.snapshot.state import advance_snapshot, begin_snapshot, is_over
+from onceward.mysql.snapshot.state import (
+    add_to_snapshot,
+    advance_snapshot,
+    begin_snapshot,
+    is_over,
+)
 from onceward.mysql.source.connection import Server, follow
 from onceward.mysql.source.partitions import COLUMNS, join_pieces, read_partition
 from onceward.mysql.source.position_search import (
@@ -175,6 +180,7 @@ class MySQLChanges(PartitionedSource):
         """
         server = self._server(None)
         begins = starting_position(self._settings, server)
+        begins = replace(begins, tables=self._settings.patterns)
         if self._settings.starting == "initial":
             begins = replace(begins, snapshot=begin_snapshot(server, self._settings, begins))
         return begins.to_json()
@@ -190,6 +196,10 @@ class MySQLChanges(PartitionedSource):
         begin = _drop_finished_snapshot(
             self._find_current(server, self._beginning(position, current))
         )
+        if begin.tables != self._settings.patterns:
+            begin = self._reading_other_tables(server, begin)
+            if current.tables is not None:
+                return self._log(position, begin, [])
         if begin.place == server.end() and begin.snapshot is None:
             return self._log_progress(position, begin, 0)
         begin, planner = self._read(
@@ -204,6 +214,19 @@ class MySQLChanges(PartitionedSource):
         if found.error is not None:
             raise found.error
         return self._log_progress(position, found.end, found.bytes)
+
+    def _reading_other_tables(self, server: Server, at: Position) -> Position:
+        """Return ``at`` for the tables that are selected now. Rows of tables that were not selected
+        before come as those of a snapshot's other tables do.
+        """
+        settings = self._settings
+        changed = replace(at, tables=settings.patterns)
+        if at.tables is None or settings.starting != "initial":
+            return changed
+        before = settings.for_tables(at.tables)
+        state = begin_snapshot(server, settings, at, read_before=before.selects)
+        state = add_to_snapshot(at.snapshot, state, settings.selects)
+        return replace(changed, snapshot=None if is_over(state) else state)
 
     def _check_new_tables(self, begin: Position, planner: RangePlanner) -> PlannedRange:
         """Check the server before an unchecked table is passed on; unfit, the range ends before
@@ -294,7 +317,7 @@ class MySQLChanges(PartitionedSource):
 
     def _planner(self, at: Position, **options: Any) -> RangePlanner:
         return RangePlanner(
-            self._settings,
+            self._settings.for_tables(at.tables),
             at,
             is_view_or_has_triggers=cache(self._connected().is_view_or_has_triggers),
             **options,
@@ -322,7 +345,7 @@ class MySQLChanges(PartitionedSource):
 
     def _parts(self, found: PlannedRange, end: Position, state: Any = None) -> list[Any]:
         """Return the partitions of a range. ``state``: of the snapshot at its start."""
-        names = {"names": self._connected().lower_case_table_names}
+        names = {"names": self._connected().lower_case_table_names, "tables": found.end.tables}
         options = {
             "server": end.server,
             **names,
