@@ -917,7 +917,7 @@ def test_a_full_history_partition_is_not_the_rows_fault(mariadb_place: Place) ->
     assert mariadb_place.sql("SELECT * FROM {s}.t ORDER BY id") == [(1, 2), (2, 2)]
 
 
-def test_a_delete_needs_no_more_than_its_key(my_place: MySQLPlace) -> None:
+def test_a_delete_needs_no_more_than_its_key(my_place: Place) -> None:
     """Beside it may be nothing, also where the table's column takes no null and the server would
     put a value of its own.
     """
