@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import secrets
 import sys
 import traceback
 import urllib.error
@@ -25,7 +24,7 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 import onceward
-from onceward import events
+from onceward import events, surroundings
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import settings_from_options
 from onceward.kafka.wire.transactions.transaction import Transaction
@@ -78,15 +77,15 @@ class Job:
         }
 
     def _notes_tokens(self) -> None:
-        invent = secrets.token_bytes
+        invent = surroundings.random_bytes
 
-        def noted(size: int | None = None) -> bytes:
+        def noted(size: int) -> bytes:
             token = invent(size)
             with open(self.given["tokens"], "a", encoding="ascii") as notes:
                 notes.write(f"{token.hex()}\n")
             return token
 
-        secrets.token_bytes = noted
+        surroundings.random_bytes = noted
 
     def say(self, *things: object) -> None:
         print(*things, file=self.said, flush=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from secured_cluster import SecuredKafka
 
+from onceward.cli.groups import DENIED
 from onceward.kafka.wire.acls import Acl, Kind, Need
 from support.dead_letter_desk import Desk
 
@@ -84,7 +85,7 @@ def test_without_any_one_of_them_it_stops_and_says_which(
     missing = desk.acls()[position]
     secured.grant(acl for acl in desk.acls() if acl != missing)
     done = desk.ask("replay")
-    assert done.exit_code == 1
+    assert done.exit_code == DENIED
     assert "AccessDenied" in done.output
     assert missing.operation in done.output
     assert missing.name in done.output
