@@ -9,6 +9,7 @@ from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import pymysql
 import pytest
 from changes_place import ChangesPlace, brief, purge, row, source_of
 
@@ -514,6 +515,25 @@ def test_a_table_that_is_added_to_a_running_query_comes_whole(place: ChangesPlac
     assert brief(place.all()) == [("d", "items", row(1, "old"), None)]
 
 
+def test_rows_that_were_prepared_before_their_table_was_added_are_not_lost(place: ChangesPlace):
+    """No snapshot sees them, and their decision names no table."""
+    place.sql("CREATE TABLE {s}.items (id int PRIMARY KEY)")
+    place.begin(starting="initial", tables=f"{place.schema}.t")
+    name = f"'{place.schema}'"
+    written = f"INSERT INTO {place.schema}.items VALUES (1)"
+    with pytest.raises(pymysql.err.OperationalError, match="PREPARED"):
+        in_one_transaction(
+            place, [f"XA START {name}", written, f"XA END {name}", f"XA PREPARE {name}"]
+        )
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    place.all()
+    place.restarted(tables=f"{place.schema}.*")
+    place.batch()
+    place.all()
+    place.sql(f"XA COMMIT {name}")
+    place.all_until_stop(ChangeUnreadable, "prepared")
+
+
 def test_a_table_that_is_taken_out_comes_no_more(place: ChangesPlace):
     place.sql(
         "CREATE TABLE {s}.u (id int PRIMARY KEY)",
@@ -950,8 +970,6 @@ def test_an_errors_advice_followed_to_the_letter_loses_the_row_that_it_names(pla
 
 def in_one_transaction(place: ChangesPlace, statements: list[str]) -> None:
     """In one session, and in one transaction unless they say otherwise."""
-    import pymysql
-
     said = place.running._settings.connect_args
     with pymysql.connect(**said) as connection, connection.cursor() as cursor:
         for statement in statements:

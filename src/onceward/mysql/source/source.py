@@ -225,6 +225,9 @@ class MySQLChanges(PartitionedSource):
             return changed
         before = settings.for_tables(at.tables)
         state = begin_snapshot(server, settings, at, read_before=before.selects)
+        if state["left"]:
+            # Whether a prepared transaction has rows of these nobody has looked
+            changed = replace(changed, prepared=None)
         state = add_to_snapshot(at.snapshot, state, settings.selects)
         return replace(changed, snapshot=None if is_over(state) else state)
 
