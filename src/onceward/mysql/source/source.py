@@ -216,8 +216,8 @@ class MySQLChanges(PartitionedSource):
         return self._log_progress(position, found.end, found.bytes)
 
     def _reading_other_tables(self, server: Server, at: Position) -> Position:
-        """Return ``at`` for the tables that are selected now. Rows of tables that were not selected
-        before come as those of a snapshot's other tables do.
+        """Return ``at`` for the tables that are selected now. Rows of tables that were not
+        selected before come as those of a snapshot's other tables do.
         """
         settings = self._settings
         changed = replace(at, tables=settings.patterns)

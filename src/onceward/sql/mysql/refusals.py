@@ -132,8 +132,8 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
         message = f"{message}; somebody holds a lock that this waited for"
         return SendFailed(
             message,
-            next_step="the batch runs again; see SHOW PROCESSLIST for who holds the lock, and of a "
-            "staging table performance_schema.metadata_locks (a backup that blocks DDL has a "
+            next_step="the batch runs again; see SHOW PROCESSLIST for who holds the lock, and of "
+            "a staging table performance_schema.metadata_locks (a backup that blocks DDL has a "
             "BACKUP LOCK)",
         )
     then = _NEXT.get(number, "see that the database answers")
