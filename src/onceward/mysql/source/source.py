@@ -221,13 +221,14 @@ class MySQLChanges(PartitionedSource):
         """
         settings = self._settings
         changed = replace(at, tables=settings.patterns)
-        if at.tables is None or settings.starting != "initial":
+        if at.tables is None:
+            return changed
+        # Whether a prepared transaction has rows of the new ones nobody has looked
+        changed = replace(changed, prepared=None)
+        if settings.starting != "initial":
             return changed
         before = settings.for_tables(at.tables)
         state = begin_snapshot(server, settings, at, read_before=before.selects)
-        if state["left"]:
-            # Whether a prepared transaction has rows of these nobody has looked
-            changed = replace(changed, prepared=None)
         state = add_to_snapshot(at.snapshot, state, settings.selects)
         return replace(changed, snapshot=None if is_over(state) else state)
 
