@@ -10,6 +10,8 @@ A wait has a deadline of its own all the same. And the steps of one undertaking 
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -152,3 +154,59 @@ def result(answer: Future[_T], timeout_s: float) -> _T:
             return answer.result(max(0.0, left))
         with suppress(FutureTimeoutError):
             return answer.result(_ASK_EVERY_S)
+
+
+class Cut:
+    """Ends the connection of a request whose time is up."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self.happened = False
+
+    def watch(self, made: socket.socket) -> None:
+        """Keep a duplicate: TLS takes the socket itself away from whoever holds it."""
+        with self._lock:
+            self._close()
+            self._socket = made.dup()
+            if self.happened:
+                self._end()
+
+    def now(self) -> None:
+        """End it, and the one that is watched next."""
+        with self._lock:
+            self.happened = True
+            self._end()
+
+    def forget(self) -> None:
+        """End nothing any more."""
+        with self._lock:
+            self._close()
+
+    def _end(self) -> None:
+        if self._socket is not None:
+            # it is not connected any more
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _close(self) -> None:
+        made, self._socket = self._socket, None
+        if made is not None:
+            made.close()
+
+
+@contextmanager
+def cut_after(seconds: float) -> Iterator[Cut]:
+    """End the connection that the block has watched, ``seconds`` from now: a time limit of a
+    socket is one for each piece, and a server that sends a byte a second keeps to that for hours.
+    """
+    cut = Cut()
+    timer = threading.Timer(seconds, cut.now)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield cut
+    finally:
+        timer.cancel()
+        timer.join()
+        cut.forget()

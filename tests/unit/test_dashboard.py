@@ -57,6 +57,7 @@ from onceward.operate.status import (
     PipelineStatus,
 )
 from support.errors import raises
+from support.hostile_http import HostileServer, answer, drip
 
 EVIL = "<script>alert('\"1\"')</script>"
 NOW_MS = 1_700_000_000_000
@@ -493,6 +494,32 @@ def test_an_endpoint_takes_no_more_than_its_time(
     assert trouble in "".join(watcher.snapshot.trouble)
     assert bool(watcher.snapshot.trouble) == bool(trouble)
     assert "p" in watcher.snapshot.pipelines
+
+
+@pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\nX: "], ids=["first line", "header"])
+def test_a_header_that_comes_a_byte_at_a_time_ends_in_time(
+    first: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stopped the one thread that looks, and pages went on to show what was."""
+    monkeypatch.setattr(watch, "_SCRAPE_SECONDS", 0.5)
+    with HostileServer([drip(first, b"#")]) as scraped:
+        watcher = Watcher([Ledger(None)], 60.0, [f"{scraped.url}/metrics"])  # type: ignore[arg-type]
+        watcher.start()
+        ends = time.monotonic() + 10
+        while not watcher.snapshot.number and time.monotonic() < ends:
+            time.sleep(0.02)
+        watcher.stop()
+    assert "no whole answer within 0.5 s" in "".join(watcher.snapshot.trouble)
+
+
+def test_another_host_that_an_address_leads_to_is_not_told_the_login() -> None:
+    with HostileServer([answer(200, METRICS)]) as other:
+        there = f"Location: {other.url.replace('127.0.0.1', 'localhost')}/metrics"
+        with HostileServer([answer(302, headers=[there])]) as asked:
+            address = asked.url.replace("//", "//user:canary@") + "/metrics"
+            assert watch._get(address) == METRICS.decode()
+    assert b"Authorization: Basic" in asked.requests[0]
+    assert b"Authorization" not in other.requests[0]
 
 
 def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from onceward.kafka.source import identity
 from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.operate import metrics
 from onceward.operate.metric_state import FAMILIES, MetricState
+from support.hostile_http import HostileServer, answer, drip
 
 ROOT = Path(__file__).resolve().parents[2]
 IDS = {"pipeline": "orders", "query_id": "q", "batch_id": 7}
@@ -455,6 +456,17 @@ def test_a_gateway_that_is_away_or_hangs_is_logged_once(caplog: pytest.LogCaptur
         assert time.monotonic() - began < 5
     warned = [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert ["push gateway" in r.getMessage() for r in warned] == [True]
+
+
+def test_a_push_that_is_answered_a_byte_at_a_time_is_not_the_last():
+    slow = drip(b"HTTP/1.1 200 OK\r\nX: ", b"#")
+    with HostileServer([slow, answer(200)]) as gateway:
+        made = metrics.push_metrics(gateway.url, interval_s=0.05, timeout_s=0.5)
+        ends = time.monotonic() + 10
+        while gateway.connections < 2 and time.monotonic() < ends:
+            time.sleep(0.02)
+        made.stop()
+        assert gateway.connections > 1
 
 
 def test_a_registry_of_the_users_has_them_until_they_are_stopped():

@@ -6,7 +6,6 @@ late, and the page says how old it is; it makes no page wait.
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
 import logging
@@ -25,12 +24,12 @@ from onceward.errors import LedgerUnreadable, OncewardError, summary
 from onceward.ids import TopicPartition
 from onceward.libraries import library
 from onceward.operate.metric_state import LastFailure, split_login
+from onceward.operate.metrics import fetch
 from onceward.operate.status import LedgerEntry, LedgerView, PipelineStatus
 
 log = logging.getLogger(__name__)
 
 _BATCHES = 200
-_MOST_BYTES = 4 << 20
 _SCRAPE_SECONDS = 2.0
 _KEPT = 20
 _OLDEST_LOOKS = 5
@@ -241,7 +240,7 @@ class Watcher:
                     for pipeline, measured in measure(_get(url)).items()
                 }
             except (OSError, ValueError, http.client.HTTPException) as error:  # noqa: PERF203
-                shown, *_ = split_login(url)
+                shown, _ = split_login(url)
                 trouble.append(f"{shown} has no metrics now: {type(error).__name__}: {error}")
         return found
 
@@ -274,22 +273,10 @@ def _failures(metrics: str) -> dict[str, tuple[LastFailure, ...]]:
 
 
 def _get(url: str) -> str:
-    """Return what an address answers, or raise what kept it from that within a few seconds."""
-    until, data = surroundings.monotonic() + _SCRAPE_SECONDS, b""
+    where, login = split_login(url)
     # S310: whoever started the dashboard chose the address
-    where, user, password = split_login(url)
     request = urllib.request.Request(where)  # noqa: S310
-    if user is not None:
-        login = base64.b64encode(f"{user}:{password}".encode()).decode()
-        request.add_header("Authorization", f"Basic {login}")
-    with urllib.request.urlopen(request, timeout=_SCRAPE_SECONDS) as answer:  # noqa: S310
-        while piece := answer.read1(_MOST_BYTES):
-            data += piece
-            if surroundings.monotonic() > until or len(data) > _MOST_BYTES:
-                raise TimeoutError(f"{len(data):,} bytes so far, in {_SCRAPE_SECONDS} s")
-        if answer.length:
-            raise http.client.IncompleteRead(data, answer.length)
-    return data.decode(errors="replace")
+    return fetch(request, login, _SCRAPE_SECONDS).decode(errors="replace")
 
 
 def _parser() -> Any:

@@ -5,6 +5,7 @@ Used by :mod:`onceward.operate.metrics`, which listens and serves. Times are tho
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -379,11 +380,14 @@ def _unix(text: str | None) -> float:
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
 
 
-def split_login(url: str) -> tuple[str, str | None, str]:
-    """Return ``url`` without its login, which may be shown; user (None: it has none), password."""
+def split_login(url: str) -> tuple[str, str]:
+    """Return ``url`` without its login, which may be shown, and the header ``Authorization``;
+    empty: it has none.
+    """
     before, at, behind = url.rpartition("@")
     scheme, slashes, login = before.rpartition("//")
     if not at or "/" in login:
-        return url, None, ""
+        return url, ""
     user, _, password = login.partition(":")
-    return scheme + slashes + behind, unquote(user), unquote(password)
+    plain = f"{unquote(user)}:{unquote(password)}"
+    return scheme + slashes + behind, f"Basic {base64.b64encode(plain.encode()).decode()}"

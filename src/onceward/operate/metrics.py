@@ -17,12 +17,14 @@ lies between the two belongs to open transactions, which no reader may see.
 from __future__ import annotations
 
 import errno
+import http.client
 import json
 import logging
 import math
 import os
 import socket
 import threading
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +44,7 @@ from onceward.operate.metric_state import (
     MetricState,
     split_login,
 )
+from onceward.patience import Cut, cut_after
 from onceward.spark.batch.progress import ProgressWatch
 
 _DEADLINE_MS = 5_000
@@ -141,6 +144,7 @@ WATCHED = (*(step for step in events.STEPS if step != events.LEASE), events.FAIL
 FAILURES = "/failures"
 """Where an endpoint serves the last failures, beside ``/metrics``."""
 _HTTP_SECONDS = 10.0
+_MOST_BYTES = 4 << 20
 _BIND_AGAIN_SECONDS = 10.0
 
 
@@ -304,13 +308,17 @@ class Metrics:
         registry = self._client.CollectorRegistry()
         registry.register(self)
         stopped = threading.Event()
-        gateway, user, password = split_login(gateway)
-        exposition = self._client.exposition
+        gateway, login = split_login(gateway)
 
-        def authorized(**request: Any) -> Any:
-            return exposition.basic_auth_handler(**request, username=user, password=password)
-
-        handler = exposition.default_handler if user is None else authorized
+        def handler(
+            url: str,
+            method: str,
+            timeout: float,
+            headers: Iterable[tuple[str, str]],
+            data: bytes,
+        ) -> Callable[[], bytes]:
+            request = urllib.request.Request(url, data, dict(headers), method=method)  # noqa: S310
+            return lambda: fetch(request, login, timeout)
 
         def push_all() -> None:
             failed = False
@@ -336,6 +344,51 @@ class Metrics:
             thread.join(timeout_s)
 
         self._ends.append(end)
+
+
+def fetch(request: urllib.request.Request, login: str, seconds: float) -> bytes:
+    """Return the whole answer, however slowly it comes: within ``seconds`` (the system's look-up
+    of the host's name aside).
+
+    :param login: header ``Authorization``; no other host that an answer leads to is told.
+    :raises OSError: there is none in time, or its status tells of a failure.
+    :raises HTTPException: it is none, or not whole.
+    """
+    if login:
+        request.add_unredirected_header("Authorization", login)
+    with cut_after(seconds) as cut:
+        try:
+            with _opener(cut).open(request, timeout=seconds) as answer:
+                data: bytes = answer.read(_MOST_BYTES)
+                is_whole = not answer.length and not answer.read(1)
+        except (OSError, http.client.HTTPException):
+            if not cut.happened:
+                raise
+        if cut.happened:
+            raise TimeoutError(f"no whole answer within {seconds:g} s")
+    if not is_whole:
+        raise http.client.IncompleteRead(data, answer.length)
+    return data
+
+
+def _opener(cut: Cut) -> urllib.request.OpenerDirector:
+    class WatchedConnection(http.client.HTTPConnection):
+        def connect(self) -> None:
+            super().connect()
+            cut.watch(self.sock)
+
+    class SecureConnection(http.client.HTTPSConnection, WatchedConnection):
+        """Connects as the other, and begins TLS when the socket is watched."""
+
+    class Plain(urllib.request.HTTPHandler):
+        def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(WatchedConnection, req)
+
+    class Secure(urllib.request.HTTPSHandler):
+        def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(SecureConnection, req)
+
+    return urllib.request.build_opener(Plain, Secure)
 
 
 def serve_metrics(

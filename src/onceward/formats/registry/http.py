@@ -3,8 +3,7 @@ driver.
 
 Nothing is followed, unpacked, kept open or taken from the environment: no redirect, no content
 encoding, no connection for later, no proxy. Each request has a connection of its own, which is cut
-when its time is up: a time limit of a socket is one for each piece, and a server that sends a byte
-a second keeps to that for hours.
+when its time is up (:func:`onceward.patience.cut_after`).
 
 JSON from a server that is not trusted: read within limits, or refused in a few words. Bytes in,
 values out, no I/O.
@@ -14,20 +13,19 @@ Called by :mod:`answers` and :mod:`references`, in the driver.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import http.client
 import json
 import socket
 import ssl
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from onceward.errors import summary
 from onceward.formats.registry.settings import RegistryAddress
 from onceward.libraries import library
+from onceward.patience import Cut, cut_after
 
 if TYPE_CHECKING:
     import urllib3
@@ -119,7 +117,7 @@ def send(
     :raises NotTrusted: its certificate is not trusted.
     """
     library = client_library()
-    with _cut_after(seconds) as cut:
+    with cut_after(seconds) as cut:
         pool = _pool(address, tls, seconds, cut)
         try:
             answer = pool.urlopen(
@@ -178,7 +176,7 @@ def client_library() -> Any:
 
 
 def _pool(
-    address: RegistryAddress, tls: ssl.SSLContext | None, seconds: float, cut: _Cut
+    address: RegistryAddress, tls: ssl.SSLContext | None, seconds: float, cut: Cut
 ) -> urllib3.HTTPConnectionPool:
     library = client_library()
     settings: dict[str, Any] = {"timeout": seconds, "maxsize": 1, "retries": False}
@@ -205,7 +203,7 @@ def _connection_classes() -> tuple[type, type]:
 
     def kind(base: Any) -> type:
         class Connection(base):  # type: ignore[misc] # a class that is only known at run time
-            def __init__(self, *arguments: Any, cut: _Cut, **more: Any) -> None:
+            def __init__(self, *arguments: Any, cut: Cut, **more: Any) -> None:
                 super().__init__(*arguments, **more)
                 self._cut = cut
 
@@ -217,54 +215,3 @@ def _connection_classes() -> tuple[type, type]:
         return Connection
 
     return kind(library.connection.HTTPConnection), kind(library.connection.HTTPSConnection)
-
-
-class _Cut:
-    """Ends the connection of a request whose time is up."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
-        self.happened = False
-
-    def watch(self, made: socket.socket) -> None:
-        """Keep a duplicate: TLS takes the socket itself away from whoever holds it."""
-        with self._lock:
-            self._close()
-            self._socket = made.dup()
-            if self.happened:
-                self._end()
-
-    def now(self) -> None:
-        with self._lock:
-            self.happened = True
-            self._end()
-
-    def forget(self) -> None:
-        with self._lock:
-            self._close()
-
-    def _end(self) -> None:
-        if self._socket is not None:
-            # it is not connected any more
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-
-    def _close(self) -> None:
-        made, self._socket = self._socket, None
-        if made is not None:
-            made.close()
-
-
-@contextlib.contextmanager
-def _cut_after(seconds: float) -> Iterator[_Cut]:
-    cut = _Cut()
-    timer = threading.Timer(seconds, cut.now)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield cut
-    finally:
-        timer.cancel()
-        timer.join()
-        cut.forget()
