@@ -586,6 +586,29 @@ def test_rows_are_written_again_where_an_alias_leads_to_now():
     assert made._found.name == "people-2"
 
 
+@pytest.mark.parametrize("now", [{"index.gc_deletes": "60s"}, {}])
+def test_an_index_that_is_set_to_forget_deletes_is_set_right_behind_the_next_chunk(
+    now: dict[str, str], caplog: pytest.LogCaptureFixture
+):
+    uuid = {"index.uuid": "u"}
+    kept = (200, {"people": {"settings": {**uuid, "index.gc_deletes": "7d"}}})
+    back = (200, {"people": {"settings": {**uuid, **now}}})
+    alias = (404, GONE)
+    made = writer(
+        items((200, None)), kept, items((200, None)), back, alias, back, back, (200, {}), alias,
+        tombstone_s=61,
+    )  # fmt: skip
+    made._pool.then = kept
+    made([upsert("a")])
+    assert made._found is not None
+    made([upsert("a")])
+    assert [
+        (path, json.loads(body or "")) for method, path, body, _ in made._pool.asked
+        if method == "PUT"
+    ] == [("/people/_settings", {"index.gc_deletes": "61s"})]  # fmt: skip
+    assert "gc_deletes of people was set back to 60s" in caplog.text
+
+
 def test_an_alias_of_two_indices_may_be_on_its_way():
     two = {name: {"aliases": {"people": {}}} for name in ("people-1", "people-2")}
     both = {"people-1": SAME["people"], **MOVED}

@@ -76,13 +76,13 @@ ANSWER = "timeout=20s&filter_path=errors," + ",".join(
     f"items.*.{name}" for name in ("status", "error", "result", "_index", "_id")
 )
 IN_A_SHARD = "docs._id,docs._version,docs.error"
-# What every index has; what one has whose alias a policy moves on (OpenSearch's ISM,
-# Elasticsearch's ILM); and what says whether a key may be in several of its shards.
+# What every index has; for how long it keeps versions of deletes; what one has whose alias a
+# policy moves on (OpenSearch's ISM, Elasticsearch's ILM); and what says whether a key may be in
+# several of its shards.
 _ROLLED = "plugins.index_state_management.rollover_alias", "lifecycle.rollover_alias"
 _PIPELINES = "default_pipeline", "final_pipeline"
-ASKED_OF_AN_INDEX = ",".join(
-    f"index.{name}" for name in ("uuid", "history.uuid", "number_of_shards", *_ROLLED, *_PIPELINES)
-)
+_ASKED = "uuid", "history.uuid", "number_of_shards", "gc_deletes", *_ROLLED, *_PIPELINES
+ASKED_OF_AN_INDEX = ",".join(f"index.{name}" for name in _ASKED)
 
 
 class NotTaken(Exception):
@@ -119,6 +119,13 @@ def may_route(found: Mapping[str, Any], index: str) -> bool:
     shards = setting(found, "number_of_shards").get(index)
     pipelines = {setting(found, name).get(index) for name in _PIPELINES}
     return shards not in (None, "1") and not pipelines <= {None, "_none"}
+
+
+def forgetful(found: Mapping[str, Any], seconds: int | None) -> dict[str, str]:
+    """Return for how long each index keeps versions of deletes that does so for less than
+    ``seconds``. None: nothing is deleted."""
+    kept = {index: said or "60s" for index, said in setting(found, "gc_deletes").items()}
+    return {index: said for index, said in kept.items() if parse_seconds(said) < (seconds or 0)}
 
 
 def one_index(name: str, behind: Mapping[str, Any], found: Mapping[str, Any]) -> Index:

@@ -45,6 +45,7 @@ from onceward.delivery.opensearch_answers import (
     elsewhere,
     error_in,
     first_error,
+    forgetful,
     is_news,
     lost_error,
     may_route,
@@ -52,7 +53,6 @@ from onceward.delivery.opensearch_answers import (
     never_passes,
     nowhere_error,
     one_index,
-    parse_seconds,
     refusal,
     says_missing,
     setting,
@@ -222,6 +222,10 @@ class OpenSearchWriter(UpsertWriter):
         same = index.history in setting(found, "history.uuid").values()
         if same and setting(found, "uuid") == {index.name: index.uuid}:
             self._found = index._replace(may_route=may_route(found, index.name))
+            for name, kept in forgetful(found, self.tombstone_s).items():
+                log.warning("gc_deletes of %s was set back to %s, and is put right now: rows that "
+                            "come late may bring back what was deleted", name, kept)  # fmt: skip
+                self._found = None
             return
         self._found = None
         now = self._compared()
@@ -394,22 +398,15 @@ class OpenSearchWriter(UpsertWriter):
     def _must_keep_versions_of_deletes(self, seconds: int) -> None:
         """Make the index keep versions of deletes; a missing one is made, as templates say."""
         body = as_json({"index.gc_deletes": f"{seconds}s"}).encode()
-        question = (
-            f"/{self._path}/_settings/index.gc_deletes?flat_settings=true&include_defaults=true"
-        )
-        found = self._asked("GET", question, missing={})
+        found = self._settings()
         if not found:
             self._asked("PUT", f"/{self._path}", b'{"settings":%s}' % body)
             log.debug("made the index %s, which keeps versions of deletes for %d s",
                       self.index, seconds)  # fmt: skip
-        for name, settings in found.items():
-            retention = {**settings.get("defaults", {}), **settings.get("settings", {})}.get(
-                "index.gc_deletes", "60s"
-            )
-            if parse_seconds(retention) < seconds:
-                self._asked("PUT", f"/{quote(name, safe='')}/_settings", body)
-                log.debug("index %s keeps versions of deletes for %d s, no longer for %s",
-                          name, seconds, retention)  # fmt: skip
+        for name, retention in forgetful(found, seconds).items():
+            self._asked("PUT", f"/{quote(name, safe='')}/_settings", body)
+            log.debug("index %s keeps versions of deletes for %d s, no longer for %s",
+                      name, seconds, retention)  # fmt: skip
 
     def _asked(
         self,
