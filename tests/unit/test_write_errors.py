@@ -142,6 +142,25 @@ def test_a_rule_of_the_table_that_a_row_breaks_is_the_rows_fault(monkeypatch: py
     assert "secret" not in str(refused.value)
 
 
+HIVE = "org.apache.hadoop.hive.ql.metadata.HiveException"
+REFUSED = (Thrown(HIVE, "MetaException(message:Could not connect to meta store"),)
+OTHER_TYPE = (Thrown("org.apache.spark.sql.delta.DeltaAnalysisException", "incompatible types"),)
+
+
+@pytest.mark.parametrize(
+    ("behind", "error"), [(REFUSED, SendFailed), (OTHER_TYPE, InvalidColumn), ((), InvalidColumn)]
+)
+def test_a_catalog_that_is_away_says_nothing_of_the_frame(
+    monkeypatch: pytest.MonkeyPatch, behind: Sequence[Thrown], error: type[OncewardError]
+):
+    """A frame that is joined with a table of the metastore asks it as the job is planned."""
+    outer = Thrown("org.apache.spark.sql.AnalysisException", "failed")
+    monkeypatch.setattr(write_errors, "thrown_by", lambda _: (outer, *behind))
+    with pytest.raises(error) as told, write_errors.failures_told("as parquet", "/data"):
+        raise AnalysisException("failed")
+    assert ("metastore" in told.value.next_step) == (error is SendFailed)
+
+
 @pytest.mark.parametrize(
     ("called_by", "names"),
     [

@@ -72,6 +72,13 @@ def has_condition(causes: Sequence[Thrown], condition: str) -> Thrown | None:
     return next((one for one in causes if one.condition.partition(".")[0] == condition), None)
 
 
+def catalog_is_away(causes: Sequence[Thrown]) -> bool:
+    """Return whether an ``AnalysisException`` tells of a catalog that does not answer, and not of
+    what was asked: there is an error of somebody else than Spark behind it
+    (``HiveExternalCatalog.withClient``)."""
+    return any(not one.kind.startswith("org.apache.spark.") for one in causes[1:])
+
+
 def _java_exception(error: BaseException) -> Any:
     """Return the Java exception that py4j's, or PySpark's own, has; PySpark may keep text only."""
     if isinstance(error, CapturedException):

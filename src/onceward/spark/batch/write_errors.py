@@ -28,7 +28,14 @@ from onceward.errors import (
     TopicMissing,
 )
 from onceward.spark.batch.carried import carried_in
-from onceward.spark.batch.causes import Thrown, has_condition, has_kind, thrown_by, thrown_from
+from onceward.spark.batch.causes import (
+    Thrown,
+    catalog_is_away,
+    has_condition,
+    has_kind,
+    thrown_by,
+    thrown_from,
+)
 from onceward.spark.batch.failures import READ_FAILED, known_failure, refused_reader
 from onceward.spark.batch.query import kafka_options
 
@@ -156,7 +163,7 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
     :raises ConfigurationError: Spark refuses an option.
     :raises RowRefused: the frame's own plan (:mod:`onceward.spark.batch.carried`) or the table
         refuses a row.
-    :raises SendFailed: ``place`` cannot be written to.
+    :raises SendFailed: ``place`` cannot be written to, or a catalog does not answer.
     :raises Exception: Spark's own, when the job fails for another reason.
     """
     try:
@@ -164,13 +171,7 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
     except OncewardError:
         raise
     except AnalysisException as error:
-        if has_condition(thrown_by(error), _NOT_FOUND) is not None:
-            raise SendFailed(
-                f"{place} is not found any more: {str(error).strip().splitlines()[0]}",
-                next_step="the batch runs again; if it repeats, see that the catalog answers, and "
-                "that nobody has renamed or dropped the table",
-            ) from error
-        raise _unfit_frame(how, str(error).strip().splitlines()[0]) from error
+        raise _unplanned(error, how, place) from error
     except Exception as error:
         causes = thrown_by(error)
         if causes and (
@@ -191,6 +192,26 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
         if (failed := _outside(causes, place)) is not None:
             raise failed from error
         raise
+
+
+def _unplanned(error: AnalysisException, how: str, place: str) -> OncewardError:
+    """Return why Spark could not plan the job: the frame does not fit, or what was asked of a
+    catalog was not to be had."""
+    causes, why = thrown_by(error), str(error).strip().splitlines()[0]
+    if catalog_is_away(causes):
+        return SendFailed(
+            f"the job that writes to {place} cannot be planned, for a catalog does not answer: "
+            f"{why}",
+            next_step="nothing, the batch runs again; if it repeats, see that the metastore and "
+            "the storage of the tables that the query reads answer",
+        )
+    if has_condition(causes, _NOT_FOUND) is not None:
+        return SendFailed(
+            f"{place} is not found any more: {why}",
+            next_step="the batch runs again; if it repeats, see that the catalog answers, and "
+            "that nobody has renamed or dropped the table",
+        )
+    return _unfit_frame(how, why)
 
 
 def _outside(causes: Sequence[Thrown], place: str) -> SendFailed | None:

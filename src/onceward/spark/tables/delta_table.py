@@ -32,7 +32,7 @@ from onceward.errors import (
     TargetUnreachable,
 )
 from onceward.spark.batch.carried import unless
-from onceward.spark.batch.causes import thrown_by
+from onceward.spark.batch.causes import catalog_is_away, thrown_by
 from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told, must_write_name
 from onceward.spark.session.connector import must_have
@@ -143,14 +143,13 @@ def table_location(session: SparkSession, name: str) -> str:
     """Return the path of the table ``name`` of the session's catalog.
 
     :raises TableMissing: there is none, or it is no Delta table.
-    :raises TargetUnreachable: the catalog does not answer, which Spark tells as an
-        ``AnalysisException``, too (``HiveExternalCatalog.withClient``).
+    :raises TargetUnreachable: the catalog does not answer.
     """
     try:
         return str(session.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
     except AnalysisException as error:
         causes = thrown_by(error)
-        if any(not one.is_a("AnalysisException", "NoSuchTableException") for one in causes[1:]):
+        if catalog_is_away(causes):
             raise TargetUnreachable(
                 f"the catalog does not say where {name} is: {'; '.join(map(str, causes))}",
                 next_step="see that the metastore and the storage of its tables answer",
