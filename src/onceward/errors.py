@@ -495,8 +495,8 @@ class BinlogPurged(SourceDataLost):
 
 
 class SourceFailed(ResourceError):
-    """The code of a custom source raised. ``details["traceback"]`` is the traceback, from
-    the user's first line.
+    """The code of a custom source raised, or has not all rows now that it had before.
+    ``details["traceback"]`` is the traceback, from the user's first line.
     """
 
     recovery = Recovery.RESTART

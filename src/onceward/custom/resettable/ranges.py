@@ -209,6 +209,7 @@ class Ranges:
         """Read the rows of the range that ends at ``end`` once more.
 
         :raises SourceRangeChanged: they are not those that were read before.
+        :raises SourceFailed: some of them are not there now, either.
         :raises SourceFailed, SourceContractViolated, InvalidRow, SourceReplaced: the source
             failed, or violates its contract.
         """
@@ -247,9 +248,7 @@ class Ranges:
                     f"after {count} rows it goes on with others, at {position_text(position)}",
                 )
             if total < count and same(after, position):
-                raise _changed(
-                    end, f"it has {total} rows now and ends at {position_text(position)}"
-                )
+                raise _behind(end, total, position)
             if total > count or same(after, position):
                 break
             # A circle, however long, is noticed by one position that is kept: that after 1, 2, 4,
@@ -372,6 +371,21 @@ def _goes_in_a_circle(position: Any, after: Any) -> SourceContractViolated:
         "been in the same batch",
         next_step="return positions that only go forward",
         details={"position": after},
+    )
+
+
+def _behind(end: Offset, total: int, position: Any) -> SourceFailed:
+    """Return the error for a range that has fewer rows than were logged, and nothing behind them:
+    what is missing may come yet, as on a replica after a failover."""
+    return SourceFailed(
+        f"the range from {position_text(end.begins)} to {position_text(end.position)} was logged "
+        f"with {end.rows} rows, and the source has {total} of them now, and nothing behind "
+        f"{position_text(position)}",
+        next_step="nothing, where what read() asks is behind for a moment, as a replica is after "
+        "a failover: a restart reads the range again. If it stays so, rows were removed, or "
+        "read() was edited: bring the old rows back; or go on with a new checkpoint from a "
+        "position that you choose, and check the output by hand from there",
+        details={"from": end.begins, "position": end.position, "rows": end.rows},
     )
 
 
