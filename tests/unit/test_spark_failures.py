@@ -58,6 +58,12 @@ OTHER = """Traceback (most recent call last):
 pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version
 """
 NO_PROGRAM = 'Cannot run program "/opt/venv/bin/python3.11": error=2, No such file or directory'
+STARTS = "java.lang.ProcessBuilder"
+NO_ROOM = 'Cannot run program "/usr/bin/python3": Exec failed, error: 12 (Cannot allocate memory)'
+NO_HELPER = (
+    'Cannot run program "python3": error=0, Failed to exec spawn helper: pid: 2, exit value: 13'
+)
+NOT_ALLOWED = 'Cannot run program "python3" (in directory "/"): error=13, Permission denied'
 WENT_BACK = (
     "[KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED] Some data may have been lost because they are not "
     "available in Kafka any more.\nReason:\n  Partition in-0 offset was changed from 9 to 4. "
@@ -101,6 +107,21 @@ STATE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
             ],
             WorkerPythonMismatch,
             "/opt/venv/bin/python3.11",
+        ),
+        (
+            [Thrown(SPARK, ABORTED), Thrown("java.io.IOException", NO_ROOM, thrown_in=STARTS)],
+            SendFailed,
+            "cannot be started: Cannot run program",
+        ),
+        (
+            [Thrown("java.io.IOException", NO_HELPER, thrown_in=STARTS)],
+            SendFailed,
+            "cannot be started: Cannot run program",
+        ),
+        (
+            [Thrown("java.io.IOException", NOT_ALLOWED, thrown_in=STARTS)],
+            WorkerPythonMismatch,
+            "none that they may run",
         ),
         ([Thrown(PYTHON, OTHER)], WorkerPythonMismatch, "another version"),
         (

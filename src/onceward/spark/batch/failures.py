@@ -76,7 +76,9 @@ _NO_BATCH = re.compile(r"batch \d+ doesn't exist.*", re.DOTALL)
 _INCOMPLETE = "Incomplete log file"
 
 _NO_ONCEWARD = re.compile(r"No module named '?onceward\b")
-_NO_PROGRAM = re.compile(r'Cannot run program "([^"]*python[^"]*)"')
+_NOT_STARTED = re.compile(r'Cannot run program "[^"]*python[^"]*"')
+# ENOENT, EACCES; any other reason is the machine's (no memory, threads or files left), and passes
+_NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)".*\berror[=:] ?(?:2|13)\b')
 _DAEMON_ENDED = "Error from python worker:"
 _DEAD = ("Python worker exited unexpectedly", "EOFException occurred while reading the port")
 _BEFORE_ANY_ROW = ("in read_command", "in check_python_version")
@@ -226,18 +228,34 @@ def _damaged_checkpoint(causes: Sequence[Thrown]) -> OncewardError | None:
 
 def _dead_worker(causes: Sequence[Thrown]) -> OncewardError | None:
     """Return the error for a Python worker (``PythonRunner``), or the daemon that starts them
-    (``PythonWorkerFactory``), that ended without a word."""
+    (``PythonWorkerFactory``), that ended without a word, or for which a machine has no room."""
     dead = next(
-        (one for one in causes if one.is_a("SparkException") and one.message.startswith(_DEAD)),
+        (
+            one
+            for one in causes
+            if (one.is_a("SparkException") and one.message.startswith(_DEAD))
+            or _is_not_started(one)
+        ),
         None,
     )
     if dead is None:
         return None
+    what = "cannot be started" if _is_not_started(dead) else "has died"
     return SendFailed(
-        f"a process that runs Python for Spark's tasks has died: {dead.message.splitlines()[0]}",
+        f"a process that runs Python for Spark's tasks {what}: {dead.message.splitlines()[0]}",
         next_step="nothing, the batch runs again; if it repeats, see whether the machine or the "
         "container kills processes for want of memory (dmesg; spark.executor.memoryOverhead or "
-        "spark.executor.pyspark.memory give them more), or a native library of the query crashes",
+        "spark.executor.pyspark.memory give them more) or has no process or file left for them "
+        "(its pids limit, ulimit -n), or a native library of the query crashes",
+    )
+
+
+def _is_not_started(cause: Thrown) -> bool:
+    """Return whether a JVM could not start Python."""
+    return (
+        cause.is_a("IOException")
+        and cause.thrown_in == "java.lang.ProcessBuilder"
+        and _NOT_STARTED.match(cause.message) is not None
     )
 
 
@@ -381,9 +399,10 @@ def _unfit_python(causes: Sequence[Thrown]) -> OncewardError | None:
 def _what_workers_lack(causes: Thrown) -> str | None:
     """Return why a Python worker could not begin, before it had read a row that it could quote."""
     text = ""
-    if causes.is_a("IOException") and causes.thrown_in == "java.lang.ProcessBuilder":
-        if (program := _NO_PROGRAM.search(causes.message)) is not None:
-            return f"Spark's workers cannot start Python: there is no {program[1]} where they run"
+    if _is_not_started(causes):
+        if (program := _NO_PROGRAM.match(causes.message)) is not None:
+            there = f"there is no {program[1]} where they run, or none that they may run"
+            return f"Spark's workers cannot start Python: {there}"
     elif causes.is_a("PythonException"):
         text = _raised_before_any_row(causes.message)
     elif causes.is_a("SparkException") and causes.message.lstrip().startswith(_DAEMON_ENDED):
