@@ -157,25 +157,25 @@ def result(answer: Future[_T], timeout_s: float) -> _T:
 
 
 class Cut:
-    """Ends the connection of a request whose time is up."""
+    """Ends the connection of a request that nobody waits for any more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
-        self.happened = False
+        self._happened = False
 
     def watch(self, made: socket.socket) -> None:
         """Keep a duplicate: TLS takes the socket itself away from whoever holds it."""
         with self._lock:
             self._close()
             self._socket = made.dup()
-            if self.happened:
+            if self._happened:
                 self._end()
 
     def now(self) -> None:
         """End it, and the one that is watched next."""
         with self._lock:
-            self.happened = True
+            self._happened = True
             self._end()
 
     def forget(self) -> None:
@@ -195,18 +195,17 @@ class Cut:
             made.close()
 
 
-@contextmanager
-def cut_after(seconds: float) -> Iterator[Cut]:
-    """End the connection that the block has watched, ``seconds`` from now: a time limit of a
-    socket is one for each piece, and a server that sends a byte a second keeps to that for hours.
+def cut_in_time(call: Callable[[Cut], _T], timeout_s: float, name: str, *, late: Exception) -> _T:
+    """Return what ``call`` returns, as :func:`in_time` does, and end the connection that it has
+    watched where it is left behind: a time limit of a socket is one for each piece, and a server
+    that sends a byte a second keeps to that for hours.
     """
     cut = Cut()
-    timer = threading.Timer(seconds, cut.now)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield cut
-    finally:
-        timer.cancel()
-        timer.join()
-        cut.forget()
+
+    def run() -> _T:
+        try:
+            return call(cut)
+        finally:
+            cut.forget()
+
+    return in_time(run, timeout_s, name, late=late, abandon=cut.now)

@@ -24,6 +24,7 @@ import pytest
 
 import onceward as ow
 from fault_table import fired
+from onceward import patience
 from onceward.errors import (
     FileUnreadable,
     InvalidRegistryResponse,
@@ -126,6 +127,21 @@ def test_one_that_stays_slow_is_unreachable_in_time():
     with HostileServer([drip(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")]) as server:
         error = error_of(lambda: registry(server, IMPATIENT_S).schema(7), RegistryUnreachable)
     assert "no whole answer" in error.message
+
+
+def test_a_query_that_is_to_end_does_not_wait_for_an_answer():
+    class Stopped(Exception):
+        """The query is to end."""
+
+    began = time.monotonic()
+
+    def stop() -> None:
+        if time.monotonic() - began > 0.5:
+            raise Stopped
+
+    with HostileServer([silent]) as server, patience.asking(stop), pytest.raises(Stopped):
+        registry(server).schema(7)
+    assert time.monotonic() - began < 10
 
 
 def test_tls_that_drips_is_cut_off_too(certificates: Path):

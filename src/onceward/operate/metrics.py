@@ -44,7 +44,7 @@ from onceward.operate.metric_state import (
     MetricState,
     split_login,
 )
-from onceward.patience import Cut, cut_after
+from onceward.patience import Cut, cut_in_time
 from onceward.spark.batch.progress import ProgressWatch
 
 _DEADLINE_MS = 5_000
@@ -347,8 +347,7 @@ class Metrics:
 
 
 def fetch(request: urllib.request.Request, login: str, seconds: float) -> bytes:
-    """Return the whole answer, however slowly it comes: within ``seconds`` (the system's look-up
-    of the host's name aside).
+    """Return the whole answer, however slowly it comes: within ``seconds``.
 
     :param login: header ``Authorization``; no other host that an answer leads to is told.
     :raises OSError: there is none in time, or its status tells of a failure.
@@ -356,19 +355,16 @@ def fetch(request: urllib.request.Request, login: str, seconds: float) -> bytes:
     """
     if login:
         request.add_unredirected_header("Authorization", login)
-    with cut_after(seconds) as cut:
-        try:
-            with _opener(cut).open(request, timeout=seconds) as answer:
-                data: bytes = answer.read(_MOST_BYTES)
-                is_whole = not answer.length and not answer.read(1)
-        except (OSError, http.client.HTTPException):
-            if not cut.happened:
-                raise
-        if cut.happened:
-            raise TimeoutError(f"no whole answer within {seconds:g} s")
-    if not is_whole:
-        raise http.client.IncompleteRead(data, answer.length)
-    return data
+
+    def ask(cut: Cut) -> bytes:
+        with _opener(cut).open(request, timeout=seconds) as answer:
+            data: bytes = answer.read(_MOST_BYTES)
+            if answer.length or answer.read(1):
+                raise http.client.IncompleteRead(data, answer.length)
+        return data
+
+    late = TimeoutError(f"no whole answer within {seconds:g} s")
+    return cut_in_time(ask, seconds, "onceward-metrics", late=late)
 
 
 def _opener(cut: Cut) -> urllib.request.OpenerDirector:

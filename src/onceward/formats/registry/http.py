@@ -3,7 +3,7 @@ driver.
 
 Nothing is followed, unpacked, kept open or taken from the environment: no redirect, no content
 encoding, no connection for later, no proxy. Each request has a connection of its own, which is cut
-when its time is up (:func:`onceward.patience.cut_after`).
+when its time is up (:func:`onceward.patience.cut_in_time`).
 
 JSON from a server that is not trusted: read within limits, or refused in a few words. Bytes in,
 values out, no I/O.
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from onceward.errors import summary
 from onceward.formats.registry.settings import RegistryAddress
 from onceward.libraries import library
-from onceward.patience import Cut, cut_after
+from onceward.patience import Cut, cut_in_time
 
 if TYPE_CHECKING:
     import urllib3
@@ -109,15 +109,15 @@ def send(
     seconds: float,
     most_bytes: int,
 ) -> Answer:
-    """Send one request, and return the answer, in ``seconds`` in all (the system's look-up of the
-    host's name aside).
+    """Send one request, and return the answer, in ``seconds`` in all.
 
     :raises NoAnswer: it cannot be reached, or the answer does not come or is not whole.
     :raises NotFit: more than ``most_bytes``, or an encoding nobody asked for.
     :raises NotTrusted: its certificate is not trusted.
     """
     library = client_library()
-    with cut_after(seconds) as cut:
+
+    def ask(cut: Cut) -> Answer:
         pool = _pool(address, tls, seconds, cut)
         try:
             answer = pool.urlopen(
@@ -125,24 +125,16 @@ def send(
                 headers={**headers, "Accept-Encoding": "identity"},
                 retries=False, redirect=False, preload_content=False, decode_content=False,
             )  # fmt: skip
-            whole = _whole(answer, most_bytes)
-            # an answer without a length ends where its connection does, and that we have just
-            # ended
-            if cut.happened:
-                raise NoAnswer(_late(seconds))
-            return whole
+            return _whole(answer, most_bytes)
         except (library.exceptions.HTTPError, http.client.HTTPException, OSError) as error:
-            if cut.happened:
-                raise NoAnswer(_late(seconds)) from None
             if isinstance(error, library.exceptions.SSLError) and _is_distrust(error):
                 raise NotTrusted(str(error)) from None
             raise NoAnswer(summary(error)) from None
         finally:
             pool.close()
 
-
-def _late(seconds: float) -> str:
-    return f"no whole answer in {seconds:.3g} s"
+    late = NoAnswer(f"no whole answer in {seconds:.3g} s")
+    return cut_in_time(ask, seconds, "onceward-registry", late=late)
 
 
 def _whole(answer: urllib3.BaseHTTPResponse, most_bytes: int) -> Answer:
