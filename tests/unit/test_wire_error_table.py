@@ -130,6 +130,8 @@ def test_a_setting_that_is_wrong_is_named_with_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("api", "code", "setting"),
     [
+        (Api.PRODUCE, 33, "sasl.mechanism"),
+        (Api.PRODUCE, 76, "compression.type"),
         (Api.PRODUCE, 87, "cleanup.policy"),
         (Api.TXN_OFFSET_COMMIT, 12, "offset.metadata.max.bytes"),
         (Api.TXN_OFFSET_COMMIT, 28, "max.message.bytes of topic __consumer_offsets"),

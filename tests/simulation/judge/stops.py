@@ -195,15 +195,17 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "AccessDenied": (_refused_with(29, 30, 31, 44, 53), "a broker said so"),
     "ConfigurationError": (
         _any(
-            _refused_with(21, 24, 32, 33, 37, 40, 42, 76),
-            _little_room,
+            _refused_with(21, 24, 32, 37, 40, 42),
             _faults("target:answers"),
             _forgotten_heir,
         ),
-        "a broker said that a setting is wrong, a database has room for few prepared "
-        "transactions, a function of "
-        "the user's answered what it must not, or an heir that nobody remembers has dropped a "
-        "file",
+        "a broker said that a setting is wrong, a function of the user's answered what it must "
+        "not, or an heir that nobody remembers has dropped a file",
+    ),
+    "ServerMisconfigured": (
+        _any(_refused_with(33, 76), _little_room),
+        "a broker takes no such codec or login, or a database has room for few prepared "
+        "transactions",
     ),
     "InvalidTopicName": (_refused_with(17), "a broker said so"),
     "TopicMissing": (_refused_with(3, 100), "a broker did not know the topic, again and again"),

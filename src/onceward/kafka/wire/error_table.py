@@ -24,6 +24,7 @@ from onceward.errors import (
     RecordTooLarge,
     ResourceError,
     SendFailed,
+    ServerMisconfigured,
     TopicMissing,
     TransactionTimeoutTooLarge,
     UnsupportedBroker,
@@ -123,7 +124,7 @@ _ANY: Mapping[int, Rule] = {
     33: Rule(
         _V.STOP,
         "UNSUPPORTED_SASL_MECHANISM",
-        ConfigurationError,
+        ServerMisconfigured,
         "set sasl.mechanism to one that the listener has (sasl.enabled.mechanisms)",
     ),
     35: Rule(_V.STOP, "UNSUPPORTED_VERSION", UnsupportedBroker),
@@ -270,7 +271,7 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
         76: Rule(
             _V.STOP,
             "the broker cannot read this codec",
-            ConfigurationError,
+            ServerMisconfigured,
             "set compression.type to one that all brokers read; none is read by all",
         ),
         # The topic may have been changed, and may be changed back
