@@ -327,7 +327,7 @@ def test_records_that_are_gone() -> None:
         assert source._may_lose(own)
 
     for thrown in (LOST, WENT_BACK):
-        says = r'kafka_source\(spark_options=\{"(\w+)": (\w+)\}\)$'
+        says = r'kafka_source\(spark_options=\{"(\w+)": (\w+)\}\)'
         follow(known((STATE, *thrown)), says, done)
 
 

@@ -175,6 +175,8 @@ def test_known_failures(thrown: list[Thrown], kind: type[OncewardError], named: 
     assert named in error.message
     if kind is WorkerPythonMismatch:
         assert "PYSPARK_PYTHON" in error.next_step
+    # Else the sink refuses the next start, and says so then
+    assert ('resume="adopt"' in error.next_step) == ("went back" in named)
 
 
 OF_ANOTHER_RUN = str(Carried(Fenced("a newer copy has taken over", next_step="obey"), "0" * 32))

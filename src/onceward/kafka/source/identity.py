@@ -30,7 +30,7 @@ from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.kafka.wire.reads.offsets import bounds_at_newest_leaders
 from onceward.spark.batch.checkpoint_files import PLAN_ANEW
-from onceward.spark.batch.failures import DATA_LOSS
+from onceward.spark.batch.failures import AT_THE_NEW_END, DATA_LOSS
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 
 _known: dict[frozenset[str], list[ClientSettings]] = {}
@@ -368,8 +368,7 @@ def _goes_back(
         next_step="look for an unclean election in the brokers' logs. Without one, remove the "
         f"file offsets/{running.batch.batch_id} from the query's checkpoint (nothing of that "
         "batch is written), and start the query again: Spark asks for the end anew. After one, "
-        'start once with resume="adopt" of the sink and '
-        'kafka_source(spark_options={"failOnDataLoss": False}): it goes on at the new end',
+        f"{AT_THE_NEW_END}",
     )
 
 

@@ -75,6 +75,12 @@ _SPARKS_STREAMING = "org.apache.spark.sql.execution.streaming."
 _NO_BATCH = re.compile(r"batch \d+ doesn't exist.*", re.DOTALL)
 _INCOMPLETE = "Incomplete log file"
 
+# Without "adopt" the sink refuses a batch that goes back where the log has grown since
+AT_THE_NEW_END = (
+    'start once with resume="adopt" of the sink and '
+    'kafka_source(spark_options={"failOnDataLoss": False}): it goes on at the new end'
+)
+
 _NO_ONCEWARD = re.compile(r"No module named '?onceward\b")
 _NOT_STARTED = re.compile(r'Cannot run program "[^"]*python[^"]*"')
 # ENOENT, EACCES; any other reason is the machine's (no memory, threads or files left), and passes
@@ -366,8 +372,7 @@ def _lost_input(causes: Sequence[Thrown]) -> OncewardError | None:
             "that was created again)",
             next_step="look for an unclean election in the brokers' logs. Without one, remove the "
             "newest file of offsets/ in the query's checkpoint, of whose batch nothing is "
-            "written, and start the query again. After one, start once with "
-            'kafka_source(spark_options={"failOnDataLoss": False})',
+            f"written, and start the query again. After one, {AT_THE_NEW_END}",
             details={"condition": lost.condition},
         )
     return SourceDataLost(
