@@ -534,6 +534,16 @@ def test_rows_that_were_prepared_before_their_table_was_added_are_not_lost(place
     place.all_until_stop(ChangeUnreadable, "prepared")
 
 
+def test_a_table_that_is_added_has_to_be_there(place: ChangesPlace):
+    """Or its rows would never come: from then on it counts as read."""
+    place.begin(starting="initial", tables=f"{place.schema}.t")
+    with pytest.raises(ServerMisconfigured, match="no such table is seen"):
+        place.restarted(tables=[f"{place.schema}.t", f"{place.schema}.itms"]).advanced()
+    place.sql("CREATE TABLE {s}.itms (id int PRIMARY KEY)", "INSERT INTO {s}.itms VALUES (1)")
+    place.batch()
+    assert brief(place.all()) == [("r", "itms", None, '{"id":1}')]
+
+
 def test_a_table_that_is_taken_out_comes_no_more(place: ChangesPlace):
     place.sql(
         "CREATE TABLE {s}.u (id int PRIMARY KEY)",

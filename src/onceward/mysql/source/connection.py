@@ -89,6 +89,8 @@ class Server:
         self.lower_case_table_names = int(variables["lower_case_table_names"])
         self.cascades_are_logged = variables.get("innodb_native_foreign_keys") == "OFF"
         """MySQL 9.6 and later log changes by foreign keys, unless this variable is set."""
+        self.held: Any = None
+        """Transactions that were found in its binlogs before it had committed them."""
 
     def query(
         self, statement: str, parameters: Sequence[Any] | None = None
@@ -172,15 +174,16 @@ class Server:
         text = self.query(f"SELECT @@GLOBAL.{variable}")[0][0]
         return "".join((text.decode() if isinstance(text, bytes) else str(text or "")).split())
 
+    def is_member(self) -> bool:
+        """Check whether it is set to be a member of a group (Group Replication, Galera)."""
+        group = self.variables("group_replication_group_name", "wsrep_on")
+        return bool(group.get("group_replication_group_name")) or group.get("wsrep_on") == "ON"
+
     def is_replica(self) -> bool:
-        """Check whether it is configured to replicate another one, under whatever name or channel,
-        or is a member of a group (Group Replication, Galera), which names no other one.
+        """Check whether it is configured to replicate another one, under whatever name or channel.
 
         :raises AccessDenied: MariaDB has a privilege of its own for that.
         """
-        group = self.variables("group_replication_group_name", "wsrep_on")
-        if group.get("group_replication_group_name") or group.get("wsrep_on") == "ON":
-            return True
         if self.dialect == "mariadb":
             return bool(self.query("SHOW ALL SLAVES STATUS"))
         return bool(

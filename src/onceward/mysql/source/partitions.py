@@ -48,7 +48,7 @@ def read_partition(settings: ChangesSettings, part: Mapping[str, Any]) -> Iterat
         :func:`~onceward.mysql.source.connection.open_dump` and
         :class:`~onceward.mysql.binlog.decoder.Decoder`.
     """
-    settings = settings.for_server(part["names"]).for_tables(part["tables"])
+    settings = settings.for_server(part["names"]).for_tables(part.get("tables"))
     if "chunk" in part:
         as_of = Position.from_json(part["as_of"])
         for table in read_chunk(settings, part["chunk"], as_of):

@@ -25,6 +25,7 @@ import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -52,8 +53,7 @@ from onceward.mysql.source.settings import (
 )
 from onceward.mysql.source.transactions import TransactionWalk, gap_error, unordered_error
 
-_COMMIT_SECONDS = 1.0
-_COMMIT_PAUSE_SECONDS = 0.05
+_COMMIT_SECONDS, _COMMIT_PAUSE_SECONDS = 1.0, 0.05
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 
@@ -172,8 +172,9 @@ def check_has_transactions(settings: ChangesSettings, server: Server, position: 
     details = {"known": position.server, "found": server.identity, "missing": missing}
     if server.identity != position.server and _may_catch_up(server):
         raise ServerUnreachable(
-            f"{what}. It is a replica, which may not have caught up yet",
-            next_step="see in SHOW REPLICA STATUS (SHOW SLAVE STATUS) whether it replicates; once "
+            f"{what}. It is a replica, or in a group, and may not have caught up yet",
+            next_step="see whether it replicates (SHOW REPLICA STATUS, SHOW SLAVE STATUS; in a "
+            "group performance_schema.replication_group_members, SHOW STATUS LIKE 'wsrep%'); once "
             "it has these, the query goes on when it is started again",
             details=details,
         )
@@ -194,25 +195,25 @@ def _is_committing(
     settings: ChangesSettings, server: Server, position: Position, missing: str
 ) -> bool:
     """Check whether missing transactions are in the server's binlog: MySQL sends one before it
-    commits it to its tables and adds it to gtid_executed. With semi-synchronous replication
-    (``rpl_semi_sync_source_wait_point=AFTER_SYNC``) it waits for a replica in between.
-    """
+    adds it to gtid_executed. Semi-synchronous replication (AFTER_SYNC) waits in between."""
     if server.dialect != "mysql" or server.identity != position.server:
         return False
+    wanted = Gtids.parse("mysql", missing)
     ends = time.monotonic() + _COMMIT_SECONDS
-    while time.monotonic() < ends:
+    while server.held is None or not server.held.covers(wanted):
+        if time.monotonic() > ends:
+            server.held = held = _read_before(settings, server, position)
+            return held is not None and held.covers(wanted)
         patience.pause(_COMMIT_PAUSE_SECONDS)
         if not _missing_mysql(server, missing):
             return True
-    found = _read_before(settings, server, position)
-    return found is not None and found.covers(Gtids.parse("mysql", missing))
+    return True
 
 
 def _may_catch_up(server: Server) -> bool:
-    try:
-        return server.is_replica()
-    except AccessDenied:
-        return False
+    with suppress(AccessDenied):
+        return server.is_member() or server.is_replica()
+    return False
 
 
 def read_file_header(
@@ -273,7 +274,7 @@ def _read_before(settings: ChangesSettings, server: Server, position: Position) 
     begins = replace(position, server=server.identity, pos=FIRST_BYTE, gtids=None, skips=None)
     walk = TransactionWalk(begins, upto=position.place)
     follow(settings, begins, walk.feed)
-    return None if walk.error is not None or walk.place != position.place else walk.gtids
+    return walk.gtids if walk.error is None and walk.place == position.place else None
 
 
 def _check_order(server: Server, position: Position) -> None:

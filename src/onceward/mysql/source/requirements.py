@@ -137,6 +137,16 @@ class ServerCheck:
         self._due = now + max(_EVERY_SECONDS, (now - began) * _PAUSES)
 
 
+def check_added(server: Server, settings: ChangesSettings) -> None:
+    """Check tables that a running query is told to read, too, as if it began with them.
+
+    :raises ServerMisconfigured: one is not there, or not seen.
+    """
+    tables = list_selected_tables(server, settings)
+    found = [*_check_patterns(server, settings), *_check_tables(server, settings, tables)]
+    _raise_unmet(server, found, None, settings.starting)
+
+
 _ROWS_BEFORE = (
     "a table that had rows when this query began, and could not be seen then, is in no snapshot "
     "of it: if there may be one, start from a new checkpoint after that"
@@ -315,7 +325,7 @@ def _check_replica(server: Server, variables: Mapping[str, str]) -> Iterator[Req
         yield _unmet("SLAVE MONITOR", "not granted", why, _grant_statement(server))
         return
     why = "it is a replica, and what it applies is in no binlog of its own"
-    yield Requirement(_UPDATES, actual, not is_replica, why, fix, unlogged=True)
+    yield Requirement(_UPDATES, actual, not is_replica, why, fix)
 
 
 def _check_tables(

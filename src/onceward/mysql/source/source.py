@@ -52,7 +52,7 @@ from onceward.mysql.source.position_search import (
     starting_position,
 )
 from onceward.mysql.source.ranges import IDLE_BYTES, PlannedRange, RangePlanner
-from onceward.mysql.source.requirements import ServerCheck
+from onceward.mysql.source.requirements import ServerCheck, check_added
 from onceward.mysql.source.settings import (
     BATCH_BYTES,
     HEARTBEAT_SECONDS,
@@ -196,10 +196,10 @@ class MySQLChanges(PartitionedSource):
         begin = _drop_finished_snapshot(
             self._find_current(server, self._beginning(position, current))
         )
-        if begin.tables != self._settings.patterns:
-            begin = self._reading_other_tables(server, begin)
-            if current.tables is not None:
-                return self._log(position, begin, [])
+        if begin.tables is None:
+            begin = replace(begin, tables=self._settings.patterns)
+        elif begin.tables != self._settings.patterns:
+            return self._log(position, self._reading_other_tables(server, begin), [])
         if begin.place == server.end() and begin.snapshot is None:
             return self._log_progress(position, begin, 0)
         begin, planner = self._read(
@@ -221,13 +221,14 @@ class MySQLChanges(PartitionedSource):
         """
         settings = self._settings
         changed = replace(at, tables=settings.patterns)
-        if at.tables is None:
-            return changed
-        # Whether a prepared transaction has rows of the new ones nobody has looked
-        changed = replace(changed, prepared=None)
+        before = settings.for_tables(at.tables)
+        added = sorted(set(settings.tables) - set(before.tables))
+        if added:
+            check_added(server, settings.for_tables(added))
+            # Whether a prepared transaction has rows of these nobody has looked
+            changed = replace(changed, prepared=None)
         if settings.starting != "initial":
             return changed
-        before = settings.for_tables(at.tables)
         state = begin_snapshot(server, settings, at, read_before=before.selects)
         state = add_to_snapshot(at.snapshot, state, settings.selects)
         return replace(changed, snapshot=None if is_over(state) else state)
@@ -364,6 +365,7 @@ class MySQLChanges(PartitionedSource):
         """Plan a range again that an earlier run has logged."""
         server = self._server(start)
         begin = _drop_finished_snapshot(self._find_current(server, start))
+        begin = replace(begin, tables=begin.tables or end.tables)
         check_has_transactions(self._settings, server, end)
         end = find_renamed_server(self._settings, server, end)
         is_here = end.server == server.identity and end.file in server.binlogs()
