@@ -94,12 +94,13 @@ REFUSED_IN_POSTGRESQL = (
     "P0001",
     "20000",
     "27000",
+    "38000",
     "45000",
     "MY001",
     "ZZ999",
     "54000",
 )
-OF_TABLES_IN_POSTGRESQL = ("38000", "39P01", "42883", "42704", "0A000")
+OF_TABLES_IN_POSTGRESQL = ("38001", "39P01", "42883", "42704", "0A000")
 
 
 @pytest.mark.parametrize("number", PASSES_IN_MYSQL)
@@ -144,6 +145,7 @@ def test_a_row_that_a_foreign_key_leads_to_may_come_later() -> None:
         mysql.refusal(1452, "words", "moving rows"),
         mysql.refusal(1451, "words", "moving rows"),
         postgresql.refusal("23503", "words", "moving rows"),
+        postgresql.refusal("23001", "words", "moving rows"),
     ):
         assert type(error) is ForeignKeyViolation
         assert error.recovery is Recovery.RESTART_IF_WORKED

@@ -295,7 +295,7 @@ class RedisWriter(UpsertWriter):
                 decode_responses=False,
             )
         if not self._script:
-            if self._client.info("replication").get("role") != "master":
+            if self._client.info("replication").get("role") == "slave":
                 raise library.ReadOnlyError(
                     "the Redis server is a replica, which may not have been filled yet"
                 )

@@ -266,7 +266,10 @@ class _Run:
         )
         self._is_dead: bool = before is not None and before._is_dead
         self._is_away = False
-        self._known_id: str = "" if before is None else before._known_id or before.query_id
+        self._has_worked = False
+        self._known_id: str = (
+            "" if before is None else before.query_id if before._has_worked else before._known_id
+        )
         self._checkpoint = checkpoint
         self.query: StreamingQuery | None = None
         self._began = surroundings.monotonic()
@@ -318,7 +321,10 @@ class _Run:
             )
         must_be_a_query(query, "supervise")
         self.query = query
-        before = self.committed if self.committed is not None else self._newest_batch(query)
+        before = self.committed
+        if before is None:
+            before = self._newest_batch(query)
+            self._has_worked = before is not None
         checked_at = self._began
         end = QueryEnd(query)
         try:
@@ -334,6 +340,7 @@ class _Run:
         except (OncewardError, StreamingQueryException) as failed:
             after = self._newest_batch(query)
             self._progressed = after is not None and (before is None or after > before)
+            self._has_worked |= self._progressed
             self._plan_anew(query, failed)
             return self._or_away(failed)
         finally:
@@ -369,7 +376,8 @@ class _Run:
             f"Spark has begun query {self.query_id} there, as if its disk were not mounted: "
             f"{failed.message}",
             next_step="mount the checkpoint's disk, or restore the checkpoint: the query goes on "
-            "when it is started again",
+            "when it is started again; if it was replaced on purpose, start another process, "
+            "which says what can be done",
             details=failed.details,
         )
         away.__cause__ = failed

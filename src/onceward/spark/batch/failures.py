@@ -83,8 +83,10 @@ AT_THE_NEW_END = (
 
 _NO_ONCEWARD = re.compile(r"No module named '?onceward\b")
 _NOT_STARTED = re.compile(r'Cannot run program "[^"]*python[^"]*"')
-# ENOENT, EACCES; any other reason is the machine's (no memory, threads or files left), and passes
-_NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)".*\berror[=:] ?(?:2|13)\b')
+# EAGAIN, ENOMEM, ENFILE, EMFILE, and Java's helper that could not begin: the machine has no room for
+# a process now. Any other reason is the program's.
+_NO_ROOM = re.compile(r"Cannot run program .*\berror[=:] ?(?:0|11|12|23|24)\b")
+_NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"')
 _DAEMON_ENDED = "Error from python worker:"
 _DEAD = ("Python worker exited unexpectedly", "EOFException occurred while reading the port")
 _BEFORE_ANY_ROW = ("in read_command", "in check_python_version")
@@ -405,6 +407,8 @@ def _what_workers_lack(causes: Thrown) -> str | None:
     """Return why a Python worker could not begin, before it had read a row that it could quote."""
     text = ""
     if _is_not_started(causes):
+        if _NO_ROOM.match(causes.message):
+            return None
         if (program := _NO_PROGRAM.match(causes.message)) is not None:
             there = f"there is no {program[1]} where they run, or none that they may run"
             return f"Spark's workers cannot start Python: {there}"

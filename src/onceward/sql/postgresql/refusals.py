@@ -31,11 +31,11 @@ _LOCKED = "55P03"
 _NOT_IN_STATE = "55000"
 _NO_IDENTITY = re.compile("replica identity", re.IGNORECASE)
 _CLIENTS_DATA = "22000"
-_ROWS = ("09", "20", "21", "22", "23", "27", "2D", "44", "54", "P0")
+_ROWS = ("09", "20", "21", "22", "23", "27", "2D", "38000", "44", "54", "P0")
 """Cardinality, data, integrity constraints, WITH CHECK OPTION, limits, and what a trigger refuses
 or does with such rows.
 """
-_FOREIGN_KEY, _CHECK = "23503", "23514"
+_FOREIGN_KEYS, _CHECK = ("23001", "23503"), "23514"
 CONFLICTS = ("23001", "23503", "23505", "23P01")
 """Foreign keys, unique indexes, exclusion constraints: another row is in the way, or missing."""
 _TABLES = ("0A", "2F", "38", "39", "42")
@@ -66,14 +66,13 @@ _NEXT = {
 
 
 def refusal(
-    state: str | None, text: str, what: str, *, names_constraint: bool = True
+    state: str | None, text: str, what: str, *, lacks_partition: bool = False
 ) -> OncewardError:
     """Translate a server's error into a typed one.
 
     :param state: its SQLSTATE; None where there was no answer.
     :param what: was being done, for the message.
-    :param names_constraint: a CHECK that is violated has a name; the bounds of partitions have
-        none.
+    :param lacks_partition: a violated CHECK is that of no partition.
     """
     message = f"{what}: {f'({state}) ' if state else ''}{' '.join(text.split())}"
     code = state or ""
@@ -90,23 +89,23 @@ def refusal(
             message,
             next_step="see whether the table was dropped or changed while the query was running",
         )
-    if code == _CHECK and not names_constraint:
+    if code == _CHECK and lacks_partition:
         return ServerMisconfigured(
             message,
             next_step="make the partition for such rows (CREATE TABLE … PARTITION OF …), or a "
             "DEFAULT one; then start the query again",
+        )
+    if code.startswith(_ROWS) or (code and not code.startswith((*_TABLES, *_OTHERS))):
+        return (ForeignKeyViolation if code in _FOREIGN_KEYS else RowRefused)(
+            message,
+            next_step="mend or filter such rows in the query, or change the table, and start the "
+            "query again; nothing of the batch was written",
         )
     if code.startswith(_TABLES):
         return ServerMisconfigured(
             message,
             next_step="change the table or its trigger, and start the query again; nothing of the "
             "batch was written",
-        )
-    if code.startswith(_ROWS) or (code and not code.startswith(_OTHERS)):
-        return (ForeignKeyViolation if code == _FOREIGN_KEY else RowRefused)(
-            message,
-            next_step="mend or filter such rows in the query, or change the table, and start the "
-            "query again; nothing of the batch was written",
         )
     if code == _NOT_IN_STATE and _NO_IDENTITY.search(text):
         return ServerMisconfigured(
@@ -140,12 +139,14 @@ def typed_error(error: Exception, what: str) -> OncewardError:
     # What the client itself refuses, a NUL in a text, never gets to the server.
     by_the_client = _CLIENTS_DATA if type(error).__name__ == "DataError" else None
     state = getattr(error, "sqlstate", None) or by_the_client
-    return refusal(state, str(error), what, names_constraint=_names_constraint(error))
+    return refusal(state, str(error), what, lacks_partition=_lacks_partition(error))
 
 
-def _names_constraint(error: Exception) -> bool:
-    """Return whether ``error`` names a constraint; True also where nobody can tell."""
+def _lacks_partition(error: Exception) -> bool:
+    """Return whether a violated CHECK is that of no partition: it has a table, and no name; what a
+    trigger raises has neither by default.
+    """
     if hasattr(error, "diag"):
-        return error.diag.constraint_name is not None
+        return error.diag.constraint_name is None and error.diag.table_name is not None
     details = dict(getattr(error, "details", None) or ())
-    return not details or "PG_DIAG_CONSTRAINT_NAME" in details
+    return "PG_DIAG_TABLE_NAME" in details and "PG_DIAG_CONSTRAINT_NAME" not in details
