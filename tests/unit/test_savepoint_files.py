@@ -116,11 +116,11 @@ def test_nothing_of_the_batch_that_is_running_is_in_it(
     made = take(tmp_path, ledger, checkpoint)
     assert (made.batch_id, made.sequence, made.query_id) == (4, 4, QUERY)
     copied = files(Path(made.path) / "checkpoint")
-    assert {"offsets/4", "commits/4", "offsets/.4.crc", "metadata", "sources/0/0"} <= copied
+    assert {"offsets/4", "commits/4", "metadata", "sources/0/0"} <= copied
     assert {"state/0/0/5.delta", "state/0/0/3.snapshot", "state/0/_metadata/metadata"} <= copied
     assert {"state/1/0/left/5.zip", "state/1/0/left/SSTs/4-a.sst", "onceward/p/4.replay"} <= copied
     assert not copied & {
-        "offsets/5", "offsets/.5.crc", "state/0/0/6.delta", "state/1/0/left/6.changelog",
+        "offsets/5", "offsets/.4.crc", "state/0/0/6.delta", "state/1/0/left/6.changelog",
         "offsets/.7.1234.tmp", "onceward/p/5.failed",
     }  # fmt: skip
     assert savepoints.read(made.path) == made
@@ -140,6 +140,19 @@ def test_old_files_may_go_while_it_is_taken_and_needed_ones_may_not() -> None:
         "offsets/1", "commits/1", "state/0/0/1.delta", "state/2/0/1_ab-0.zip",
         "state/2/0/SSTs/old.sst",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("main", ["4.delta", "4_ab-1.zip", "4_ab-1.changelog", "SSTs/4.sst"])
+def test_no_checksum_is_copied_or_missed(main: str) -> None:
+    """Neither Hadoop's hidden one, nor Spark's visible one (``ChecksumCheckpointFileManager``),
+    which has one of Hadoop's, too.
+    """
+    folder, slash, last = f"state/0/0/{main}".rpartition("/")
+    checksums = [f"{folder}{slash}{name}.crc" for name in (f".{last}", last, f".{last}.crc")]
+    copied, needed = savepoints.select([f"{folder}/{last}", *checksums], 3)
+    assert copied == [f"{folder}/{last}"]
+    assert needed <= set(copied)
+    assert savepoints.select_logs([f"{folder}/{last}", *checksums]) == []
 
 
 class Purging(Folder):

@@ -53,6 +53,8 @@ _COMMIT_LOG_SECONDS, _COMMIT_LOG_LOOK_SECONDS = 30.0, 0.2
 _BEGUN = re.compile(r"\.[0-9a-f]{8}\.tmp")
 _OF_A_VOLUME = "lost+found"
 _RECENT = 1_000
+_CHECKSUM = ".crc"
+"""Ends Hadoop's hidden ones, and those that Spark 4.1 and later has beside a file of state."""
 _NUMBERED = re.compile(r"(offsets|commits)/(\d+)")
 _NOTE = re.compile(r"onceward/[^/]+/(\d+)\.[a-z]+")
 _STATE = re.compile(r"(state/.+)/(\d+)(?:_[^/.]+)?\.(delta|snapshot|zip|changelog)")
@@ -90,12 +92,11 @@ def select(names: Iterable[str], batch_id: int) -> tuple[list[str], set[str]]:
     them that it must. Pure.
 
     Left out: what belongs to later batches, files that are being written (their names begin with a
-    dot), and checksums of what is left out.
+    dot), and checksums: Spark reads without them, and ``savepoint.json`` has its own.
     """
     copied, needed, stores = [], set(), defaultdict(list)
-    every = set(names)
-    for name in sorted(every):
-        if name.rpartition("/")[2].startswith("."):
+    for name in sorted(set(names)):
+        if name.rpartition("/")[2].startswith(".") or name.endswith(_CHECKSUM):
             continue
         numbered, state = _NUMBERED.fullmatch(name), _STATE.fullmatch(name)
         if numbered:
@@ -118,8 +119,7 @@ def select(names: Iterable[str], batch_id: int) -> tuple[list[str], set[str]]:
     for files in stores.values():
         full = max((version for version, is_full, _ in files if is_full), default=0)
         needed.update(name for version, _, name in files if version >= full)
-    checksums = (f"{folder}{dot}.{last}.crc" for folder, dot, last in map(_split, copied))
-    return [*copied, *(name for name in checksums if name in every)], needed
+    return copied, needed
 
 
 def find_gap(names: Iterable[str], batch_id: int) -> str:
@@ -151,18 +151,10 @@ def select_logs(names: Iterable[str]) -> list[str]:
     none of its contents. Pure.
     """
     return [
-        name for name in names if not (_STATE.fullmatch(_visible(name)) or _SHARED.fullmatch(name))
+        name
+        for name in names
+        if not (name.endswith(_CHECKSUM) or _STATE.fullmatch(name) or _SHARED.fullmatch(name))
     ]
-
-
-def _visible(name: str) -> str:
-    """Return the name of the file that a checksum is of."""
-    folder, dot, last = _split(name)
-    return f"{folder}{dot}{last[1:-4]}" if last.startswith(".") and last.endswith(".crc") else name
-
-
-def _split(name: str) -> tuple[str, str, str]:
-    return name.rpartition("/")
 
 
 def create(
@@ -458,7 +450,8 @@ def _unpack(savepoint: Savepoint, checkpoint: str, replaced: Mapping[str, bytes]
         place = target.below(f".{name}.tmp")
     elif target.is_local:
         place = Folder(f"{target.path}.{name}.tmp")
-    dropped = {f"{folder}{dot}.{last}.crc" for folder, dot, last in map(_split, replaced)}
+    # Onceward 0.1 has copied them
+    dropped = {name for name in savepoint.files if name.endswith(_CHECKSUM)}
     if replaced:
         dropped.update(name for name in savepoint.files if name.startswith("onceward/"))
     for name in sorted(savepoint.files, key=lambda name: (name == "metadata", name)):
