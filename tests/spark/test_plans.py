@@ -14,11 +14,12 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 from streaming_pipeline import Pipeline
+from topic_operations import add_partitions
 from typer.testing import CliRunner
 
-from onceward import error_of
+from onceward import error_of, events
 from onceward.cli import app
-from onceward.errors import BatchNotWritten, UnsupportedQuery
+from onceward.errors import BatchNotWritten, SendFailed, UnsupportedQuery
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.options.settings import settings_from_options
@@ -51,6 +52,8 @@ sink = ow.KafkaSink(
 
 def start():
     writer = rows.writeStream.outputMode("update").option("checkpointLocation", checkpoint)
+    if change == "available":
+        writer = writer.trigger(availableNow=True)
     return writer.foreachBatch(lambda frame, batch_id: sink(frame, batch_id)).start()
 
 if WAITS:
@@ -227,6 +230,25 @@ def test_it_says_what_the_start_will_do_and_touches_nothing(
     expired = plan()
     assert expired.exit_code == 2, expired.output
     assert "5 offsets have expired before they were read" in expired.output
+
+
+def test_a_start_is_planned_by_the_jobs_own_trigger(
+    pipeline: Pipeline, plan: Callable[..., Any], at_step: Any
+) -> None:
+    """With availableNow, and only so, Spark's source refuses partitions that came in mid-batch."""
+    pipeline.feed(20)
+    pipeline.run(counts, mode="update")
+    pipeline.feed(20)
+    at_step(events.PLAN, "started", SendFailed("the driver dies in the second batch"))
+    pipeline.failing_run(counts, mode="update", batch_attempts=1)
+    add_partitions(pipeline, pipeline.source, 4)
+    done = plan()
+    assert done.exit_code == 0, done.output
+    assert "batch 1 runs again, with the offsets that were logged" in done.output
+    if pipeline.spark.version < "4.3":  # which runs it with availableNow, too
+        refused = plan("available")
+        assert refused.exit_code == 78, refused.output
+        assert "PartitionsAdded" in refused.output
 
 
 def test_state_that_does_not_fit_is_found_where_there_is_nothing_to_read(

@@ -293,20 +293,23 @@ class _Look:
                 query = (
                     definition.frame.writeStream.outputMode(definition.mode)
                     .option("checkpointLocation", f"file://{folder}")
-                    .trigger(availableNow=True)
+                    .trigger(**definition.trigger)
                     .foreachBatch(look)
                     .start()
                 )
+                has_answered = True
                 try:
-                    has_ended = query.awaitTermination(_SECONDS)
+                    waiting.within(_SECONDS, query.processAllAvailable)
                 except PySparkException:
-                    has_ended = True
+                    pass
+                except TimeoutError:
+                    has_answered = False
                 # With brokers that keep silent it takes its time
                 with suppress(TimeoutError):
                     waiting.within(_STOP_SECONDS, query.stop)
         except PySparkException as error:
             return cut(str(error))
-        if not has_ended:
+        if not has_answered:
             return f"its first batch is not planned within {_SECONDS} s: a source does not answer"
         exception = query.exception()
         if failed or exception is None or self.planned is not None:

@@ -23,6 +23,7 @@ from onceward.operate import supervise as supervising
 from onceward.operate import waiting
 
 _CLEANS_UP = "cleansource"
+_AT_ONCE = "0 seconds"
 _LOADS = ("csv", "json", "load", "orc", "parquet", "text", "xml")
 
 
@@ -35,6 +36,15 @@ class Definition:
     mode: str = "append"
     name: str = ""
     function: Callable[..., Any] | None = None
+    trigger: dict[str, Any] = field(default_factory=lambda: {"processingTime": _AT_ONCE})
+
+    def note_trigger(self, **kwargs: Any) -> None:
+        """Note the trigger, by which a source may be planned in another way, but not its interval:
+        whoever looks waits for none.
+        """
+        self.trigger = kwargs
+        if kwargs.get("processingTime"):
+            self.trigger = {"processingTime": _AT_ONCE}
 
     def note(self, key: str, value: Any) -> None:
         """Note an option; their names have no case."""
@@ -186,6 +196,7 @@ def queries_intercepted(found: Callable[[Definition], None]) -> Iterator[None]:
         "options": Definition.note_all,
         "outputMode": lambda query, outputMode: setattr(query, "mode", outputMode),  # noqa: N803
         "queryName": lambda query, queryName: setattr(query, "name", queryName),  # noqa: N803
+        "trigger": Definition.note_trigger,
         "foreachBatch": lambda query, func: setattr(query, "function", func),
     }
     readers = {
