@@ -420,6 +420,32 @@ def test_rows_that_a_range_has_lost_are_named_wherever_it_is_read_to(
             ranges(source).again(following[0])
 
 
+def test_what_few_calls_have_passed_by_takes_few_calls_again():
+    """Of a log that is looked through `limit` entries at a time, and most of it left out: before
+    the first row, between rows, and with more rows close behind the range.
+    """
+    source = Numbers(210_000, page=10_000, only=lambda n: n in (200_000, 205_000))
+    [(end, rows)] = through(source, 10_000)
+    assert rows == [200_000, 205_000]
+    source.numbers += range(210_000, 300_000)
+    source.only = lambda n: n in (200_000, 205_000) or n > end.position + 10
+    source.asked.clear()
+    assert ranges(source, 10_000).again(end).column("n").to_pylist() == rows
+    assert len(source.asked) < 150
+
+
+def test_rows_are_not_given_up_where_positions_tell_that_the_end_lies_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(module, "_MOST_EMPTY_READS", 50)
+    source = Numbers(100, page=1, only=lambda n: n == 99)
+    [(end, rows)] = through(source)
+    assert ranges(source).again(end).column("n").to_pylist() == rows
+    source.only = lambda n: False
+    with pytest.raises(SourceRangeChanged, match="has 0 rows now"):
+        ranges(source).again(end)
+
+
 def test_a_source_that_moves_all_the_time_is_not_asked_without_a_pause(pauses: list[float]):
     source = ByTime()
     reading = ranges(source)

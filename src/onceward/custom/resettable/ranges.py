@@ -6,9 +6,10 @@ driver.
 
 A range is made of as many calls of ``read`` as it takes to fill the batch, to find no more, or to
 use up the time. To read it again, ``read`` is asked for as many rows as it had, and not for as
-many as a batch may have: meanwhile there may be more; and as often as it takes, for nobody knows
-how many calls without rows there were. By another limit ``read`` may pass other positions, and
-need not come by the range's end: its rows are what counts.
+many as a batch may have: meanwhile there may be more. Where there are none, the limit grows, so
+that what a few calls have passed by takes a few calls again; and it is asked as often as it takes,
+for nobody knows how many calls without rows there were. By another limit ``read`` may pass other
+positions, and need not come by the range's end: its rows are what counts.
 
 The user's code is given copies of positions, and what it returns is copied: it may change or keep
 either.
@@ -113,7 +114,7 @@ _EMPTY_READS = 1_000
 # position moves all the time, and which has no more
 _AT_ONCE = 100
 _PAUSE_SECONDS = 0.01
-# then the rows that a range had are gone
+# then the rows that a range had are gone, where positions do not tell that its end lies ahead
 _MOST_EMPTY_READS = 100_000
 _MOST_EMPTY_SECONDS = 900.0
 
@@ -224,23 +225,26 @@ class Ranges:
 
     def _parts_again(self, end: Offset) -> Iterator[pa.Table]:
         count, position = end.rows or 0, end.begins
-        total, calls, empty = 0, 0, 0
+        total, calls, empty, limit = 0, 0, 0, 1
         checkpoint, until = position, 1
         # Behind the last row as far as the end surely is not reached: rows may have become visible
         # late there.
         had_rows_at = time.monotonic()
-        while total < count or goes_back(end, position):
+        while (is_before := goes_back(end, position)) or total < count:
             waited = time.monotonic() - had_rows_at
             no_more = empty > _MOST_EMPTY_READS or (empty > 1 and waited > _MOST_EMPTY_SECONDS)
-            if no_more and total == count:
-                break
-            if no_more or has_passed(end, position):
+            if (no_more and not is_before) or has_passed(end, position):
                 raise _changed(
                     end, f"it has {total} rows now, and goes on at {position_text(position)}"
                 )
-            # As many rows as the range had, not as a batch may have: rows may have come since, and
-            # one read up to the batch's limit would run past the end of the range.
-            rows, after = self._read(position, max(count - total, 1))
+            # As many rows as it lacks, and not as a batch may have: rows may have come since, and
+            # one read up to the batch's limit would run past its end. More only to pass by what
+            # has none.
+            limit = max(limit, count - total)
+            rows, after = self._read(position, limit)
+            if rows.num_rows > count - total and limit > max(count - total, 1):
+                limit = 1
+                continue
             total += rows.num_rows
             if total > count and (same(after, end.position) or goes_back(end, after)):
                 raise _changed(
@@ -260,9 +264,9 @@ class Ranges:
                 checkpoint, until = after, 2 * until
             if rows.num_rows:
                 yield rows
-                empty, had_rows_at = 0, time.monotonic()
+                empty, limit, had_rows_at = 0, 1, time.monotonic()
             else:
-                empty += 1
+                empty, limit = empty + 1, max(limit, min(2 * limit, self._limit))
                 _slow_down(empty)
             position = after
 
