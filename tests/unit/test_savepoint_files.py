@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import threading
 import zipfile
 from pathlib import Path
@@ -217,15 +218,19 @@ def test_a_version_that_cannot_be_loaded_is_missed_though_nobody_lists_it(
         take(tmp_path, ledger, checkpoint)
 
 
+@pytest.mark.parametrize("descriptions", [{"metadata": 2}, {"v2/0": 1, "v2/3": 2}])
 def test_a_partition_without_any_file_is_missed(
-    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path, descriptions: dict[str, int]
 ) -> None:
-    stores = [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 2}]
-    put(
-        checkpoint / "state" / "0" / "_metadata" / "metadata",
-        "v1\n"
-        + json.dumps({"operatorInfo": {"operatorName": "dedupe"}, "stateStoreInfo": stores}),
-    )
+    """Spark describes transformWithState anew in the first batch of each run."""
+    shutil.rmtree(checkpoint / "state" / "0" / "_metadata")
+    for name, partitions in descriptions.items():
+        stores = [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": partitions}]
+        put(
+            checkpoint / "state" / "0" / "_metadata" / name,
+            "v1\n"
+            + json.dumps({"operatorInfo": {"operatorName": "dedupe"}, "stateStoreInfo": stores}),
+        )
     with raises(CheckpointUnreachable):
         take(tmp_path, ledger, checkpoint)
     for version in range(1, 6):

@@ -122,8 +122,13 @@ class Folder:
             ) from error
 
 
+OPERATOR = re.compile(r"(state/\d+)/_metadata/(?:metadata|v2/(\d+))")
+"""A description of a stateful operator: the one that is (``OperatorStateMetadataV1``), or that of
+a batch and those behind it, which transformWithState has (``OperatorStateMetadataV2``)."""
+
+
 class StatefulOperator(NamedTuple):
-    """What ``state/N/_metadata`` says of a stateful operator (``OperatorStateMetadataV1``)."""
+    """What ``state/N/_metadata`` says of a stateful operator."""
 
     folder: str
     name: str
@@ -154,11 +159,11 @@ def _plain(line: str) -> Any:
 
 
 def stateful_operators(checkpoint: Folder, names: Iterable[str]) -> Iterator[StatefulOperator]:
-    """Yield those of which there is a description that can be read."""
-    for name in sorted(names):
-        folder, _, rest = name.partition("/_metadata/")
-        if not folder.startswith("state/") or rest != "metadata":
-            continue
+    """Yield those of which there is a description that can be read, by the newest one."""
+    found = sorted(
+        filter(None, map(OPERATOR.fullmatch, names)), key=lambda each: int(each[2] or 0)
+    )
+    for folder, name in sorted({each[1]: each[0] for each in found}.items()):
         with suppress(FileNotFoundError, ValueError, LookupError, TypeError):
             metadata = json.loads(checkpoint.read(name).split(b"\n", 1)[1])
             partitions = int(metadata["stateStoreInfo"][0]["numPartitions"])
