@@ -239,6 +239,49 @@ def test_a_partition_without_any_file_is_missed(
     assert savepoints.find_gap(["state/0/1/1.delta"], 0) == "state/0/0"
 
 
+def test_a_restored_checkpoint_names_its_own_files(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path
+) -> None:
+    """Spark notes the schemas of transformWithState with their full paths; and what the batch that
+    runs has noted is not in the copy.
+    """
+    schema = "state/0/_stateSchema/default/0_2affdac7"
+    put(checkpoint / schema)
+    paths = [f"file:{checkpoint}/{schema}", "s3a://an/older place/state/1/_stateSchema/é"]
+    info = {
+        "stateStoreInfo": [{"stateSchemaFilePaths": paths}],
+        "operatorPropertiesJson": '{"a":1}',
+    }
+    for batch in (0, 4, 5):
+        put(checkpoint / f"state/0/_metadata/v2/{batch}", f"v2\n{json.dumps(info)}")
+    made, new = take(tmp_path, ledger, checkpoint), tmp_path / "new"
+    savepoints.restore(made, str(new), ledger)
+    assert {path.name for path in (new / "state/0/_metadata/v2").iterdir()} == {"0", "4"}
+    version, text = (new / "state/0/_metadata/v2/4").read_text().split("\n")
+    moved = [f"file:{new}/{schema}", f"file:{new}/state/1/_stateSchema/é"]
+    assert version == "v2"
+    assert json.loads(text) == info | {"stateStoreInfo": [{"stateSchemaFilePaths": moved}]}
+    savepoints.fork(made, f"file://{tmp_path}/fork", ledger, "q")
+    assert (
+        f'"file:{tmp_path}/fork/{schema}"'
+        in (tmp_path / "fork/state/0/_metadata/v2/0").read_text()
+    )
+    assert savepoints.read(made.path) == made
+
+
+@pytest.mark.parametrize(
+    ("given", "noted", "spelt"),
+    [
+        ("s3://bucket/cp?region=x", "s3a", "s3a://bucket/cp"),
+        ("s3a://bucket/cp?region=x", "s3", "s3://bucket/cp"),
+        ("s3n://bucket/cp?region=x", "file", "s3a://bucket/cp"),
+        ("/a folder/cp/", "s3a", "file:/a folder/cp"),
+    ],
+)
+def test_files_are_named_as_spark_names_them(given: str, noted: str, spelt: str) -> None:
+    assert Folder(given).as_spark_has_it(noted) == spelt
+
+
 def test_a_file_that_a_version_shares_is_missed_though_nobody_lists_it(
     tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path
 ) -> None:

@@ -59,6 +59,15 @@ class Folder:
         """Return a folder in this one."""
         return Folder(f"{self.path}/{name}")
 
+    def as_spark_has_it(self, scheme: str) -> str:
+        """Return the path as Hadoop has it; a bucket of S3 by the ``scheme`` that Spark has used
+        for one.
+        """
+        if self.is_local:
+            return f"file:{self._root}"
+        bucket = f"{scheme if scheme.startswith('s3') else 's3a'}://"
+        return re.sub(r"^s3[an]?://", bucket, self.path.partition("?")[0])
+
     def names(self, *, recursive: bool = True) -> list[str]:
         """Return the paths of all files, from here; nothing of a folder that is not there."""
         selector = fs.FileSelector(self._root, allow_not_found=True, recursive=recursive)
@@ -125,6 +134,8 @@ class Folder:
 OPERATOR = re.compile(r"(state/\d+)/_metadata/(?:metadata|v2/(\d+))")
 """A description of a stateful operator: the one that is (``OperatorStateMetadataV1``), or that of
 a batch and those behind it, which transformWithState has (``OperatorStateMetadataV2``)."""
+_SCHEMA = re.compile(r'"(\w+):[^"]*/(state/\d+/_stateSchema/[^"]+)"')
+"""In such a description: the full path of a file in the checkpoint."""
 
 
 class StatefulOperator(NamedTuple):
@@ -168,3 +179,12 @@ def stateful_operators(checkpoint: Folder, names: Iterable[str]) -> Iterator[Sta
             metadata = json.loads(checkpoint.read(name).split(b"\n", 1)[1])
             partitions = int(metadata["stateStoreInfo"][0]["numPartitions"])
             yield StatefulOperator(folder, metadata["operatorInfo"]["operatorName"], partitions)
+
+
+def description_in(checkpoint: Folder, description: bytes) -> bytes:
+    """Return a stateful operator's description with the files that it names in ``checkpoint``."""
+
+    def path(found: re.Match[str]) -> str:
+        return f'{json.dumps(checkpoint.as_spark_has_it(found[1]))[:-1]}/{found[2]}"'
+
+    return _SCHEMA.sub(path, description.decode()).encode()

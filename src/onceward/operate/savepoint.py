@@ -39,7 +39,9 @@ from onceward.errors import (
 from onceward.ids import PipelineId, pipeline_id
 from onceward.libraries import release
 from onceward.operate.checkpoint_files import (
+    OPERATOR,
     Folder,
+    description_in,
     logged_batches,
     logged_ends,
     stateful_operators,
@@ -105,6 +107,10 @@ def select(names: Iterable[str], batch_id: int) -> tuple[list[str], set[str]]:
                 copied.append(name)
             if batch_id - 1 <= number <= batch_id:
                 needed.add(name)
+        elif description := OPERATOR.fullmatch(name):
+            if int(description[2] or 0) <= batch_id:
+                copied.append(name)
+                stores[description[1]].append((int(description[2] or 0), True, name))
         elif state:
             if int(state[2]) <= batch_id + 1:
                 copied.append(name)
@@ -428,7 +434,7 @@ def _unpack(savepoint: Savepoint, checkpoint: str, replaced: Mapping[str, bytes]
     goes on. A fork there must not be started before this has ended well: its id is new to the
     ledger.
     """
-    target, source = Folder(checkpoint), Folder(savepoint.path).below(_CHECKPOINT)
+    target = Folder(checkpoint)
     is_there = target.is_local and os.path.isdir(target.path)
     begun: list[str] = []
     if is_there:
@@ -450,13 +456,28 @@ def _unpack(savepoint: Savepoint, checkpoint: str, replaced: Mapping[str, bytes]
         place = target.below(f".{name}.tmp")
     elif target.is_local:
         place = Folder(f"{target.path}.{name}.tmp")
-    # Onceward 0.1 has copied them
-    dropped = {name for name in savepoint.files if name.endswith(_CHECKSUM)}
-    if replaced:
-        dropped.update(name for name in savepoint.files if name.startswith("onceward/"))
-    for name in sorted(savepoint.files, key=lambda name: (name == "metadata", name)):
-        if name in dropped:
-            continue
+    _write(savepoint, place, target, replaced)
+    if is_there:
+        found = {name.partition("/")[0] for name in place.names()}
+        for name in sorted(found, key=lambda name: (name == "metadata", name)):
+            place.below(name).move_to(target.below(name))
+        place.remove()
+    elif target.is_local:
+        place.move_to(target)
+
+
+def _write(
+    savepoint: Savepoint, place: Folder, target: Folder, replaced: Mapping[str, bytes]
+) -> None:
+    """Write its files to ``place``, which becomes the checkpoint ``target``."""
+    source = Folder(savepoint.path).below(_CHECKPOINT)
+    # Onceward 0.1 has copied checksums, too
+    names = [
+        name
+        for name in savepoint.files
+        if not (name.endswith(_CHECKSUM) or (replaced and name.startswith("onceward/")))
+    ]
+    for name in sorted(names, key=lambda name: (name == "metadata", name)):
         if name in replaced:
             place.write(name, [replaced[name]])
             continue
@@ -470,10 +491,5 @@ def _unpack(savepoint: Savepoint, checkpoint: str, replaced: Mapping[str, bytes]
                 f"{name} in the savepoint {savepoint.path} is damaged or gone",
                 next_step="name an older one that `onceward savepoint list …` has, and fork it",
             )
-    if is_there:
-        found = {name.partition("/")[0] for name in place.names()}
-        for name in sorted(found, key=lambda name: (name == "metadata", name)):
-            place.below(name).move_to(target.below(name))
-        place.remove()
-    elif target.is_local:
-        place.move_to(target)
+        if OPERATOR.fullmatch(name):
+            place.write(name, [description_in(target, place.read(name))])
