@@ -326,7 +326,11 @@ def test_records_that_are_gone() -> None:
         own = source._own({name: {"False": False}[value]})
         assert source._may_lose(own)
 
-    for thrown in (LOST, WENT_BACK):
+    for thrown in (
+        LOST,
+        WENT_BACK,
+        ("Partitions Set(in-0)", "KAFKA_DATA_LOSS.PARTITIONS_DELETED"),
+    ):
         says = r'kafka_source\(spark_options=\{"(\w+)": (\w+)\}\)'
         follow(known((STATE, *thrown)), says, done)
 

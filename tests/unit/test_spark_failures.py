@@ -143,7 +143,7 @@ STATE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
         (
             [Thrown(STATE, GONE, "KAFKA_DATA_LOSS.PARTITIONS_DELETED")],
             SourceDataLost,
-            "Partitions in-1 are gone",
+            "taken out of topic=, no longer fits topic_pattern=, or was deleted: Partitions in-1 are",
         ),
         (
             [

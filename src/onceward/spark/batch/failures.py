@@ -37,6 +37,7 @@ _WHAT_IS_LOST = "Reason:"
 _LONGEST_CAUSE = 200
 DATA_LOSS = "KAFKA_DATA_LOSS"
 _END_WENT_BACK = ".PARTITION_OFFSET_CHANGED"  # KafkaOffsetReaderAdmin: an end before its start
+_NOT_FOUND = ".PARTITIONS_DELETED"  # or begins so: …_AND_GROUP_ID_CONFIG_PRESENT
 
 READ_FAILED = "FAILED_READ_FILE"
 """Of FileDataSourceV2, of a file that is read, with its path."""
@@ -375,6 +376,16 @@ def _lost_input(causes: Sequence[Thrown]) -> OncewardError | None:
             next_step="look for an unclean election in the brokers' logs. Without one, remove the "
             "newest file of offsets/ in the query's checkpoint, of whose batch nothing is "
             f"written, and start the query again. After one, {AT_THE_NEW_END}",
+            details={"condition": lost.condition},
+        )
+    if _NOT_FOUND in lost.condition:
+        return SourceDataLost(
+            "the query no longer finds partitions that its checkpoint has: their topic was taken "
+            f"out of topic=, no longer fits topic_pattern=, or was deleted: {where}",
+            next_step="put the topic back into topic= or topic_pattern=; if it was created again, "
+            "with fewer partitions, begin anew with another pipeline_id and checkpoint; to go on "
+            "without it, and without its records that were not read, start once with "
+            'kafka_source(spark_options={"failOnDataLoss": False})',
             details={"condition": lost.condition},
         )
     return SourceDataLost(
