@@ -736,3 +736,12 @@ def test_rows_that_are_not_there_yet_are_waited_for(left: int):
     assert behind.value.recovery is Recovery.RESTART
     source.numbers += ahead
     assert ranges(source).again(end).num_rows == 7
+
+
+def test_a_row_that_is_gone_in_the_middle_is_not_waited_for():
+    """The source is at the end of the range: nothing is behind."""
+    source = Numbers(7)
+    [(end, _)] = through(source, 7)
+    source.only = lambda number: number != 3
+    with pytest.raises(SourceRangeChanged, match="6 rows now, up to its end"):
+        ranges(source).again(end)

@@ -252,6 +252,8 @@ class Ranges:
                     f"after {count} rows it goes on with others, at {position_text(position)}",
                 )
             if total < count and same(after, position):
+                if same(position, end.position):
+                    raise _changed(end, f"it has {total} rows now, up to its end")
                 raise _behind(end, total, position)
             if total > count or same(after, position):
                 break

@@ -1,5 +1,4 @@
-"""Finds positions: where a new query starts, and a known position on another server, by its GTIDs.
-Driver.
+"""Finds positions: of a start, and of a known place on another server, by its GTIDs. Driver.
 
 A position whose file is gone from its own server, because it was removed, or the server writes to
 files of another name, is found in the same way. It does not exist if the other server lacks a
