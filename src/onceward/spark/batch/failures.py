@@ -84,8 +84,8 @@ AT_THE_NEW_END = (
 
 _NO_ONCEWARD = re.compile(r"No module named '?onceward\b")
 _NOT_STARTED = re.compile(r'Cannot run program "[^"]*python[^"]*"')
-# EAGAIN, ENOMEM, ENFILE, EMFILE, and Java's helper that could not begin: the machine has no room for
-# a process now. Any other reason is the program's.
+# EAGAIN, ENOMEM, ENFILE, EMFILE, and Java's helper that could not begin: the machine has no room
+# for a process now. Any other reason is the program's.
 _NO_ROOM = re.compile(r"Cannot run program .*\berror[=:] ?(?:0|11|12|23|24)\b")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"')
 _DAEMON_ENDED = "Error from python worker:"
