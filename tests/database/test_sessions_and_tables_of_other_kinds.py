@@ -372,3 +372,27 @@ def test_a_frame_that_has_nothing_to_write_and_a_key_that_is_not_written_are_ref
         place.write(None, pa.table({"table": [f"{place.schema}.t"]}))
     with pytest.raises(ContradictoryOptions, match="key="):
         place.sink("t", mode="changes", key=["id", "op"], order_by="n")
+
+
+@pytest.mark.parametrize("xa", [False, True])
+def test_a_partition_may_be_made_late_and_a_check_of_a_triggers_own_is_a_refusal(
+    place: Place, xa: bool
+) -> None:
+    place.sql("CREATE TABLE {s}.t (x bigint) PARTITION BY LIST (x)")
+    place.sql("CREATE TABLE {s}.one PARTITION OF {s}.t FOR VALUES IN (1)")
+    rows = pa.table({"x": [2]})
+    with pytest.raises(ServerMisconfigured, match="no partition") as late:
+        place.write("t", rows, xa=xa)
+    assert "CREATE TABLE … PARTITION OF" in late.value.next_step
+    place.sql("CREATE TABLE {s}.two PARTITION OF {s}.t FOR VALUES IN (2)")
+    place.write("t", rows, xa=xa)
+    assert place.sql("SELECT x FROM {s}.t") == [(2,)]
+    place.sql(
+        "CREATE FUNCTION {s}.refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN RAISE 'not that' USING ERRCODE = 'check_violation'; END$$"
+    )
+    place.sql(
+        "CREATE TRIGGER no BEFORE INSERT ON {s}.one FOR EACH ROW EXECUTE FUNCTION {s}.refuse()"
+    )
+    with pytest.raises(RowRefused, match="not that"):
+        place.write("t", pa.table({"x": [1]}), xa=xa)
