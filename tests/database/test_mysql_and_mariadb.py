@@ -921,9 +921,12 @@ def test_a_delete_needs_no_more_than_its_key(my_place: Place) -> None:
     """Beside it may be nothing, also where the table's column takes no null and the server would
     put a value of its own.
     """
-    my_place.sql("CREATE TABLE {s}.t (id bigint PRIMARY KEY, at timestamp(6) NOT NULL)")
+    my_place.sql(
+        "CREATE TABLE {s}.t (id bigint PRIMARY KEY, at timestamp(6) NOT NULL, kind ENUM('a', 'b'))"
+    )
     at = pa.array([10**15, 10**15, None], pa.timestamp("us", "UTC"))
-    changes = {"op": ["c", "c", "d"], "id": [1, 2, 1], "at": at, "n": [1, 2, 3]}
+    kinds = ["a", "b", "of before"]
+    changes = {"op": ["c", "c", "d"], "id": [1, 2, 1], "at": at, "kind": kinds, "n": [1, 2, 3]}
     table = pa.table(changes)
     my_place.write("t", table.slice(0, 2), mode="changes", key="id", order_by="n")
     my_place.write("t", table.slice(2), mode="changes", key="id", order_by="n")

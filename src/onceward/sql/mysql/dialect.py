@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -108,9 +107,16 @@ class MySQLDialect(Dialect):
         merge: Merge,
         connection: Session,
     ) -> None:
+        keys = [column for column in written if column.name in merge.key]
+        others = [column for column in written if column.name not in merge.key]
+        self._look_at(rows, keys, table, connection)
+        self._look_at(statements.kept(rows, merge), others, table, connection)
+
+    def _look_at(
+        self, rows: Rows, written: Sequence[Written], table: Table, connection: Session
+    ) -> None:
         nulls = [column for column in written if column.never_null]
-        count_nulls = partial(statements.nulls, merge=merge)
-        for column, number in _asked(connection, count_nulls, rows, nulls):
+        for column, number in _asked(connection, statements.nulls, rows, nulls):
             if number:
                 raise null_error(table.name, column, number)
         limited = [column for column in written if column.most_bytes is not None]

@@ -118,13 +118,16 @@ def most_bytes(rows: Rows, limited: Sequence[Written]) -> Rows:
     return Rows(f"SELECT {lengths} FROM ({rows.sql}) AS staged", rows.parameters)
 
 
-def nulls(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
-    """Count the nulls of each of these columns, but for what a delete has beside its key."""
-    counts = ", ".join(
-        f"COALESCE(SUM({quoted(column.name)} IS NULL"
-        f"{'' if column.name in merge.key else f' AND NOT {_deletes(merge)}'}), 0)"
-        for column in written
+def kept(rows: Rows, merge: Merge) -> Rows:
+    """Select the rows that are written: a delete has no more than its key."""
+    return Rows(
+        f"SELECT * FROM ({rows.sql}) AS staged WHERE NOT {_deletes(merge)}", rows.parameters
     )
+
+
+def nulls(rows: Rows, written: Sequence[Written]) -> Rows:
+    """Count the nulls of each of these columns."""
+    counts = ", ".join(f"COALESCE(SUM({quoted(column.name)} IS NULL), 0)" for column in written)
     return Rows(f"SELECT {counts} FROM ({rows.sql}) AS staged", rows.parameters)
 
 
