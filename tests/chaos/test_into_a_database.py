@@ -105,4 +105,4 @@ def test_killed_between_the_decision_and_the_commits(
     assert newest is not None
     assert (newest.sequence, newest.state.value) == (BATCHES - 1, "finished")
     markers = sql(url, f"SELECT name FROM onceward_prepared WHERE pipeline = '{table}'")  # noqa: S608
-    assert len(markers) == 2  # of the newest batch
+    assert len(markers) == 4  # of the newest two batches
