@@ -374,6 +374,13 @@ def test_a_server_that_writes_no_binlog_for_a_while_has_lost_changes(kind: Any):
         starts_with(server, {"log-bin": "binlog", "skip-log-bin": None})
         place.sql("INSERT INTO {s}.t VALUES (3, 'b')")
         assert brief(place.restarted().all()) == [("c", "t", None, row(3, "b"))]
+        with LocalMySQL(kind, {"skip-log-bin": ""}) as other:
+            place.url = other.url
+            with pytest.raises(SourceDataLost):
+                place.restarted().advanced()
+            place.sql("SET GLOBAL read_only = ON")
+            with pytest.raises(ServerMisconfigured):
+                place.restarted().advanced()
 
 
 def test_binlogs_of_another_name_in_another_index_are_found_by_gtids():

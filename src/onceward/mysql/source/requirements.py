@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from onceward.errors import AccessDenied, ServerMisconfigured, SourceDataLost
@@ -119,7 +120,7 @@ class ServerCheck:
             a wrong name, and else one that was dropped.
         :param unchecked_tables: tables that the binlog names, and that may not be visible.
         :raises ServerMisconfigured: changes would be lost, or cannot be read.
-        :raises SourceDataLost: changes of this server, which was read, may be in no binlog.
+        :raises SourceDataLost: changes may be in no binlog.
         """
         began = time.monotonic()
         if began < self._due:
@@ -170,8 +171,13 @@ def _raise_unmet(
         f"{one.name} is {one.actual}: {one.why}" for one in unmet
     )
     details = {"unfit": [one.name for one in unmet]}
-    # Once it is put right nobody can tell any more. Another server's word is nothing yet.
-    if read is not None and read.server == server.identity and any(one.unlogged for one in unmet):
+    # Once it is put right nobody can tell any more. What another server applies of the one that
+    # was read is in that one's binlog.
+    if (
+        read is not None
+        and any(one.unlogged for one in unmet)
+        and (read.server == server.identity or _takes_writes(server))
+    ):
         raise SourceDataLost(
             f"{message}. What was changed since {read.place} may be in no binlog",
             next_step="; ".join(steps) + "; then start from a new checkpoint, with a snapshot; or "
@@ -180,6 +186,13 @@ def _raise_unmet(
             details=details,
         )
     raise ServerMisconfigured(message, next_step="; ".join(steps), details=details)
+
+
+def _takes_writes(server: Server) -> bool:
+    """Check whether applications may write to a server, which replicates no other one."""
+    with suppress(AccessDenied):
+        return server.variables("read_only")["read_only"] == "OFF" and not server.is_replica()
+    return False
 
 
 def check_requirements(
