@@ -28,6 +28,7 @@ from onceward.errors import (
     OncewardError,
     RowRefused,
     SendFailed,
+    ServerMisconfigured,
 )
 from onceward.spark.batch.job import JobInterrupted
 from onceward.sql.ledger import database
@@ -371,18 +372,18 @@ TOO_LARGE = "Transaction of size 300000000 exceeds specified limit 150000000."
                 3100,
                 f"Error on observer while running replication hook 'before_commit'. {TOO_LARGE}",
             ),
-            RowRefused,
+            ServerMisconfigured,
         ),
         (
             my_refusal(1180, "Got error 5 'Maximum writeset size exceeded' during COMMIT"),
-            RowRefused,
+            ServerMisconfigured,
         ),
         (
             my_refusal(
                 1197,
                 "Multi-statement transaction required more than 'max_binlog_cache_size' bytes",
             ),
-            RowRefused,
+            ServerMisconfigured,
         ),
         (
             my_refusal(3101, "Plugin instructed the server to rollback the current transaction."),
@@ -472,7 +473,7 @@ def test_a_batch_larger_than_a_transaction_may_be_is_written_once_the_limit_is_r
     mysql_place.sql("SET GLOBAL max_binlog_cache_size = 4096")
     rows = values(*range(50_000))
     try:
-        with pytest.raises(RowRefused, match=r"\(1197\).*larger than the server lets") as found:
+        with pytest.raises(ServerMisconfigured, match=r"\(1197\).*larger than the") as found:
             Running(mysql_place).write(rows)
         assert "max_binlog_cache_size" in found.value.next_step
     finally:

@@ -87,8 +87,8 @@ _NEXT = {
 
 
 _MEND_ROWS = (
-    "mend or filter such rows in the query, or change the table, and start the query again; "
-    "nothing of the batch was written"
+    "mend or filter such rows in the query, or change the table or its trigger, and start the "
+    "query again; nothing of the batch was written"
 )
 
 

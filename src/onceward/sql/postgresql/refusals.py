@@ -98,8 +98,8 @@ def refusal(
     if code.startswith(_ROWS) or (code and not code.startswith((*_TABLES, *_OTHERS))):
         return (ForeignKeyViolation if code in _FOREIGN_KEYS else RowRefused)(
             message,
-            next_step="mend or filter such rows in the query, or change the table, and start the "
-            "query again; nothing of the batch was written",
+            next_step="mend or filter such rows in the query, or change the table or its trigger, "
+            "and start the query again; nothing of the batch was written",
         )
     if code.startswith(_TABLES):
         return ServerMisconfigured(
