@@ -16,7 +16,6 @@ also one that was created later: its first row comes from the stream.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from onceward.errors import ChangeUnreadable, OncewardError, ServerMisconfigured
@@ -49,47 +48,50 @@ CHUNKS = 8
 """In a batch: so many tasks have something to read."""
 
 
-def begin_snapshot(
-    server: Server,
-    settings: ChangesSettings,
-    start: Position,
-    read_before: Callable[[str, str], bool] | None = None,
-) -> State:
-    """Return the state for ``start.snapshot``, of selected tables that were not read before.
-
-    Called beside the driver, once ``start``, the beginning of the stream, is known: a table that
-    is created between the two is in both, and one that is listed before would be in neither.
+def begin_snapshot(server: Server, settings: ChangesSettings, start: Position) -> State:
+    """Return the state for ``start.snapshot``. Called beside the driver, once ``start``, the
+    beginning of the stream, is known: a table that is created between the two is in both, and one
+    that is listed before would be in neither.
 
     :raises ServerMisconfigured: there can be no snapshot of a selected table, or of this server.
     :raises AccessDenied: a table may not be read, or not all columns of it.
     """
+    _must_have_gtids(server, settings, start)
+    return new_state(server.query, server.dialect, list_tables(server.query, settings.selects))
+
+
+def change_tables(
+    server: Server, settings: ChangesSettings, before: ChangesSettings, at: Position
+) -> State | None:
+    """Return the state for ``at.snapshot`` where ``before`` was selected up to there: tables that
+    are new join it, and those that are not selected any more leave it. None: nothing is left.
+
+    :raises ServerMisconfigured, AccessDenied: as :func:`begin_snapshot`, of tables that are new.
+    """
     tables = [
-        one
-        for one in list_tables(server.query, settings.selects)
-        if read_before is None or not read_before(*one)
+        one for one in list_tables(server.query, settings.selects) if not before.selects(*one)
     ]
-    if (
-        (tables or read_before is None)
-        and server.dialect == "mysql"
-        and (start.gtids is None or server.variables("gtid_mode")["gtid_mode"] != "ON")
+    if tables:
+        _must_have_gtids(server, settings, at)
+    state = new_state(server.query, server.dialect, tables)
+    if at.snapshot is not None:
+        kept = [one for one in at.snapshot["left"] if settings.selects(*one)]
+        under_way = at.snapshot["table"]
+        if under_way is not None and settings.selects(*under_way):
+            state |= {name: at.snapshot[name] for name in ("table", "key", "after")}
+        state["left"] = kept + state["left"]
+    return None if is_over(state) else state
+
+
+def _must_have_gtids(server: Server, settings: ChangesSettings, start: Position) -> None:
+    if server.dialect == "mysql" and (
+        start.gtids is None or server.variables("gtid_mode")["gtid_mode"] != "ON"
     ):
         raise ServerMisconfigured(
             f"{settings.where} has not given each transaction a GTID, so nobody can say which of "
             "them its tables have",
             next_step=f"{SET_GTIDS}, and FLUSH BINARY LOGS; or use another start than initial",
         )
-    return new_state(server.query, server.dialect, tables)
-
-
-def add_to_snapshot(
-    state: State | None, more: State, selects: Callable[[str, str], bool]
-) -> State:
-    """Return ``state`` with the tables of ``more``, and without those that are not selected."""
-    if state is None:
-        return more
-    left = [one for one in state["left"] if selects(*one)] + more["left"]
-    under_way = state["table"] is not None and selects(*state["table"])
-    return {**(state if under_way else more), "left": left, "chunks": []}
 
 
 def advance_snapshot(

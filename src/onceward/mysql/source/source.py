@@ -37,9 +37,9 @@ from onceward.formats.debezium.changes import TABLES, VALUES
 from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.mysql.snapshot.state import (
-    add_to_snapshot,
     advance_snapshot,
     begin_snapshot,
+    change_tables,
     is_over,
 )
 from onceward.mysql.source.connection import Server, follow
@@ -229,9 +229,7 @@ class MySQLChanges(PartitionedSource):
             changed = replace(changed, prepared=None)
         if settings.starting != "initial":
             return changed
-        state = begin_snapshot(server, settings, at, read_before=before.selects)
-        state = add_to_snapshot(at.snapshot, state, settings.selects)
-        return replace(changed, snapshot=None if is_over(state) else state)
+        return replace(changed, snapshot=change_tables(server, settings, before, at))
 
     def _check_new_tables(self, begin: Position, planner: RangePlanner) -> PlannedRange:
         """Check the server before an unchecked table is passed on; unfit, the range ends before
