@@ -230,18 +230,21 @@ def connect(settings: ChangesSettings) -> MySQLSession:
         # PyMySQL cannot change a timeout once it has connected: this one is private.
         session.connection._read_timeout = ANSWER_SECONDS
         session.connection.autocommit(True)
-        # Here values are only read and compared, and a strict mode of a newer MySQL refuses to
-        # compare with dates that a table of before has: 0000-00-00, 2024-00-00.
         # A snapshot's view stands idle while the binlog is read in another session, for as long as
         # that takes: a shorter limit of the server's would end each attempt.
         session.limit_idleness(_IDLE_SECONDS)
+        # Here values are only read and compared, and a strict mode of a newer MySQL refuses to
+        # compare with dates that a table of before has: 0000-00-00, 2024-00-00.
+        pinned = {
+            "sql_mode": "''",
+            "lock_wait_timeout": _LOCK_SECONDS,
+            "wait_timeout": _IDLE_SECONDS,
+        }
         if not session.is_mariadb and session.version >= _HIDES_KEYS:
             # A table's key may be the server's own, and hidden; its binlog has it
-            session.execute("SET SESSION show_gipk_in_create_table_and_information_schema = ON")
-        session.execute(
-            f"SET SESSION sql_mode = '', lock_wait_timeout = {_LOCK_SECONDS}, "
-            f"wait_timeout = {_IDLE_SECONDS}"
-        )
+            pinned["show_gipk_in_create_table_and_information_schema"] = "ON"
+        words = ", ".join(f"{name} = {value}" for name, value in pinned.items())
+        session.execute(f"SET SESSION {words}")
         return session
 
 
