@@ -120,6 +120,8 @@ def most_bytes(rows: Rows, limited: Sequence[Written]) -> Rows:
 
 def kept(rows: Rows, merge: Merge) -> Rows:
     """Select the rows that are written: a delete has no more than its key."""
+    if merge.op_column is None:
+        return rows
     return Rows(
         f"SELECT * FROM ({rows.sql}) AS staged WHERE NOT {_deletes(merge)}", rows.parameters
     )
