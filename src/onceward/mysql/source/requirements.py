@@ -190,8 +190,10 @@ def _raise_unmet(
 
 def _takes_writes(server: Server) -> bool:
     """Check whether applications may write to a server, which replicates no other one."""
+    if server.is_member() or "ON" in server.variables("read_only", "innodb_read_only").values():
+        return False
     with suppress(AccessDenied):
-        return server.variables("read_only")["read_only"] == "OFF" and not server.is_replica()
+        return not server.is_replica()
     return False
 
 
