@@ -544,6 +544,17 @@ def test_a_table_that_is_added_has_to_be_there(place: ChangesPlace):
     assert brief(place.all()) == [("r", "itms", None, '{"id":1}')]
 
 
+def test_what_a_wider_name_has_read_is_not_added(place: ChangesPlace):
+    """Nothing of it has to be there, and what is known of prepared transactions holds."""
+    place.begin(starting="initial")
+    place.position = {**place.position, "prepared": {"of other tables": False}}
+    place.restarted(tables=[f"{place.schema}.t", f"{place.schema}.made_later"])
+    assert place.batch() == []
+    assert place.position["prepared"] == {"of other tables": False}
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    assert brief(place.all()) == [("r", "t", None, row(1, "a"))]
+
+
 def test_a_table_that_is_taken_out_comes_no_more(place: ChangesPlace):
     place.sql(
         "CREATE TABLE {s}.u (id int PRIMARY KEY)",

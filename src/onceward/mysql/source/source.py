@@ -222,7 +222,7 @@ class MySQLChanges(PartitionedSource):
         settings = self._settings
         changed = replace(at, tables=settings.patterns)
         before = settings.for_tables(at.tables)
-        added = sorted(set(settings.tables) - set(before.tables))
+        added = [one for one in settings.tables if not before.selects(*one)]
         if added:
             check_added(server, settings.for_tables(added))
             # Whether a prepared transaction has rows of these nobody has looked
