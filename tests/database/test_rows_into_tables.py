@@ -29,6 +29,7 @@ from onceward.errors import (
 from onceward.ids import TaskAttempt
 from onceward.sql.postgresql import staging
 from onceward.sql.postgresql.dialect import connection_words
+from onceward_testing import LocalPostgres
 from onceward_testing.sink_contract import Process, batch
 from support.tasks_here import ArrowFrame
 
@@ -582,3 +583,24 @@ def test_a_delete_takes_no_other_rows_of_the_batch_along(anywhere: Place) -> Non
     with pytest.raises(RowRefused, match="CASCADE"):
         anywhere.write("t", rows, mode="changes", key="id", order_by="n")
     assert anywhere.sql("SELECT item FROM {s}.items") == [(10,)]
+
+
+def test_what_stands_beside_the_key_of_a_delete_need_not_fit(either_anywhere: Place) -> None:
+    place = either_anywhere
+    kind = "time" if isinstance(place.server, LocalPostgres) else "varchar(8)"
+    place.sql(f"CREATE TABLE {{s}}.t (id bigint PRIMARY KEY, a varchar(3), b {kind})")
+    changes = {
+        "op": ["c", "c", "d"],
+        "id": [1, 2, 1],
+        "a": ["abc", "abc", "longer"],
+        "b": ["10:00:00", "10:00:00", "yesterday"],
+        "n": [1, 2, 3],
+    }
+    table = pa.table(changes)
+    place.write("t", table.slice(0, 2), mode="changes", key="id", order_by="n")
+    place.write("t", table.slice(2), mode="changes", key="id", order_by="n")
+    assert place.sql("SELECT id, a FROM {s}.t") == [(2, "abc")]
+    for name in "ab":
+        kept = pa.table({"op": ["u"], "id": [2], name: [changes[name][2]], "n": [4]})
+        with pytest.raises(RowRefused):
+            place.write("t", kept, mode="changes", key="id", order_by="n")

@@ -104,16 +104,7 @@ class MySQLDialect(Dialect):
         rows: Rows,
         written: Sequence[Written],
         table: Table,
-        merge: Merge,
         connection: Session,
-    ) -> None:
-        keys = [column for column in written if column.name in merge.key]
-        others = [column for column in written if column.name not in merge.key]
-        self._look_at(rows, keys, table, connection)
-        self._look_at(statements.kept(rows, merge), others, table, connection)
-
-    def _look_at(
-        self, rows: Rows, written: Sequence[Written], table: Table, connection: Session
     ) -> None:
         nulls = [column for column in written if column.never_null]
         for column, number in _asked(connection, statements.nulls, rows, nulls):

@@ -16,7 +16,7 @@ from onceward.sql.ledger.database import Overdue, Session
 from onceward.sql.postgresql import catalogue, prepared, statements
 from onceward.sql.postgresql.refusals import CONFLICTS, translate_errors, typed_error
 from onceward.sql.postgresql.staging import OpenStagingWriter, must_be_storable, numbers
-from onceward.sql.sink.columns import Merge, Rows, Table, Written, form_error, python_values
+from onceward.sql.sink.columns import Rows, Table, Written, form_error, python_values
 from onceward.sql.sink.dialect import Beside, Dialect
 
 
@@ -96,7 +96,6 @@ class PostgreSQLDialect(Dialect):
         rows: Rows,
         written: Sequence[Written],
         table: Table,
-        merge: Merge,
         connection: Session,
     ) -> None:
         formed = [column for column in written if column.pattern]

@@ -122,6 +122,13 @@ def by_table(rows: Rows, column: str) -> Rows:
     )
 
 
+def kept(rows: Rows, merge: Merge) -> Rows:
+    """Select the rows that are written: a delete has no more than its key."""
+    if merge.op_column is None:
+        return rows
+    return Rows(f"SELECT * FROM ({rows.sql}) AS rows WHERE NOT {_deletes(merge)}", rows.parameters)
+
+
 def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
     """A server cuts spaces beyond a limit silently."""
     lengths = ", ".join(f"max(char_length({quoted(column.name)}))" for column in limited)
@@ -211,7 +218,12 @@ def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
     """Return two CTEs: ``rows``, and of them the ``last`` of each key, in the table's types.
     Equally late rows are all kept, so that a tie can be detected.
     """
-    values = ", ".join(f"{_value(column)} AS {quoted(column.name)}" for column in written)
+    deletes = _deletes(merge)
+    values = ", ".join(
+        f"{_value(column) if column.name in merge.key else _unless(deletes, column)} AS "
+        f"{quoted(column.name)}"
+        for column in written
+    )
     casts = {column.name: column for column in written}
     keys = ", ".join(_value(casts[name]) for name in merge.key)
     sorted_by = [_sorted(name, merge.staged) for name in merge.order_by]
@@ -219,12 +231,6 @@ def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
     first = ", ".join(f"{value} NULLS FIRST" for value in sorted_by)
     place = f"rank() OVER ({'ORDER BY ' if first else ''}{first}) AS onceward_place"
     late = f"rank() OVER (PARTITION BY {keys}{order if merge.order_by else ''})"
-    words = ", ".join(f"'{word}'" for word in DELETES)
-    deletes = (
-        "false"
-        if merge.op_column is None
-        else f"coalesce({quoted(merge.op_column)} IN ({words}), false)"
-    )
     ranked = (
         f"SELECT {values}, {deletes} AS {_DELETED}, {late} AS onceward_late, {place} FROM rows"
     )
@@ -232,6 +238,21 @@ def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
         f"WITH rows AS ({rows.sql}), ranked AS ({ranked}), last AS (SELECT * FROM ranked WHERE "
         "onceward_late = 1)"
     )
+
+
+def _deletes(merge: Merge) -> str:
+    """Say whether a row is a delete."""
+    if merge.op_column is None:
+        return "false"
+    words = ", ".join(f"'{word}'" for word in DELETES)
+    return f"coalesce({quoted(merge.op_column)} IN ({words}), false)"
+
+
+def _unless(deletes: str, column: Written) -> str:
+    """Leave a delete's values alone: what stands beside its key need not fit the table."""
+    if column.cast is None or deletes == "false":
+        return _value(column)
+    return f"CASE WHEN NOT {deletes} THEN {_value(column)} END"
 
 
 def _sorted(name: str, staged: Mapping[str, str]) -> str:

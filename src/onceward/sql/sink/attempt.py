@@ -398,10 +398,11 @@ class DatabaseAttempt(Attempt):
         op_column = settings.op_column if changes else None
         merge = Merge(settings.key, settings.order_by, op_column, frame.staged)
         with self._dialect.translate_errors(f"looking at rows for table {name}"):
-            self._dialect.look_closer(rows, written, table, merge, connection)
-            limited = [column for column in written if column.longest is not None]
-            if limited:
-                self._must_not_be_cut(rows, limited, table, connection)
+            keys = [column for column in written if column.name in merge.key]
+            others = [column for column in written if column.name not in merge.key]
+            for looked_at, columns in ((rows, keys), (self._statements.kept(rows, merge), others)):
+                self._dialect.look_closer(looked_at, columns, table, connection)
+                self._must_not_be_cut(looked_at, columns, table, connection)
         steps = partial(frame.steps, name)
         return Part(rows, table, written, merge, expected, Steps(id(frame), frame.number, steps))
 
@@ -427,8 +428,11 @@ class DatabaseAttempt(Attempt):
         return fit(staged, table, control, settings.order_by, settings.key, self._dialect.fitting)
 
     def _must_not_be_cut(
-        self, rows: Rows, limited: Sequence[Written], table: Table, connection: Session
+        self, rows: Rows, written: Sequence[Written], table: Table, connection: Session
     ) -> None:
+        limited = [column for column in written if column.longest is not None]
+        if not limited:
+            return
         longest = connection.execute(*self._statements.longest(rows, limited)).fetchone() or ()
         for column, length in zip(limited, longest, strict=True):
             must_take(table.name, column, length, column.longest, "characters")

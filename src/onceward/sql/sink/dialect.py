@@ -97,6 +97,9 @@ class Statements(Protocol):
     def by_table(self, rows: Rows, column: str) -> Rows:
         """Count the rows for each value of ``column``, which names tables."""
 
+    def kept(self, rows: Rows, merge: Merge) -> Rows:
+        """Select the rows that are written: a delete has no more than its key."""
+
     def longest(self, rows: Rows, limited: Sequence[Written]) -> Rows:
         """Select the length of the longest value of each of these columns."""
 
@@ -310,7 +313,6 @@ class Dialect(ABC):
         rows: Rows,
         written: Sequence[Written],
         table: Table,
-        merge: Merge,
         connection: Session,
     ) -> None:
         """Check for values that the server would store as others silently.
