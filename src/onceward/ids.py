@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NewType
 
@@ -139,6 +140,19 @@ def partition_offsets(offset: Any) -> dict[TopicPartition, int]:
         for topic, parts in offset.items()
         for partition, position in parts.items()
     }
+
+
+def least_offsets(positions: Iterable[object]) -> dict[TopicPartition, int]:
+    """Return the offsets of several sources by partition; where more than one reads it, the least.
+
+    >>> least_offsets([{"t": {"0": 7, "1": 2}}, {"t": {"0": 5}}, "another source's"])
+    {TopicPartition(topic='t', partition=0): 5, TopicPartition(topic='t', partition=1): 2}
+    """
+    offsets: dict[TopicPartition, int] = {}
+    for position in positions:
+        for where, offset in partition_offsets(position).items():
+            offsets[where] = min(offset, offsets.get(where, offset))
+    return offsets
 
 
 def is_pipeline_id(value: object) -> bool:

@@ -137,6 +137,14 @@ def test_a_pipeline_is_told_from_ledger_coordinator_and_log_ends(
     newest = view.entries(driver.name, 1)[0]
     client = view.client()
     assert client is not None
+    # Two sources of one query on one topic: what the one has not read is not read
+    ahead = {
+        **newest.sources[0],
+        "end": {driver.source: {"0": newest.sources[0]["end"][driver.source]["0"] + 3}},
+    }
+    for both in ((newest.sources[0], ahead), (ahead, newest.sources[0])):
+        found = operate_status._lag(client, replace(newest, sources=both))
+        assert [(each.partition, each.lag) for each in found] == [(0, 9), (1, 2)]
     source = {**newest.sources[0], "identity": {driver.source: "0" * 22}}
     cut_off = {**newest.sources[0], "end": {driver.source: {"0": 1_000}}}
     for other in (source, cut_off):

@@ -25,13 +25,14 @@ import os
 import socket
 import threading
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onceward import events, surroundings
 from onceward.engine import batch_log
 from onceward.errors import ConfigurationError
-from onceward.ids import FAILING_SINCE, TopicPartition, partition_offsets
+from onceward.ids import FAILING_SINCE, TopicPartition, is_kafka_offset, least_offsets
 from onceward.kafka.source.identity import known_settings
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
@@ -44,7 +45,7 @@ from onceward.operate.metric_state import (
     MetricState,
     split_login,
 )
-from onceward.patience import Cut, cut_in_time
+from onceward.patience import Cut, cut_in_time, within
 from onceward.spark.batch.progress import ProgressWatch
 
 _DEADLINE_MS = 5_000
@@ -121,21 +122,30 @@ class LagWatcher:
             self._failed.add(pipeline)
 
     def _ask(self, position: Position) -> Lags:
-        found: Lags = {}
+        clusters: dict[str, tuple[KafkaClient, list[Any]]] = {}
         for servers, end in position:
-            settings, ends = known_settings(servers), partition_offsets(end)
-            if settings is not None and ends:
-                found |= lags(ends, self._stable(settings, ends))
-        return found
+            settings = known_settings(servers)
+            if settings is not None and is_kafka_offset(end):
+                client = self._client(settings)
+                with within(_DEADLINE_MS):
+                    cluster = clusters.setdefault(client.cluster_id(), (client, []))
+                cluster[1].append(end)
+        found: Counter[tuple[str, str]] = Counter()
+        for client, read in clusters.values():
+            ends = least_offsets(read)
+            stable = list_offsets(
+                client, ends, LATEST, read_committed=True, timeout_ms=_DEADLINE_MS
+            )
+            # Two clusters may have topics of one name
+            found.update(lags(ends, stable))
+        return dict(found)
 
-    def _stable(
-        self, settings: ClientSettings, places: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        # Not a client that batches use: whoever asks a broker that is slow holds it up
+    def _client(self, settings: ClientSettings) -> KafkaClient:
+        # Not one that batches use: whoever asks a broker that is slow holds it up
         client = self._clients.get(settings)
         if client is None:
             client = self._clients[settings] = KafkaClient(settings)
-        return list_offsets(client, places, LATEST, read_committed=True, timeout_ms=_DEADLINE_MS)
+        return client
 
 
 log = logging.getLogger(__name__)

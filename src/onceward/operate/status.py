@@ -35,7 +35,14 @@ from onceward.errors import (
     TopicMissing,
     UnsupportedBroker,
 )
-from onceward.ids import TopicPartition, is_pipeline_id, partition_offsets, pipeline_id
+from onceward.ids import (
+    SourceRange,
+    TopicPartition,
+    is_pipeline_id,
+    least_offsets,
+    partition_offsets,
+    pipeline_id,
+)
 
 if TYPE_CHECKING:
     from onceward.kafka.wire.client import KafkaClient
@@ -115,10 +122,7 @@ class LedgerEntry:
             *record.batch,
             record.committed_at_ms,
             record.records,
-            sum(
-                _covered(partition_offsets(source.start), partition_offsets(source.end))
-                for source in record.sources
-            ),
+            sum(map(_covered, record.sources)),
             *record.attempt,
             record.state.value,
             record.open_ms,
@@ -129,8 +133,9 @@ class LedgerEntry:
         )
 
 
-def _covered(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
+def _covered(source: SourceRange) -> int:
     # Without a start it is not known how many there are
+    start, end = partition_offsets(source.start), partition_offsets(source.end)
     return sum(offset - start.get(where, 0) for where, offset in end.items()) if start else 0
 
 
@@ -439,9 +444,7 @@ def _transaction(client: KafkaClient, pipeline: str) -> OpenTransaction | None:
 def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
     from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
 
-    offsets: dict[TopicPartition, int] = {}
-    for source in newest.sources:
-        offsets |= partition_offsets(source["end"])
+    offsets = least_offsets(source["end"] for source in newest.sources)
     topics = {where.topic for where in offsets}
     found = client.topic_ids(topics, timeout_ms=_ASK_MS) if topics else {}
     known: dict[str, str] = {}

@@ -27,7 +27,7 @@ from onceward.errors import (
     TransactionTimedOut,
     TransactionTimeoutTooShort,
 )
-from onceward.ids import BatchId, PipelineId, SourceRange, TopicPartition, partition_offsets
+from onceward.ids import BatchId, PipelineId, SourceRange, TopicPartition, least_offsets
 from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.sink.columns import DeadLetterRoute
 from onceward.kafka.sink.rows import partition_counts
@@ -250,7 +250,7 @@ class GroupOffsets:
 
     def end_offsets(self, running: RunningBatch) -> dict[TopicPartition, int]:
         """Return where the batch ends, for the group; without another cluster's offsets."""
-        return _least_offsets(source.end for source in self._sources(running).values())
+        return least_offsets(source.end for source in self._sources(running).values())
 
     def metadata(self, running: RunningBatch) -> str:
         """Return the metadata that go with :meth:`end_offsets`."""
@@ -272,7 +272,7 @@ class GroupOffsets:
             return
         committed = self._committed()
         if newest is not None:
-            expected = _least_offsets(
+            expected = least_offsets(
                 source.end for index, source in enumerate(newest.sources) if index in local
             )
         elif resume in (
@@ -280,7 +280,7 @@ class GroupOffsets:
             "skip_missing",
         ):
             # A chain is begun on purpose; admission says whether it may be
-            expected = _least_offsets(source.start for source in local.values())
+            expected = least_offsets(source.start for source in local.values())
         else:
             # no chain has begun, so nothing can be committed
             expected = dict.fromkeys(committed, -1)
@@ -320,15 +320,6 @@ class GroupOffsets:
     def _sources(self, running: RunningBatch) -> dict[int, SourceRange]:
         kafka = running.kafka_sources
         return {s.index: running.sources[s.index] for s in kafka if self.client_for(s) is not None}
-
-
-def _least_offsets(positions: Iterable[object]) -> dict[TopicPartition, int]:
-    """Return Kafka offsets by partition; where several sources read one, the least."""
-    offsets: dict[TopicPartition, int] = {}
-    for position in positions:
-        for where, offset in partition_offsets(position).items():
-            offsets[where] = min(offset, offsets.get(where, offset))
-    return offsets
 
 
 def _text(offsets: Mapping[TopicPartition, int], limit: int = 20) -> str:
