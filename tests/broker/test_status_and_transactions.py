@@ -232,6 +232,32 @@ def test_abort_frees_a_reader_that_waits_for_another_clients_transaction(
     again = run(*abort, "--yes")
     assert again.exit_code == 1
     assert "has nothing open" in again.stderr
+    # Its own may be above what brokers allow by now
+    described = run(
+        "transactions", "describe", "--bootstrap-servers", servers, "--transactional-id", name,
+        "--json",
+    )  # fmt: skip
+    assert json.loads(described.stdout)["timeout_ms"] == 1
+
+
+def test_none_is_aborted_but_the_one_that_was_shown(
+    held: tuple[str, str, Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers, topic, producer = held
+    name = f"forgotten-{topic}"
+
+    def agree(_: str) -> bool:
+        producer.commit_transaction(30)
+        producer.begin_transaction()
+        producer.produce(topic, b"the next one", partition=0)
+        producer.flush(30)
+        return True
+
+    monkeypatch.setattr("typer.confirm", agree)
+    done = run("transactions", "abort", "--bootstrap-servers", servers, "--transactional-id", name)
+    assert done.exit_code == 1
+    assert "has changed meanwhile" in done.stderr
+    producer.commit_transaction(30)
 
 
 def test_one_whose_coordinator_knows_it_is_not_torn_in_a_single_partition(

@@ -178,6 +178,16 @@ def commit(
         _end_in(client, topic, partition, start_offset, yes, commit=True, force=force)
 
 
+_FENCING_TIMEOUT_MS = 1
+"""As ``Admin.fenceProducers`` has it (``FenceProducersHandler``): brokers may allow less by now than
+the transaction has, and its owner sets its own at its next start.
+"""
+
+
+def _has_changed(what: str) -> ResourceError:
+    return ResourceError(f"{what} has changed meanwhile", next_step="list the transactions again")
+
+
 def _abort_by_id(client: KafkaClient, transactional_id: str, yes: bool) -> None:
     from onceward.kafka.wire.deadline import Deadline
     from onceward.kafka.wire.transactions import listing
@@ -202,12 +212,19 @@ def _abort_by_id(client: KafkaClient, transactional_id: str, yes: bool) -> None:
         typer.echo(f"  aborts what it has written to {where}")
     typer.echo("  fences whoever uses this transactional id: a running pipeline stops as Fenced")
     _must_agree(yes)
+    # It would end what its producer has begun while somebody was reading the question
+    again = listing.describe_transaction(client, transactional_id)
+    if again is None or (again.identity, again.started_at_ms) != (
+        found.identity,
+        found.started_at_ms,
+    ):
+        raise _has_changed(f"the transaction of {transactional_id}")
     deadline = Deadline(client.settings.request_timeout_ms)
     coordinator = TransactionCoordinator(client, transactional_id)
     from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error
 
     try:
-        coordinator.init_producer_id(NOBODY, found.timeout_ms, deadline)
+        coordinator.init_producer_id(NOBODY, _FENCING_TIMEOUT_MS, deadline)
     except (Refused, Unanswered) as outcome:
         raise_as_error(outcome)
     typer.echo(f"aborted; {transactional_id} has nothing open")
@@ -252,10 +269,7 @@ def _end_in(
     # A marker would end what its producer has begun while somebody was reading the question
     again = [each for each in holders(client, [where]) if each.producer == producer]
     if not again:
-        raise ResourceError(
-            f"the transaction of {producer.identity} in {where} has changed meanwhile",
-            next_step="list the transactions again",
-        )
+        raise _has_changed(f"the transaction of {producer.identity} in {where}")
     _must_hang(again[0], commit=commit, force=force)
     end_in_partition(client, producer, commit=commit)
     typer.echo(f"{'committed' if commit else 'aborted'}; readers of {where} go on")
