@@ -52,6 +52,9 @@ class Client:
         self.up = True
         self.settings = None
 
+    def cluster_id(self) -> str:
+        return "ours"
+
     def is_served_by(self, servers: frozenset[str]) -> bool:
         return self.up and servers == HERE
 
@@ -169,6 +172,24 @@ def test_a_source_stays_at_home_while_its_brokers_are_down() -> None:
     assert known.end_offsets(reading) == {TopicPartition("orders", 0): 100}
     client.up = False
     assert known.end_offsets(reading) == {TopicPartition("orders", 0): 100}
+
+
+@pytest.mark.parametrize(("found", "is_ours"), [("ours", True), ("theirs", False), ("", False)])
+def test_a_cluster_is_known_by_its_id_whatever_its_brokers_are_called(
+    found: str, is_ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another listener, an alias. One of its logins may be outdated."""
+
+    def refuse() -> str:
+        raise AuthenticationFailed("refused", next_step="mend it")
+
+    clients = [SimpleNamespace(cluster_id=refuse), SimpleNamespace(cluster_id=lambda: found)]
+    monkeypatch.setattr(source_identity, "known_clients", lambda source: clients)
+    known, alias = offsets(), frozenset({"alias:9092"})
+    reading = batch(0, alias, start=0, end=100)
+    assert known.end_offsets(reading) == ({TopicPartition("orders", 0): 10} if is_ours else {})
+    clients.clear()
+    assert bool(known.end_offsets(reading)) is is_ours, "once found there it stays so"
 
 
 def test_a_topic_that_a_query_no_longer_reads_may_come_back_as_another_one():

@@ -35,7 +35,7 @@ from onceward.kafka.sink.sequencer.leases import EpochLeases
 from onceward.kafka.sink.sequencer.listener import Sequencer
 from onceward.kafka.sink.settings import KafkaSinkSettings
 from onceward.kafka.sink.topics import ReplacedTopics, RetentionCheck, TopicLimits
-from onceward.kafka.source.identity import remember_sink
+from onceward.kafka.source.identity import leads_to, remember_sink
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.error_table import PENDING_OFFSETS
 from onceward.kafka.wire.options.settings import ProducerSettings
@@ -243,7 +243,9 @@ class GroupOffsets:
         """Return the sink's own client for a source on the same cluster. Once found there it stays
         so: a broker that is down is not among the cluster's addresses."""
         servers = source.bootstrap_servers
-        if servers not in self._same_cluster and self._client.is_served_by(servers):
+        if servers not in self._same_cluster and (
+            self._client.is_served_by(servers) or leads_to(source, self._client.cluster_id())
+        ):
             self._same_cluster.add(servers)
             remember_sink(servers, self._client.settings)
         return self._client if servers in self._same_cluster else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -68,6 +69,19 @@ def known_settings(servers: frozenset[str]) -> ClientSettings | None:
 def remember_sink(servers: frozenset[str], settings: ClientSettings) -> None:
     """Remember that a sink with ``settings`` writes to the cluster that ``servers`` name."""
     _sinks[servers] = settings
+
+
+def leads_to(source: KafkaSource, cluster_id: str) -> bool:
+    """Return whether the cluster that ``source`` reads from has this id, whatever its brokers are
+    called there: another listener, an alias. False for one that no login here is known for.
+
+    :raises BrokerUnreachable: it does not answer.
+    """
+    for client in known_clients(source):
+        # Another source of this process may have a login of its own, which is outdated
+        with suppress(AccessDenied, AuthenticationFailed):
+            return client.cluster_id() == cluster_id != ""
+    return False
 
 
 class _Question(NamedTuple):
