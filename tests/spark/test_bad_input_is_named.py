@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -412,3 +413,45 @@ def test_a_column_becomes_what_the_error_says(
     if name == "headers":
         found = [(header.key, bytes(header.value)) for header in found]
     assert found == becomes
+
+
+@pytest.mark.parametrize(
+    ("own", "delivery", "later"),
+    [
+        ("topic", "exactly_once", False),
+        ("topic", "at_least_once", False),
+        ("dead_letter_topic", "exactly_once", True),
+        ("ledger_topic", "exactly_once", False),
+    ],
+)
+def test_a_query_does_not_feed_itself(
+    pipeline: Pipeline, own: str, delivery: str, later: bool
+) -> None:
+    """Also by a pattern that takes in what the sink writes, and where that appears later."""
+    pipeline.feed(10)
+    prefix = f"{pipeline.source}-own"
+    pattern, names = f"{pipeline.source}.*", {"delivery": delivery}
+    if later:
+        pipeline.run(frame=pipeline.frame(topic=None, topic_pattern=pattern), **names)
+        pipeline.feed(5)
+    kept = {"cleanup_policy": "compact"} if own == "ledger_topic" else {}
+    read = pipeline.topic(prefix=prefix, **kept)
+    names[own] = read
+    failed = pipeline.failing_run(frame=pipeline.frame(topic=None, topic_pattern=pattern), **names)
+    error = onceward.error_of(failed)
+    assert isinstance(error, ContradictoryOptions)
+    assert error.details["topic"] == read
+    assert f"({own}=)" in error.message
+    assert pipeline.visible(read) == []
+    left_out = pipeline.frame(topic=None, topic_pattern=f"(?!{re.escape(read)}$){pattern}")
+    if later:
+        assert "remove the file offsets/1 " in error.next_step
+        for file in (pipeline.checkpoint / "offsets").glob("*1*"):
+            file.unlink()
+    else:
+        pipeline.checkpoint = pipeline.checkpoint.with_name("another")
+    pipeline.run(frame=left_out, **names)
+    if own == "topic":
+        assert len(pipeline.visible(read)) == (5 if later else 10)
+    else:
+        assert len(pipeline.visible()) == (15 if later else 10)

@@ -38,9 +38,16 @@ from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.kafka.records.batch import Fragment
 from onceward.kafka.sink.columns import prepare
 from onceward.kafka.sink.rows import HeldRows, partition_counts, pieces
+from onceward.kafka.sink.run import GroupOffsets
 from onceward.kafka.sink.settings import KafkaSinkSettings
 from onceward.kafka.sink.tasks import number
-from onceward.kafka.sink.topics import RetentionCheck, TopicLimits, check_topic, oldest_timestamps
+from onceward.kafka.sink.topics import (
+    RetentionCheck,
+    TopicLimits,
+    check_topic,
+    oldest_timestamps,
+    refuse_own_topics,
+)
 from onceward.kafka.wire.appends.producer import Append, PartitionProducer
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.transactions.coordinator import idempotent_identity
@@ -117,12 +124,19 @@ class PlainBatches:
     def _begin(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Check the batch before its frames are written.
 
+        :raises ContradictoryOptions: the query reads what it writes.
         :raises SourceFileMissing: Spark would leave out files that it has logged for the batch.
         :raises BatchNotWritten: the function has skipped batches of this run, and may not, or with
             them their dead letters. There is no ledger, so what an earlier run has skipped is not
             known.
         """
         must_have_files(running, logged_files(running))
+        if running.kafka_sources:
+            client = KafkaClient.shared(self._settings.client)
+            group = GroupOffsets(
+                client, self._settings.policy.pipeline, self._settings.ledger_topic
+            )
+            refuse_own_topics(self._settings, running, group.sources(running))
         last, self._last = self._last, (running.run_id, running.batch.batch_id)
         may_skip = self._settings.policy.skipped_batches == "allow" and not any(
             write.set_aside for write in writes

@@ -320,8 +320,11 @@ class GroupOffsets:
             return ask(require_stable=False)
 
     def _sources(self, running: RunningBatch) -> dict[int, SourceRange]:
-        kafka = running.kafka_sources
-        return {s.index: running.sources[s.index] for s in kafka if self.client_for(s) is not None}
+        return {source.index: running.sources[source.index] for source in self.sources(running)}
+
+    def sources(self, running: RunningBatch) -> list[KafkaSource]:
+        """Return the batch's sources on this cluster."""
+        return [each for each in running.kafka_sources if self.client_for(each) is not None]
 
 
 def _text(offsets: Mapping[TopicPartition, int], limit: int = 20) -> str:

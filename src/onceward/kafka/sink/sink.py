@@ -36,7 +36,7 @@ from onceward.kafka.sink.settings import (
     name_checkpointing,
     with_checkpointing,
 )
-from onceward.kafka.sink.topics import check_topic
+from onceward.kafka.sink.topics import check_topic, refuse_own_topics
 from onceward.kafka.wire.options.security import TokenProvider
 from onceward.kafka.wire.options.settings import settings_from_options
 from onceward.spark.batch.query import RunningBatch
@@ -77,6 +77,7 @@ class KafkaTarget(AtomicTarget):
         return newest
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> KafkaAttempt:
+        refuse_own_topics(self.run.settings, running, self.run.group.sources(running))
         return KafkaAttempt(self.run, self.run.chain.begin(newest))
 
     def confirm(self) -> None:

@@ -11,6 +11,7 @@ while a query runs. The transaction timeout is not here: the coordinator checks 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from onceward import surroundings
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
     AccessDenied,
+    ContradictoryOptions,
     LimitLowered,
     OncewardError,
     RecordTooLarge,
@@ -27,8 +29,10 @@ from onceward.errors import (
 from onceward.ids import TopicPartition
 from onceward.kafka.sink.settings import KafkaSinkSettings
 from onceward.kafka.sink.task_reports import KIND, Written
+from onceward.kafka.source.identity import source_topics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
+from onceward.spark.batch.query import KafkaSource, RunningBatch
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +79,47 @@ def check_topic(client: KafkaClient, settings: KafkaSinkSettings, topic: str | N
             ) from None
         log.debug("creating topic %s with %d partitions", topic, settings.create_topic_partitions)
         client.create_topic(topic, settings.create_topic_partitions)
+
+
+def refuse_own_topics(
+    settings: KafkaSinkSettings, running: RunningBatch, sources: Iterable[KafkaSource]
+) -> None:
+    """Check that a query reads none of the topics that its sink is set to write to: what a batch
+    writes would be the next one's input, without end. Rows may name such a topic.
+
+    :param sources: those on the sink's cluster.
+    :raises ContradictoryOptions: naming the topic and the setting.
+    """
+    own = {settings.ledger_topic: "ledger_topic", settings.dead_letter_topic: "dead_letter_topic"}
+    own |= {settings.topic: "topic"}
+    read = {
+        topic
+        for source in sources
+        for topic in source_topics(running.sources[source.index]) & own.keys()
+    }
+    # Spark logs with the checkpoint where its Kafka sources begin
+    first = not running.batch.batch_id
+    for name in sorted(read):
+        raise ContradictoryOptions(
+            f"the query reads topic {name!r}, to which its sink writes ({own[name]}=): what a "
+            "batch writes would be the next one's input, without end",
+            next_step="leave it out of the source: of topic=, or of topic_pattern= by "
+            f'"(?!{re.escape(name)}$)…"; '
+            + (
+                "and start with another checkpointLocation"
+                if first
+                else f"and remove the file offsets/{running.batch.batch_id} from the query's "
+                "checkpoint, so that the batch is planned anew"
+            )
+            + " (nothing of it is written)"
+            + (
+                "; or, if the query tells its own records from others, leave topic= out of the "
+                "sink and name the topic in the frame's column topic"
+                if own[name] == "topic"
+                else ""
+            ),
+            details={"topic": name},
+        )
 
 
 class TopicLimits:
