@@ -116,13 +116,15 @@ OURS = ProducerIdentity(7, 4)
         (ProducerIdentity(7, 5), "Empty", Fencing.TAKEN_OVER),
         (ProducerIdentity(7, 5), "Ongoing", Fencing.TAKEN_OVER),
         (ProducerIdentity(7, 5), "CompleteCommit", Fencing.TAKEN_OVER),
-        (ProducerIdentity(7, 6), "CompleteAbort", Fencing.TAKEN_OVER),
+        (ProducerIdentity(7, 6), "CompleteAbort", Fencing.ABORTED_FOR_US),
+        (ProducerIdentity(7, 6), "Empty", Fencing.TAKEN_OVER),
+        (ProducerIdentity(7, 7), "CompleteAbort", Fencing.TAKEN_OVER),
         (ProducerIdentity(8, 5), "CompleteAbort", Fencing.TAKEN_OVER),
         (ProducerIdentity(8, 0), "Empty", Fencing.TAKEN_OVER),
         (OURS, "Ongoing", Fencing.STILL_OURS),
     ],
 )
-def test_only_the_very_next_epoch_in_an_abort_is_nobodys(
+def test_only_the_epochs_of_an_abort_of_ours_are_nobodys(
     found: ProducerIdentity, state: str, why: Fencing
 ) -> None:
     told = TransactionDescription(found, state, 990)

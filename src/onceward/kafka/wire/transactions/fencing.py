@@ -3,16 +3,18 @@
 No I/O. Called by ``kafka.wire.transactions.transaction`` with what ``DescribeTransactions`` says.
 
 When a transaction is open longer than ``transaction.timeout.ms``, the coordinator raises the epoch
-by exactly one and aborts (``TransactionCoordinator.abortTimedOutTransactions``,
-``TransactionMetadata.prepareFenceProducerEpoch``; checked on 3.9.1 and 4.3.1). A takeover of an
-open transaction begins in the same way, but then takes a further epoch for itself. So the epoch
-after ours together with an abort is nobody's yet: claiming it with ``InitProducerId`` and that
-identity is refused as soon as somebody newer has come (KIP-360), and can never fence them.
+by one and aborts (``TransactionCoordinator.abortTimedOutTransactions``,
+``TransactionMetadata.prepareFenceProducerEpoch``; checked on 3.9.1 and 4.3.1); by two on Kafka
+4.0.0 (KAFKA-19367). A takeover of an open transaction begins in the same way, but then takes a
+further epoch for itself. So an epoch after ours together with an abort is nobody's yet: claiming
+it with ``InitProducerId`` and that identity is refused as soon as somebody newer has come
+(KIP-360), and can never fence them.
 
 Where nothing of ours was open, though, a takeover has that very epoch, and a transaction that it
 has aborted itself looks the same. What it has asked for tells it: the coordinator keeps the
 timeout of the last ``InitProducerId`` that it has carried out
 (``TransactionMetadata.prepareIncrementProducerEpoch``), and an abort changes nothing about it.
+So hardly any two requests of ours ask for the same.
 
 Errors of a transaction, with the settings that they depend on. Called by :mod:`transaction`,
 and by the sink for a transaction whose time is over.
@@ -67,15 +69,18 @@ class Fencing(Enum):
 
 
 def shortest_timeout(timeout_ms: int) -> int:
-    """Return the least that a claim of our own next epoch asks for, where the settings say
-    ``timeout_ms``; see ``IdOwner.granted_to_us``. A takeover asks for all of it, a claim for less.
-    """
-    return timeout_ms - max(1, timeout_ms // 100)
+    """Return the least that we ask for, where the settings say ``timeout_ms``."""
+    return timeout_ms - 2 * _hundredth(timeout_ms)
+
+
+def _hundredth(timeout_ms: int) -> int:
+    return max(1, timeout_ms // 100)
 
 
 class RequestedTimeouts:
     """The timeouts that we have asked for. By them what was done for our sake is told from a
-    takeover, which asks for that of the settings.
+    takeover: one of these asks for 99 to 100 % of that of the settings, a claim of our own next
+    epoch (``IdOwner.granted_to_us``) for less, which the brokers have allowed then.
     """
 
     def __init__(self, timeout_ms: int) -> None:
@@ -86,12 +91,19 @@ class RequestedTimeouts:
         out, or be yet.
         """
 
+    def takeover_ms(self, timeout_ms: int) -> int:
+        """Return the timeout for a takeover, where the settings say ``timeout_ms``: one that is
+        made at another moment hardly has the same.
+        """
+        now_ms = surroundings.wall_clock_ns() // 1_000_000
+        return timeout_ms - now_ms % _hundredth(timeout_ms)
+
     def next_claim_ms(self, timeout_ms: int) -> int:
         """Return the timeout for a claim of our next epoch, where the settings say ``timeout_ms``:
         hardly any other request has the same. It counts as unanswered from now on.
         """
         self.unanswered_ms.append(
-            shortest_timeout(timeout_ms) + surroundings.random_below(max(1, timeout_ms // 100))
+            shortest_timeout(timeout_ms) + surroundings.random_below(_hundredth(timeout_ms))
         )
         return self.unanswered_ms[-1]
 
@@ -129,11 +141,14 @@ def classify(ours: OwnTransaction, found: TransactionDescription) -> Fencing:
     """Return what ``found`` says about an identity of ours that was refused."""
     if found.identity == ours.identity:
         return Fencing.STILL_OURS
-    next_epoch = ours.identity._replace(epoch=ours.identity.epoch + 1)
     for_us = ours.took_part and found.timeout_ms in ours.asked_ms
-    if for_us and found.identity == next_epoch and found.state in _ABORTING:
+    if for_us and _is_next(found.identity, ours.identity) and found.state in _ABORTING:
         return Fencing.ABORTED_FOR_US
     return Fencing.TAKEN_OVER
+
+
+def _is_next(found: ProducerIdentity, ours: ProducerIdentity) -> bool:
+    return found.producer_id == ours.producer_id and found.epoch - ours.epoch in (1, 2)
 
 
 class IdOwner:
@@ -193,6 +208,14 @@ class IdOwner:
             return RuntimeError(f"{found.identity} has a transaction open")
         return None
 
+    def aborted_for_us(self, ours: OwnTransaction) -> ProducerIdentity | None:
+        """Return the identity under which the coordinator has aborted our transaction, and that
+        nobody has; None: a newer owner. :raises BrokerUnreachable: nobody can be asked.
+        """
+        found = self._describe_if_allowed("recover() before the next transaction")
+        is_so = found is not None and classify(ours, found) is Fencing.ABORTED_FOR_US
+        return found.identity if found is not None and is_so else None
+
     def refusal_reason(self, ours: OwnTransaction) -> Fencing:
         """Return why our identity was refused. :raises BrokerUnreachable: nobody can be asked."""
         found = self._describe_if_allowed("recover() before the next transaction")
@@ -228,7 +251,7 @@ class IdOwner:
         # The coordinator had forgotten the id, or its epochs were used up.
         if found.identity.producer_id != ours.producer_id:
             return found.identity if found.identity.epoch == 0 else None
-        return found.identity if found.identity.epoch - ours.epoch in (1, 2) else None
+        return found.identity if _is_next(found.identity, ours) else None
 
     def wait_for_takeover(self, ours: OwnTransaction) -> Fencing:
         """Wait, after our transaction was aborted before its time, for somebody newer to have the

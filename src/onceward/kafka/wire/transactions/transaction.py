@@ -151,9 +151,10 @@ class Transaction:
         def lost() -> None:
             self._lost_takeovers += 1
 
+        asked_ms = self._timeouts.takeover_ms(self.timeout_ms)
         try:
             identity = self._coordinator.init_producer_id(
-                NOBODY, self.timeout_ms, self._deadline(), on_lost=lost
+                NOBODY, asked_ms, self._deadline(), on_lost=lost
             )
         except Refused as refused:
             self._lower_timeout_or_raise(refused)
@@ -161,7 +162,7 @@ class Transaction:
             return
         except Unanswered as unanswered:
             raise_as_error(unanswered)
-        self._adopt(identity, self.timeout_ms)
+        self._adopt(identity, asked_ms)
 
     def _still_owns_id(self) -> bool:
         """Return whether the identity that we have just been given is still ours."""
@@ -469,14 +470,20 @@ class Transaction:
             # succeeds. See wire.transactions.fencing.
             # FENCED is for good, and whether it was a takeover is not known yet.
             self.state = before
-            if self._owner.refusal_reason(self._ours()) is not Fencing.ABORTED_FOR_US:
-                self.state = State.FENCED
-                raise
-            try:
-                self._claim_next_epoch(self.identity._replace(epoch=self.identity.epoch + 1))
-            except Fenced:
-                raise fenced from None
+            self._claim_what_was_aborted(fenced)
         self.version = version
+
+    def _claim_what_was_aborted(self, fenced: Fenced) -> None:
+        before, claimed = self.state, None
+        while (aborted := self._owner.aborted_for_us(self._ours())) not in (None, claimed):
+            try:
+                self._claim_next_epoch(aborted)
+                return
+            except Fenced:  # noqa: PERF203
+                # Kafka 4.0.0 raises the epoch once more with the end of the abort
+                self.state, claimed = before, aborted
+        self.state = State.FENCED
+        raise fenced
 
     def _require_no_newer_owner(self) -> None:
         """Check before ``InitProducerId`` as ourselves. :raises Fenced: somebody else is newer."""
