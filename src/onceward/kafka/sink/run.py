@@ -238,17 +238,28 @@ class GroupOffsets:
         self._pipeline = pipeline
         self._ledger_topic = ledger_topic
         self._same_cluster: set[frozenset[str]] = set()
+        self._others: set[frozenset[str]] = set()
 
     def client_for(self, source: KafkaSource) -> KafkaClient | None:
         """Return the sink's own client for a source on the same cluster. Once found there it stays
         so: a broker that is down is not among the cluster's addresses."""
         servers = source.bootstrap_servers
-        if servers not in self._same_cluster and (
-            self._client.is_served_by(servers) or leads_to(source, self._client.cluster_id())
-        ):
+        if servers in self._same_cluster:
+            return self._client
+        if self._client.is_served_by(servers) or leads_to(source, self._client.cluster_id()):
             self._same_cluster.add(servers)
             remember_sink(servers, self._client.settings)
-        return self._client if servers in self._same_cluster else None
+            return self._client
+        if servers not in self._others:
+            self._others.add(servers)
+            log.info(
+                "%s: %s is not known as the sink's cluster: offsets of its sources are not "
+                "committed for group %s",
+                self._pipeline,
+                ",".join(sorted(servers)),
+                self._pipeline,
+            )
+        return None
 
     def end_offsets(self, running: RunningBatch) -> dict[TopicPartition, int]:
         """Return where the batch ends, for the group; without another cluster's offsets."""
