@@ -391,6 +391,41 @@ def test_a_logged_file_that_is_gone_is_named_and_not_left_out(
         spark.conf.unset("spark.sql.streaming.fileSource.log.compactInterval")
 
 
+def test_a_stream_that_is_used_twice_hides_no_other_ones_files(
+    spark: SparkSession, tmp_path: Path
+):
+    """Spark numbers its logs by stream, and offsets by place in the plan."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+
+    def put(*names: str) -> None:
+        for name in names:
+            (tmp_path / name[:-1] / name).write_text(name)
+
+    def run(function: Any = None) -> OncewardError | None:
+        one, two = (spark.readStream.text(str(tmp_path / name)) for name in ("one", "two"))
+        return into_files(
+            one.where("value < 'p'").union(one.where("value >= 'p'")).union(two),
+            tmp_path,
+            function=function,
+        )
+
+    # The second place has other numbers than the second log
+    for names in (("one0", "two0"), ("two1",), ("two2",), ("one1", "two3")):
+        put(*names)
+        assert run() is None
+    put("two4", "two5")
+    run(lambda frame, _: 1 / 0)
+    (tmp_path / "two" / "two4").unlink()
+    error = run()
+    assert type(error) is SourceFileMissing
+    assert error.details["files"] == [(tmp_path / "two" / "two4").as_uri()]
+    put("two4")
+    assert run() is None
+    found = {row.value for row in ow.read_files(spark, tmp_path / "out").collect()}
+    assert found == {"one0", "one1", *(f"two{n}" for n in range(6))}
+
+
 @pytest.mark.parametrize("change", ["gone, which may be", "gone", "left out"])
 def test_a_logged_file_may_be_gone_where_its_source_says_so(
     spark: SparkSession, tmp_path: Path, change: str

@@ -24,7 +24,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from onceward.errors import CheckpointRewound, SourceFileMissing
+from onceward.errors import CheckpointRewound, CheckpointUnreachable, SourceFileMissing
 from onceward.ids import PipelineId, SourceRange
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
 from onceward.spark.batch.query import RunningBatch
@@ -55,12 +55,28 @@ def logged_files(running: RunningBatch) -> LoggedFiles:
     if running.history is None or not any(map(_is_logged, running.sources)):
         return {}
     execution = running.history.execution
-    sources = execution.sources()
+    checkpoint = execution.resolvedCheckpointRoot()
     return {
-        index: dict(_logged(execution, index, running.sources[index]))
-        for index in range(sources.size())
-        if sources.apply(index).getClass().getSimpleName() == _SOURCE
+        index: dict(_logged(f"{checkpoint}/sources/{folder}", running.sources[index]))
+        for index, folder in enumerate(_folders(execution))
+        if folder is not None
     }
+
+
+def _folders(execution: Any) -> Iterator[int | None]:
+    """Yield for each place of a source in the plan the number of its log; None: it reads no
+    files. ``MicroBatchExecution.logicalPlan`` counts a stream that is used twice once.
+    """
+    distinct: list[Any] = []
+    sources = execution.sources()
+    for index in range(sources.size()):
+        source = sources.apply(index)
+        same = (number for number, each in enumerate(distinct) if each.equals(source))
+        number = next(same, len(distinct))
+        if number == len(distinct):
+            distinct.append(source)
+        is_of_files = source.getClass().getSimpleName() == _SOURCE
+        yield number if is_of_files else None
 
 
 def digests(logged: LoggedFiles, sources: int) -> tuple[str | None, ...]:
@@ -190,33 +206,42 @@ def _options(execution: Any) -> Iterator[dict[str, str]]:
             yield {str(pair._1()).lower(): str(pair._2()) for pair in pairs}
 
 
-def _logged(execution: Any, index: int, source: SourceRange) -> Iterator[tuple[str, int]]:
+def _logged(folder: str, source: SourceRange) -> Iterator[tuple[str, int]]:
     """Yield the files of the batches of a range, in the source's own count, and when they were
     changed, in ms.
+
+    :raises CheckpointUnreachable: the log lacks what Spark has just planned the batch with.
     """
     if not _is_logged(source):
         return
     start = -1 if source.start is None else int(source.start[_OFFSET])
-    files = CheckpointFiles(
-        SparkSession.active(), f"{execution.resolvedCheckpointRoot()}/sources/{index}"
-    )
-    for number in range(start + 1, int(source.end[_OFFSET]) + 1):
+    end = int(source.end[_OFFSET])
+    files = CheckpointFiles(SparkSession.active(), folder)
+    for number in range(start + 1, end + 1):
         text = files.read_one(str(number))
         lines = text.splitlines()[1:] if text else _compacted(files, number)
-        for entry in map(json.loads, lines):
+        # Earlier ones may have been compacted into a later file, and deleted
+        if lines is None and number == end:
+            raise CheckpointUnreachable(
+                f"{folder} has no entry {number}, which the source has logged for the batch",
+                next_step="see that the checkpoint is as Spark has left it, and start again",
+            )
+        for entry in map(json.loads, lines or ()):
             if entry.get("batchId", number) == number:
                 yield str(entry["path"]), int(entry["timestamp"])
 
 
-def _compacted(files: CheckpointFiles, number: int) -> list[str]:
+def _compacted(files: CheckpointFiles, number: int) -> list[str] | None:
     """Return the lines of a log that has all batches up to ``number``, as far as they may be of
-    that one: they are the last, and the whole may be large.
+    that one: they are the last, and the whole may be large. None: it is not there.
     """
     size = _TAIL_BYTES
     while True:
         text = files.read_one(f"{number}.compact", size)
+        if text is None:
+            return None
         # The first line is the version where this is all of it, else a part of an entry
-        first, *lines = (text or _VERSION).splitlines()
+        first, *lines = text.splitlines() or [_VERSION]
         if first == _VERSION or (lines and json.loads(lines[0]).get("batchId", number) < number):
             return lines
         size *= 8

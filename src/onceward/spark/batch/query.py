@@ -141,6 +141,9 @@ class History:
         # spark.sql.streaming.offsetLog.formatVersion=2, by the sources' names: their places
         if kind == "OffsetMap":
             by_name = logged.offsetsMap()
+            # A stream that is used twice is in it once
+            if by_name.size() != self._execution.sources().size():
+                return None
             return tuple(_offset(by_name.apply(str(index))) for index in range(by_name.size()))
         if kind != "OffsetSeq":
             return None
