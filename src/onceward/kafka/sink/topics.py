@@ -32,6 +32,7 @@ from onceward.kafka.sink.task_reports import KIND, Written
 from onceward.kafka.source.identity import source_topics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
+from onceward.spark.batch.checkpoint_files import remove_planned
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 
 log = logging.getLogger(__name__)
@@ -106,12 +107,10 @@ def refuse_own_topics(
             next_step="leave it out of the source: of topic=, or of topic_pattern= by "
             f'"(?!{re.escape(name)}$)…"; '
             + (
-                "and start with another checkpointLocation"
+                "and start with another checkpointLocation (nothing is written)"
                 if first
-                else f"and remove the file offsets/{running.batch.batch_id} from the query's "
-                "checkpoint, so that the batch is planned anew"
+                else f"and {remove_planned(running.batch.batch_id)}, so that it is planned anew"
             )
-            + " (nothing of it is written)"
             + (
                 "; or, if the query tells its own records from others, leave topic= out of the "
                 "sink and name the topic in the frame's column topic"

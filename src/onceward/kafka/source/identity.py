@@ -30,7 +30,7 @@ from onceward.ids import BatchId, SourceRange, TopicPartition, is_kafka_offset
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.kafka.wire.reads.offsets import bounds_at_newest_leaders
-from onceward.spark.batch.checkpoint_files import PLAN_ANEW
+from onceward.spark.batch.checkpoint_files import PLAN_ANEW, remove_planned
 from onceward.spark.batch.failures import AT_THE_NEW_END, DATA_LOSS
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 
@@ -332,11 +332,11 @@ def _ranges(source: SourceRange) -> dict[TopicPartition, tuple[int, int]]:
     }
 
 
-_PLAN_ANEW = (
-    "remove the file offsets/{number} from the query's checkpoint (nothing of that batch is "
-    "written), and start the query again: it is planned anew, with all of the topic; ow.supervise "
-    "does both by itself"
-)
+def _plan_anew(number: int) -> str:
+    return (
+        f"{remove_planned(number)}, and start the query again: it is planned anew, with all of "
+        "the topic; ow.supervise does both by itself"
+    )
 
 
 def _planned_without(topics: Sequence[str], running: RunningBatch) -> PartitionsAdded:
@@ -345,7 +345,7 @@ def _planned_without(topics: Sequence[str], running: RunningBatch) -> Partitions
         f"{running.batch} was planned without topic {names}, or a part of it, which earlier "
         "batches have read and which is there: the brokers did not tell Spark of it, as the "
         "principal lacked the right to describe it for a while, or a broker lagged behind",
-        next_step=_PLAN_ANEW.format(number=number),
+        next_step=_plan_anew(number),
         details={"topics": list(topics), PLAN_ANEW: number},
     )
 
@@ -357,7 +357,7 @@ def _hidden(topic: str, running: RunningBatch, denied: AccessDenied) -> AccessDe
         f"principal may not describe. Asked for it by name: {denied.message}",
         next_step=f"grant Read on topic {topic} (kafka-acls --add), also where it was deleted; "
         + "then "
-        + _PLAN_ANEW.format(number=running.batch.batch_id),
+        + _plan_anew(running.batch.batch_id),
         details=denied.details,
     )
 
@@ -379,10 +379,9 @@ def _goes_back(
         f"has records up to {latest}. Either a broker that no longer leads it has told Spark an "
         "end: then records would be written again. Or its end was lost, by an unclean leader "
         "election, and the log has grown since",
-        next_step="look for an unclean election in the brokers' logs. Without one, remove the "
-        f"file offsets/{running.batch.batch_id} from the query's checkpoint (nothing of that "
-        "batch is written), and start the query again: Spark asks for the end anew. After one, "
-        f"{AT_THE_NEW_END}",
+        next_step="look for an unclean election in the brokers' logs. Without one, "
+        f"{remove_planned(running.batch.batch_id)}, and start the query again: Spark asks for the "
+        f"end anew. After one, {AT_THE_NEW_END}",
     )
 
 
@@ -395,9 +394,9 @@ def _cut_off(
         f"{running.batch} was planned: its end was lost (an unclean leader election, or a topic "
         "created again)",
         next_step="find out what the replicas that are left have lost, and prevent it "
-        "(unclean.leader.election.enable=false, replication); then remove the file "
-        f"offsets/{running.batch.batch_id} from the query's checkpoint (nothing of that batch is "
-        "written), and start the query again: it goes on with what the log has now"
+        "(unclean.leader.election.enable=false, replication); then "
+        f"{remove_planned(running.batch.batch_id)}, and start the query again: it goes on with "
+        "what the log has now"
         + (
             ""
             if latest >= start

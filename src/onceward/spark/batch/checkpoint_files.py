@@ -23,6 +23,20 @@ PLAN_ANEW = "plan_anew"
 """In an error's ``details``: the number of a batch that Spark has logged and that cannot be
 written, so that only :func:`forget_planned` helps.
 """
+
+
+def remove_planned(batch_id: int | str = "n, the newest,") -> str:
+    """Return the next step by which a batch is planned anew. On a local disk Hadoop's checksum
+    lies beside the file, and Spark takes one that is left for another query's
+    (``CONCURRENT_STREAM_LOG_UPDATE``).
+    """
+    checksum = f"offsets/.{batch_id}.crc" if isinstance(batch_id, int) else "offsets/.n.crc"
+    return (
+        f"remove the file offsets/{batch_id} and, where there is one, its hidden {checksum} from "
+        "the query's checkpoint (nothing of that batch is written)"
+    )
+
+
 _MISSING = "java.io.FileNotFoundException"
 _DAMAGED = "org.apache.hadoop.fs.ChecksumException"
 

@@ -30,6 +30,7 @@ from onceward.errors import (
 )
 from onceward.spark.batch.carried import SECRET, carried_in
 from onceward.spark.batch.causes import Thrown, has_condition, has_kind
+from onceward.spark.batch.checkpoint_files import remove_planned
 
 _RAISED_CONDITION = "USER_RAISED_EXCEPTION"
 # What Spark's Kafka source says behind its general words
@@ -373,9 +374,8 @@ def _lost_input(causes: Sequence[Thrown]) -> OncewardError | None:
             f"the end of the source's log went back, as Spark was told: {where}. A broker that no "
             "longer leads it was asked, or its end was lost (an unclean leader election, a topic "
             "that was created again)",
-            next_step="look for an unclean election in the brokers' logs. Without one, remove the "
-            "newest file of offsets/ in the query's checkpoint, of whose batch nothing is "
-            f"written, and start the query again. After one, {AT_THE_NEW_END}",
+            next_step="look for an unclean election in the brokers' logs. Without one, "
+            f"{remove_planned()}, and start the query again. After one, {AT_THE_NEW_END}",
             details={"condition": lost.condition},
         )
     if _NOT_FOUND in lost.condition:
