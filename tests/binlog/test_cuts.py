@@ -484,13 +484,62 @@ def test_a_statement_that_ends_like_a_transaction_is_a_stop(end: str):
     assert stop.details["reason"] == "statement"
 
 
-def test_a_rollback_of_rows_is_a_stop():
-    log = Log().gtid(1).query("BEGIN").row().query("ROLLBACK")
-    stop = cut(log.events, start()).error
+@pytest.mark.parametrize("part_bytes", [1, 1 << 22], ids=["small parts", "one part"])
+@pytest.mark.parametrize("passed", [False, True], ids=["", "named"])
+def test_rows_that_are_rolled_back_are_in_no_part(passed: bool, part_bytes: int):
+    log = Log().transaction(1).gtid(2).query("BEGIN").row().row()
+    named = [f"{FILE}:{log.at}"] if passed else []
+    log.query("ROLLBACK").transaction(3).gtid(4).query("BEGIN").query("ROLLBACK").transaction(5)
+    found = cut(log.events, start(), settings(pass_over=named, part_bytes=part_bytes))
+    assert (found.changes, found.error, found.end.pos) == (3, None, log.at)
+    assert rows_in(log, found) == rows_at(log)[:1] + rows_at(log)[3:]
+
+
+def rows_at(log: Log) -> list[int]:
+    return [event.position for event in log.events if event.kind == 30]
+
+
+def rows_in(log: Log, found: PlannedRange) -> list[int]:
+    """Places of the rows that tasks read."""
+    return [
+        place
+        for part in found.parts
+        for place in rows_at(log)
+        if part["from"] <= place < part["to"]
+    ]
+
+
+@pytest.mark.parametrize("part_bytes", [1, 1 << 22], ids=["small parts", "one part"])
+def test_rows_behind_a_savepoint_that_is_gone_back_to_are_in_no_part(part_bytes: int):
+    log = Log().transaction(1).gtid(2).query("BEGIN").row().query("SAVEPOINT `a`").row()
+    log.query("SAVEPOINT `b ``c`").row("other").query("ROLLBACK TO `B ``C`").row()
+    log.query("ROLLBACK TO `A`").row().query("SAVEPOINT `c`").query("ROLLBACK TO c").row("other")
+    log.put(XID, bytes(8)).transaction(3)
+    found = cut(log.events, start(), settings(tables="shop.t", part_bytes=part_bytes))
+    assert (found.changes, found.error) == (4, None)
+    kept = rows_at(log)
+    assert [place for place in rows_in(log, found) if place not in (kept[3], kept[6])] == [
+        kept[0], kept[1], kept[5], kept[7]
+    ]  # fmt: skip
+
+
+def test_a_savepoint_of_a_function_may_have_the_name_of_another():
+    """Only where rows are between the two does it matter which is meant."""
+    log = Log().gtid(1).query("BEGIN").row().query("SAVEPOINT `a`").query("SAVEPOINT `a`").row()
+    begun = [*log.events]
+    log.query("ROLLBACK TO `a`").put(XID, bytes(8))
+    assert rows_in(log, cut(log.events, start())) == rows_at(log)[:1]
+    twice = Log()
+    twice.events, twice.at = begun, begun[-1].position + len(begun[-1].buffer)
+    twice.query("SAVEPOINT `a`").row()
+    at = f"{FILE}:{twice.at}"
+    twice.query("ROLLBACK TO `a`").put(XID, bytes(8))
+    stop = cut(twice.events, start()).error
     assert isinstance(stop, ChangeUnreadable)
-    assert "ROLLBACK" in stop.message
-    nothing = Log().gtid(1).query("BEGIN").query("ROLLBACK").transaction(2)
-    assert cut(nothing.events, start()).changes == 1
+    assert "set twice" in stop.message
+    assert f'pass_over=["{at}"]' in str(stop)
+    passed = cut(twice.events, start(), settings(pass_over=[at]))
+    assert rows_in(twice, passed) == rows_at(twice)[:2]
 
 
 def test_a_set_of_transactions_with_more_than_was_seen():

@@ -16,6 +16,8 @@ from onceward.mysql.binlog.sql_effects import (
     NO_EFFECT,
     NoEffect,
     OtherTables,
+    Rollback,
+    SavepointSet,
     Truncation,
     Unsupported,
 )
@@ -46,7 +48,6 @@ BEGIN
 begin work
 COMMIT
 START TRANSACTION
-SAVEPOINT `s1`
 RELEASE SAVEPOINT s1
 XA START X'78',X'',1
 XA END X'78',X'',1
@@ -201,8 +202,6 @@ STOPS = {
         CREATE TABLE orders VALUES ROW(1)
         CREATE TEMPORARY TABLE orders (id int)
         SET STATEMENT max_statement_time = 5 FOR DELETE FROM orders
-        ROLLBACK
-        ROLLBACK TO `s1`
     """,
     "ddl": """
         DROP TABLE orders
@@ -305,6 +304,20 @@ def test_what_may_change_rows_is_a_stop(why, text):
     assert found.reason == why
     assert found.what
     assert found.next_step
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("SAVEPOINT `s1`", SavepointSet("s1")),
+        ("SAVEPOINT S1", SavepointSet("s1")),
+        ("ROLLBACK TO `s 1`", Rollback("s 1")),
+        ("ROLLBACK TO SAVEPOINT s1", Rollback("s1")),
+        ("ROLLBACK", Rollback()),
+    ],
+)
+def test_what_undoes_rows(text, found):
+    assert verdict(text) == found
 
 
 ELSEWHERE = """

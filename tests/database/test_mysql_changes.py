@@ -369,6 +369,29 @@ def test_what_was_undone_does_not_come(place: ChangesPlace):
     assert undone(place) == [("t", '{"id":2}'), ("plain", '{"id":4}'), ("plain", '{"id":6}')]
 
 
+def test_what_was_undone_beside_a_temporary_table_does_not_come(binlog_mariadb: LocalMySQL):
+    """MariaDB writes such a transaction with its rows and its ROLLBACK. Tables without
+    transactions keep theirs.
+    """
+    place = ChangesPlace(binlog_mariadb)
+    for engine in ("MyISAM", "Aria"):
+        place.sql(f"CREATE TABLE {{s}}.{engine} (id int PRIMARY KEY) ENGINE = {engine}")
+    place.begin()
+    into_t, drops = "INSERT INTO {s}.t VALUES ", "DROP TEMPORARY TABLE IF EXISTS {s}.none"
+    kept = ["INSERT INTO {s}.MyISAM VALUES (1)", "INSERT INTO {s}.Aria VALUES (1)"]
+    in_one_transaction(place, ["BEGIN", f"{into_t} (1, 'a')", *kept, drops, "ROLLBACK"])
+    in_one_transaction(
+        place,
+        [
+            "BEGIN", f"{into_t} (2, 'b')", "SAVEPOINT s", f"{into_t} (3, 'c')", drops,
+            "ROLLBACK TO S", f"{into_t} (4, 'd')", "COMMIT",
+        ],
+    )  # fmt: skip
+    found = [(one["table"], one["key"]) for one in place.batch()]
+    one, two, four = '{"id":1}', '{"id":2}', '{"id":4}'
+    assert found == [("MyISAM", one), ("Aria", one), ("t", two), ("t", four)]
+
+
 EMPTIED_AND_COPIED = [
     ("c", "t", None, row(1, "a")),
     ("c", "copy", None, row(1, "a")),

@@ -8,7 +8,7 @@ Source: MySQL 9 and MariaDB 11 manuals, *Data Definition Statements*.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from onceward.mysql.binlog.sql_tables import (
@@ -45,6 +45,21 @@ class OtherTables:
 
 
 @dataclass(frozen=True)
+class SavepointSet:
+    """It marks a place in its transaction."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """It undoes what its transaction has done."""
+
+    to: str | None = None
+    """Since this savepoint; None: all of it."""
+
+
+@dataclass(frozen=True)
 class Unsupported:
     """It may have changed rows without rows events."""
 
@@ -78,7 +93,7 @@ XA_DECISION = Unsupported(
 )
 """The caller may pass it if it knows that the transaction has no rows of selected tables."""
 
-Effect = NoEffect | Truncation | OtherTables | Unsupported
+Effect = NoEffect | Truncation | OtherTables | SavepointSet | Rollback | Unsupported
 NO_EFFECT = NoEffect()
 
 _DML = (*ROW_CHANGES, "CALL", "DO", "SELECT", "VALUES", "TABLE", "HANDLER", "MERGE")
@@ -99,22 +114,6 @@ _BEFORE_OTHER_KEYS = (
     "ADD", "DROP", "RENAME", "UNIQUE", "FOREIGN", "FULLTEXT", "SPATIAL", "VECTOR", "BY", "LINEAR",
 )  # fmt: skip
 """Before KEY, where it is not that of [PRIMARY] KEY."""
-
-
-def classify_tokens(
-    tokens: Iterable[Token], database: str, selects: Callable[[str, str], bool],
-    selects_database: Callable[[str], bool], lower_case_names: bool,
-) -> Effect:  # fmt: skip
-    """Return the effect of one statement.
-
-    :param database: of names without one.
-    """
-    try:
-        return StatementClassifier(
-            TokenReader(tokens, database, lower_case_names), selects, selects_database
-        ).classify()
-    except UnknownStatement:
-        return unknown_statement()
 
 
 class StatementClassifier:
@@ -175,17 +174,16 @@ class StatementClassifier:
         return self._no_effect_if("TRANSACTION")
 
     def _savepoint(self) -> Effect:
-        return NO_EFFECT
+        return SavepointSet(self._tokens.take_name().casefold())
 
     def _release(self) -> Effect:
         return self._no_effect_if("SAVEPOINT")
 
     def _rollback(self) -> Effect:
-        # ROLLBACK, and ROLLBACK TO, are in a binlog only behind rows that they undo (in a
-        # transaction that has changed a table without transactions, too). Those rows must not be
-        # passed on.
-        what = "a ROLLBACK, by which rows that are written before it never came to be"
-        return Unsupported("statement", what, _COMPARE)
+        if not self._tokens.skip("TO"):
+            return self._at_end(Rollback())
+        self._tokens.skip("SAVEPOINT")
+        return self._at_end(Rollback(self._tokens.take_name().casefold()))
 
     def _xa(self) -> Effect:
         # Its rows follow START, or came before END, and its end is an event of its own.

@@ -25,11 +25,11 @@ from onceward.mysql.binlog.sql_effects import (
     Effect,
     NoEffect,
     OtherTables,
+    StatementClassifier,
     Unsupported,
-    classify_tokens,
     unknown_statement,
 )
-from onceward.mysql.binlog.sql_tables import tokenize
+from onceward.mysql.binlog.sql_tables import TokenReader, UnknownStatement, tokenize
 
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 0x4, 0x100000  # of sql_mode
 _SQL_MODE, _CHARSET = 1, 4  # status variables
@@ -126,13 +126,16 @@ def classify_statement(
     lower_case_names: bool = False,
 ) -> Effect:
     """Return what a statement does to the selected tables."""
-    effects = [
-        classify_tokens(
-            tokenize(text, ansi_quotes=statement.ansi_quotes, backslashes=statement.backslashes),
-            statement.database, selects, selects_database, lower_case_names,
+    effects = []
+    for text in statement.texts:
+        tokens = tokenize(
+            text, ansi_quotes=statement.ansi_quotes, backslashes=statement.backslashes
         )
-        for text in statement.texts
-    ]  # fmt: skip
+        try:
+            reader = TokenReader(tokens, statement.database, lower_case_names)
+            effects.append(StatementClassifier(reader, selects, selects_database).classify())
+        except UnknownStatement:
+            effects.append(unknown_statement())
     if not effects:
         return unknown_statement("a statement in a character set that is not known")
     no_effects = [effect for effect in effects if isinstance(effect, NoEffect)]

@@ -14,7 +14,7 @@ import base64
 from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceward.errors import BinlogCorrupted, ChangeUnreadable, OncewardError
 from onceward.mysql.binlog.decoder import inner_events
@@ -30,6 +30,7 @@ from onceward.mysql.binlog.event import (
     XA_PREPARE,
     BinlogEvent,
     add_event,
+    damaged_event,
     unreadable_event,
     unsupported_reason,
 )
@@ -40,6 +41,8 @@ from onceward.mysql.binlog.sql_effects import (
     XA_DECISION,
     NoEffect,
     OtherTables,
+    Rollback,
+    SavepointSet,
     Truncation,
     Unsupported,
 )
@@ -52,7 +55,7 @@ from onceward.mysql.source.settings import (
     Coordinates,
     Position,
 )
-from onceward.mysql.source.transactions import OUTSIDE, TransactionWalk, statement_begins_with
+from onceward.mysql.source.transactions import OUTSIDE, TransactionWalk
 
 IDLE_BYTES = 1 << 30
 """Without selected changes, the position moves after so many bytes."""
@@ -129,9 +132,22 @@ class _PartitionBuilder:
 
     def back_to(self, mark: tuple[Any, ...], place: Coordinates) -> None:
         """Drop everything since ``mark``, which was made at ``place``."""
+        if mark == self.mark():
+            return
         count, self.file, self.begin, self.maps, self.gtid, self.changes = mark
         del self.partitions[count:]
         self.cut(*place)
+
+
+class _Savepoint(NamedTuple):
+    """A savepoint of the transaction under way."""
+
+    mark: tuple[Any, ...]
+    place: Coordinates
+    here: int
+    """The changes before it."""
+    least: int
+    """Those before it when one of its name was set first."""
 
 
 class RangePlanner(TransactionWalk):
@@ -177,6 +193,8 @@ class RangePlanner(TransactionWalk):
         """Of whole transactions."""
         self._here = 0
         """Of the transaction under way."""
+        self._savepoints: dict[str, _Savepoint] = {}
+        """Of the transaction under way, in their order."""
         self._handlers |= {
             EXECUTE_LOAD_QUERY: self._load,
             **dict.fromkeys(
@@ -190,9 +208,8 @@ class RangePlanner(TransactionWalk):
         """Return the range."""
         # The last transaction is not whole
         if self._state != OUTSIDE:
-            self._on_incomplete()
-        else:
-            self._parts.cut(*self.place)
+            self._on_undone()
+        self._parts.cut(*self.place)
         parts, error = self._parts.partitions, self.error
         return PlannedRange(self.position(), parts, self._changes, self.bytes, self.is_done, error)
 
@@ -205,6 +222,7 @@ class RangePlanner(TransactionWalk):
         self._here = 0
         self._maps.clear()
         self._wanted_ids.clear()
+        self._savepoints.clear()
         self._mark = self._parts.mark()
 
     def _on_end(self, event: BinlogEvent) -> None:
@@ -222,8 +240,9 @@ class RangePlanner(TransactionWalk):
         self._parts.cut(*self._transaction_at)
         self._parts.begins(*self.place)
 
-    def _on_incomplete(self) -> None:
-        # The partitions of a transaction stay revocable until it has ended.
+    def _on_undone(self) -> None:
+        # The partitions of a transaction stay revocable until it has ended. All rows before its
+        # ROLLBACK are undone: those of tables without transactions are in one of their own.
         self._parts.back_to(self._mark, self._transaction_at)
         self._here = 0
 
@@ -311,15 +330,52 @@ class RangePlanner(TransactionWalk):
             found = NoEffect(found.table)
         if isinstance(found, NoEffect) and found.defines is not None:
             self._is_news(found.defines)
-        elif isinstance(found, Unsupported) and not (
-            self._here == 0 and statement_begins_with(event, "ROLLBACK")
-        ):
+        elif isinstance(found, Unsupported):
             self._refuse(
                 event,
                 unreadable_event(event, found.reason, found.what, found.next_step, gtid=self.gtid),
             )
         elif isinstance(found, Truncation):
             self._count()
+        elif isinstance(found, SavepointSet):
+            self._set_savepoint(event, found.name)
+        elif isinstance(found, Rollback):
+            self._on_undone() if found.to is None else self._roll_back(event, found.to)
+
+    def _set_savepoint(self, event: BinlogEvent, name: str) -> None:
+        before = self._savepoints.pop(name, None)
+        self._savepoints[name] = _Savepoint(
+            self._parts.mark(),
+            Coordinates(event.file, event.position),
+            self._here,
+            before.least if before is not None else self._here,
+        )
+
+    def _roll_back(self, event: BinlogEvent, name: str) -> None:
+        """Drop what the transaction has since that savepoint."""
+        savepoint = self._savepoints.get(name)
+        if savepoint is None or event.inner:
+            raise damaged_event(
+                event, f"a ROLLBACK TO {name}, which its transaction does not have"
+            )
+        if savepoint.here != savepoint.least:
+            # A function's or a trigger's savepoints are its own, and gone when it has ended.
+            what = (
+                f"a ROLLBACK TO {name}, and this savepoint was set twice, with changes of tables "
+                "that are read between: if once by a function or a trigger, the binlog does not "
+                "say which of the two is meant"
+            )
+            error = unreadable_event(
+                event, "statement", what, _COMPARE, gtid=self.gtid,
+                loss="what came behind the last of them",
+            )  # fmt: skip
+            self._refuse(event, error)
+        while next(reversed(self._savepoints)) != name:
+            self._savepoints.popitem()
+        if self._here != savepoint.here:
+            self._parts.back_to(savepoint.mark, savepoint.place)
+            self._here = savepoint.here
+            self._parts.begins(event.file, event.position, tuple(self._maps.values()), self.gtid)
 
     def _is_news(self, name: tuple[str, str]) -> None:
         self.unchecked_at = self.unchecked_at or self._transaction_at
@@ -344,16 +400,6 @@ class RangePlanner(TransactionWalk):
                 self._on_xa_prepare(inner)
             else:
                 self._must_pass(inner)
-
-    def _on_rollback(self, event: BinlogEvent) -> None:
-        if self._here:
-            what = (
-                "a ROLLBACK of a transaction with changes of tables that are read, some of which "
-                "may have none"
-            )
-            self._refuse(
-                event, unreadable_event(event, "statement", what, _COMPARE, gtid=self.gtid)
-            )
 
     def _on_xa_prepare(self, event: BinlogEvent) -> None:
         if self._has_selected_rows:

@@ -160,17 +160,14 @@ class TransactionWalk:
         if self.gtid is not None and self._skips is None:
             self.skipped_gtids.add(self.gtid)
 
-    def _on_incomplete(self) -> None:
-        """Handle a transaction that the server gave up, or that has not ended."""
+    def _on_undone(self) -> None:
+        """Handle a transaction that was rolled back or given up, or that has not ended."""
 
     def _on_statement(self, event: BinlogEvent) -> None:
         """Handle a statement that is neither BEGIN nor an end."""
 
     def _on_payload(self, event: BinlogEvent) -> None:
         """Handle a whole transaction in one event."""
-
-    def _on_rollback(self, event: BinlogEvent) -> None:
-        """Handle a ROLLBACK of the transaction, or of a part of it."""
 
     def _on_xa_prepare(self, event: BinlogEvent) -> None:
         """Handle XA_PREPARE of two phases."""
@@ -241,7 +238,7 @@ class TransactionWalk:
             self._end_transaction(event)
         elif self._state == OPEN and text == b"ROLLBACK":
             if not self._is_skipping:
-                self._on_rollback(event)
+                self._on_undone()
             self._end_transaction(event)
         else:
             self._statement(event)
@@ -316,7 +313,7 @@ class TransactionWalk:
             # it up.
             was_skipping, self._is_skipping, self._state = self._is_skipping, False, OUTSIDE
             if not was_skipping:
-                self._on_incomplete()
+                self._on_undone()
         if base_name(event.file) != base_name(self._file):
             # The server was started with another --log-bin, and counts from 1 again
             self.era += 1
