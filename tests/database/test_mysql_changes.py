@@ -692,6 +692,12 @@ def test_what_a_foreign_key_changes(place: ChangesPlace):
         place.begin()
     allowed = f"cascade:{place.schema}.child"
     assert f'pass_over=["{allowed}"]' in unfit.value.next_step
+    place.sql("SET GLOBAL sql_quote_show_create = OFF")
+    try:
+        with pytest.raises(ServerMisconfigured, match="no binlog"):
+            place.begin()
+    finally:
+        place.sql("SET GLOBAL sql_quote_show_create = ON")
     place.begin(pass_over=[allowed])
 
 

@@ -237,6 +237,7 @@ def connect(settings: ChangesSettings) -> MySQLSession:
         # compare with dates that a table of before has: 0000-00-00, 2024-00-00.
         pinned = {
             "sql_mode": "''",
+            "sql_quote_show_create": "ON",
             "lock_wait_timeout": _LOCK_SECONDS,
             "wait_timeout": _IDLE_SECONDS,
         }

@@ -94,7 +94,6 @@ class Grants:
 
     def __init__(self, server: Server) -> None:
         self._is_literal = server.variables("partial_revokes").get("partial_revokes") == "ON"
-        server.query("SET SESSION sql_quote_show_create = 1")
         found = (_ENTRY.match(str(line)) for (line,) in server.query("SHOW GRANTS"))
         self._entries = [
             _Entry(one[2][1:-1].replace("``", "`"), one[1], self._is_literal)

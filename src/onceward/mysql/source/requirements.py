@@ -431,11 +431,14 @@ def _keys_that_change_rows(server: Server, schema: str, table: str) -> Iterator[
     except (AccessDenied, ServerMisconfigured):
         # Said already: its rows may not be read either
         return
-    for line in str(statement).splitlines():
-        key = _FOREIGN_KEY.match(line)
-        rules = _CASCADE_RULES.findall(_NAME.sub("", line)) if key else []
-        if key and rules:
-            yield key[1].replace("``", "`"), ", ".join(rules)
+    lines = str(statement).splitlines()
+    keys = [(key[1], line) for line in lines if (key := _FOREIGN_KEY.match(line))]
+    if not keys:
+        yield "of which SHOW CREATE TABLE says nothing", "rules that are not known"
+    for name, line in keys:
+        rules = _CASCADE_RULES.findall(_NAME.sub("", line))
+        if rules:
+            yield name.replace("``", "`"), ", ".join(rules)
 
 
 def _split_names(text: object) -> list[str]:
