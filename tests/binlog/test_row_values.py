@@ -127,6 +127,27 @@ def test_a_value_in_both_forms(column, cell, in_text, in_debezium):
 
 
 @pytest.mark.parametrize(
+    ("dialect", "place", "shown"),
+    [
+        ("mariadb", 0, '"id":1'),
+        ("mariadb", 1, '"DB_ROW_HASH_1":7,"id":1'),
+        ("mysql", 0, '"id":1,"DB_ROW_HASH_1":7,"DB_ROW_HASH_12":null'),
+    ],
+    ids=["behind all others", "before another", "of MySQL"],
+)
+def test_what_mariadb_hides_behind_the_last_column_is_in_no_row(dialect, place, shown):
+    names = ("DB_ROW_HASH_1", "DB_ROW_HASH_12")
+    columns = [Made(name, 8, nullable=True, unsigned=True) for name in names]
+    cells = [(7).to_bytes(8, "little"), None]
+    columns.insert(place, INT)
+    cells.insert(place, number(1))
+    made = Decoder(dialect, lambda *_: True)
+    made.feed(event(TABLE_MAP, table_map(columns)))
+    made.feed(event(WRITE, rows(3, row(*cells))))
+    assert made.flush()["after"].to_pylist() == [f"{{{shown}}}"]
+
+
+@pytest.mark.parametrize(
     ("column", "cell", "shown"),
     [
         (DATE, day(0, 0, 0), "0000-00-00"),

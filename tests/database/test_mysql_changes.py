@@ -985,6 +985,27 @@ def test_a_table_with_system_versions_is_refused_and_read_once_it_has_none(
     stopped(place, "system_versioned")
 
 
+def test_what_mariadb_hides_in_a_table_is_in_no_row(binlog_mariadb: LocalMySQL):
+    """The hashes of a UNIQUE key over long texts, behind the last column."""
+    place = ChangesPlace(binlog_mariadb)
+    place.sql("CREATE TABLE {s}.h (id int PRIMARY KEY, b text, c blob, UNIQUE (b), UNIQUE (c))")
+    place.sql("CREATE TABLE {s}.keyless (b text NOT NULL, UNIQUE (b))")
+    place.sql("INSERT INTO {s}.h VALUES (1, 'a', NULL)")
+    place.begin(starting="initial", tables=f"{place.schema}.h")
+    place.all()
+    place.sql("UPDATE {s}.h SET b = 'b'", "ALTER TABLE {s}.h ADD d int", "DELETE FROM {s}.h")
+    assert brief(place.all()) == [
+        ("u", "h", '{"id":1,"b":"a","c":null}', '{"id":1,"b":"b","c":null}'),
+        ("d", "h", '{"id":1,"b":"b","c":null,"d":null}', None),
+    ]
+    place.begin(starting="latest", tables=f"{place.schema}.keyless")
+    place.sql("INSERT INTO {s}.keyless VALUES ('a')")
+    assert [(one["key"], one["after"]) for one in place.all()] == [(None, '{"b":"a"}')]
+    place.sql("CREATE TABLE {s}.mine (id int PRIMARY KEY, DB_ROW_HASH_7 bigint unsigned)")
+    with pytest.raises(ServerMisconfigured, match="with a column DB_ROW_HASH_7"):
+        place.begin(tables=f"{place.schema}.mine")
+
+
 def test_an_errors_advice_followed_to_the_letter_loses_the_row_that_it_names(place: ChangesPlace):
     """A zero date among a hundred, which Debezium's form has no place for."""
     place.sql("CREATE TABLE {s}.orders (id int PRIMARY KEY, d date)")

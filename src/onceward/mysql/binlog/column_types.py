@@ -71,7 +71,6 @@ class TableColumn:
     """One of MariaDB's COMPRESSED columns."""
     geometry: int = 0
     """The geometry type, as the server counts them."""
-    visible: bool = True
 
     @property
     def is_single_bit(self) -> bool:

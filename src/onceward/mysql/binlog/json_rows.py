@@ -181,7 +181,7 @@ def row_json(table: TableMap, rows: pa.RecordBatch, values: ValueForm = "text") 
         :func:`onceward.mysql.binlog.values.arrow_type`.
     :raises InvalidCell: a value has no place in the form (a zero date in Debezium's).
     """
-    return _objects(table, range(len(table.columns)), rows, values)
+    return _objects(table, range(table.own_columns), rows, values)
 
 
 def key_json(table: TableMap, rows: pa.RecordBatch, values: ValueForm = "text") -> pa.Array:

@@ -15,6 +15,7 @@ for 140 and 141.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -42,7 +43,8 @@ _SEQUENCE_NAMES = b"".join(bytes([len(name)]) + name.encode() for name in _SEQUE
 _VERSION_COLUMNS, _MICROSECONDS = ("row_start", "row_end"), 6
 _SIGNEDNESS, _DEFAULT_CHARSET, _COLUMN_CHARSET, _NAMES, _SETS, _ENUMS = range(1, 7)
 _GEOMETRIES, _KEY, _PREFIXED_KEY, _LABELLED_DEFAULT_CHARSET = range(7, 11)
-_LABELLED_CHARSET, _VISIBILITY = 11, 12
+_LABELLED_CHARSET = 11
+_ROW_HASH = re.compile(r"DB_ROW_HASH_\d+")
 
 
 @dataclass(frozen=True)
@@ -67,22 +69,32 @@ class TableMap:
         """Size of a bitmap with a bit for each column."""
         return (len(self.columns) + 7) // 8
 
+    @cached_property
+    def own_columns(self) -> int:
+        """The number of its columns, without those that MariaDB adds behind them and shows to
+        nobody: one for each UNIQUE key over texts that are too long for an index.
+        """
+        count = len(self.columns)
+        while self.dialect == "mariadb" and count and _is_row_hash(self.columns[count - 1]):
+            count -= 1
+        return count
+
     @property
     def has_system_versions(self) -> bool:
         """MariaDB's ``WITH SYSTEM VERSIONING`` by columns that the server adds: their names, at
         the end, and the second in the key. Versioning by a table's own columns is found on the
         server, and in the statement that creates it.
         """
-        if self.dialect != "mariadb" or len(self.columns) < len(_VERSION_COLUMNS) or not self.key:
+        if self.dialect != "mariadb" or self.own_columns < len(_VERSION_COLUMNS) or not self.key:
             return False
-        last = self.columns[-len(_VERSION_COLUMNS) :]
+        last = self.columns[self.own_columns - len(_VERSION_COLUMNS) : self.own_columns]
         moments = all(
             each.kind is ColumnKind.TIMESTAMP and each.fsp == _MICROSECONDS for each in last
         )
         return (
             tuple(each.name for each in last) == _VERSION_COLUMNS
             and moments
-            and self.key[-1] == len(self.columns) - 1
+            and self.key[-1] == self.own_columns - 1
         )
 
     @property
@@ -144,6 +156,11 @@ class TableMap:
         columns = tuple(_parse_columns(layouts, nullable, optional))
         number = int.from_bytes(body[:ID_BYTES], "little")
         return TableMap(number, db, table, columns, optional.key(), dialect)
+
+
+def _is_row_hash(column: TableColumn) -> bool:
+    is_number = column.kind is ColumnKind.INTEGER and column.width == 8 and column.unsigned
+    return is_number and _ROW_HASH.fullmatch(column.name) is not None
 
 
 def _take_names(data: MetadataFields) -> tuple[str, str]:
@@ -262,14 +279,6 @@ class _OptionalMetadata:
         while data.remaining:
             yield data.lenenc_int()
 
-    def visible(self, place: int) -> bool:
-        bits = self._fields.get(_VISIBILITY)
-        return (
-            bits is None
-            or place // 8 >= len(bits)
-            or bool(bits[place // 8] >> (7 - place % 8) & 1)
-        )
-
     def key(self) -> tuple[int, ...]:
         field = _KEY if _KEY in self._fields else _PREFIXED_KEY
         data, places = self._reader(field), []
@@ -324,7 +333,6 @@ def _parse_columns(
         shared = {
             "nullable": bool(nullable[place // 8] >> (place % 8) & 1),
             "unsigned": unsigned.get(place, False),
-            "visible": optional.visible(place),
         }
         charset = charsets.get(place, "")
         if column.kind in labels:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -357,6 +357,7 @@ def _check_tables(
     yield from _check_select(server, tables)
     yield from _check_cascades(server, settings, tables)
     yield from _check_versioning(server, tables)
+    yield from _check_row_hashes(server, tables)
 
 
 def _check_patterns(server: Server, settings: ChangesSettings) -> Iterator[Requirement]:
@@ -387,6 +388,27 @@ def _check_versioning(server: Server, tables: Iterable[tuple[str, str]]) -> Iter
                     "there",
                 fix=f"ALTER TABLE {quote(database)}.{quote(table)} DROP SYSTEM VERSIONING, or "
                     "leave it out",
+            )  # fmt: skip
+
+
+def _check_row_hashes(
+    server: Server, tables: Collection[tuple[str, str]]
+) -> Iterator[Requirement]:
+    """Check for columns that are called as those that MariaDB hides, and are in no change."""
+    if server.dialect != "mariadb":
+        return
+    rows = server.query(
+        "SELECT table_schema, table_name, column_name FROM information_schema.columns WHERE "
+        "column_name REGEXP '(?-i)^DB_ROW_HASH_[0-9]+$'"
+    )
+    for database, table, column in rows:
+        if (str(database), str(table)) in tables:
+            yield _unmet(
+                f"{database}.{table}", f"with a column {column}",
+                "MariaDB itself gives this name to hidden columns, and binlogs do not tell them "
+                "from yours",
+                f"ALTER TABLE {quote(str(database))}.{quote(str(table))} RENAME COLUMN "
+                f"{quote(str(column))} TO another name, or leave the table out",
             )  # fmt: skip
 
 
