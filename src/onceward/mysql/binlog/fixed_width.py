@@ -221,8 +221,8 @@ def temporal_array(table: TableMap, column: TableColumn, at: CellBytes, cells: C
         digits[:] = _DATE_PATTERN
     else:
         is_datetime = column.kind is ColumnKind.DATETIME
-        parts = _datetimes(at, cells) if is_datetime else _timestamps(at, cells)
         fraction = _fraction(at, cells.start + (5 if is_datetime else 4), column.fsp)
+        parts = _datetimes(at, cells) if is_datetime else _timestamps(at, cells, fraction)
         fits = (parts[0] < 10_000) & (parts[0] >= 0) & (fraction < 1_000_000)
         fits &= (parts[3] < 24) & (parts[4] < 60) & (parts[5] < 60)
         check_cells(fits, cells.null, f"{_describe(table, column)}{_NO_NUMBER}")
@@ -250,8 +250,8 @@ def _datetimes(at: CellBytes, cells: Cells) -> list[Numbers]:
     ]  # fmt: skip
 
 
-def _timestamps(at: CellBytes, cells: Cells) -> list[Numbers]:
-    """Split seconds since 1970; 0 stands for 0000-00-00."""
+def _timestamps(at: CellBytes, cells: Cells, fraction: Numbers) -> list[Numbers]:
+    """Split seconds since 1970; 0 without a fraction stands for 0000-00-00."""
     seconds = at.big_endian(cells.start, 4)
     days = (seconds // _DAY_SECONDS).astype("M8[D]")
     months = days.astype("M8[M]")
@@ -262,7 +262,7 @@ def _timestamps(at: CellBytes, cells: Cells) -> list[Numbers]:
         1970 + month // 12, month % 12 + 1, day,
         seconds_of_day // 3600, seconds_of_day // 60 % 60, seconds_of_day % 60,
     ]  # fmt: skip
-    zero = seconds == 0
+    zero = (seconds == 0) & (fraction == 0)
     return [np.where(zero, 0, part) for part in parts] if zero.any() else parts
 
 
