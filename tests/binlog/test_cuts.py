@@ -352,6 +352,34 @@ def test_a_position_of_version_1_is_whole_from_the_next_file_on():
     )
 
 
+@pytest.mark.parametrize(
+    ("statement", "stops"),
+    [
+        ("DROP TABLE IF EXISTS `never`,`never_2`", False),
+        ("DROP TABLE IF EXISTS `never`,`t`", True),
+        ("DROP TABLE IF EXISTS `there`", True),
+        ("DROP TABLE `created`", False),
+        ("RENAME TABLE IF EXISTS never TO never_2", False),
+        ("RENAME TABLE never TO created, t TO x", True),
+        ("RENAME TABLE other.never TO never_2", True),
+        ("ALTER TABLE never EXCHANGE PARTITION p WITH TABLE never_2", True),
+    ],
+)
+def test_a_table_of_which_nothing_came_may_be_dropped(statement: str, stops: bool):
+    """Servers write DROP TABLE IF EXISTS whether the table was there or not."""
+    log = Log().gtid(1).query("CREATE TABLE created (id int)").transaction(2)
+    log.gtid(3).query(statement).transaction(4, table="u")
+    mine = settings(tables="shop.*")
+    found = cut(log.events, start(known=[["shop", "there"]]), mine)
+    assert isinstance(found.error, ChangeUnreadable) is stops
+    came = ["t", "there"] if stops else ["t", "there", "u"]
+    assert found.end.known == [["shop", name] for name in came]
+    assert Position.from_json(found.end.to_json()) == found.end
+    before_it_was_kept = cut(log.events, start(), mine)
+    assert isinstance(before_it_was_kept.error, ChangeUnreadable)
+    assert before_it_was_kept.end.known is None
+
+
 def loaded(table: str) -> Log:
     """LOAD DATA as a statement: its file in pieces, then what is done with it."""
     text = f"LOAD DATA INFILE 'x' INTO TABLE `{table}` LINES TERMINATED BY '\\n' (`id`)".encode()

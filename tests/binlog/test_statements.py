@@ -312,7 +312,6 @@ def test_what_may_change_rows_is_a_stop(why, text):
         ("SAVEPOINT `s1`", SavepointSet("s1")),
         ("SAVEPOINT S1", SavepointSet("s1")),
         ("ROLLBACK TO `s 1`", Rollback("s 1")),
-        ("ROLLBACK TO SAVEPOINT s1", Rollback("s1")),
         ("ROLLBACK", Rollback()),
     ],
 )

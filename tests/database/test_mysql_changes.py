@@ -450,6 +450,17 @@ def test_what_comes_before_a_stop_goes_through(place: ChangesPlace):
     assert brief(place.batch()) == [("c", "t", None, '{"id":2}')]
 
 
+def test_a_table_that_was_never_there_may_be_dropped(place: ChangesPlace):
+    """Both servers write the statement. A table that had rows when the query began was there."""
+    place.sql("CREATE TABLE {s}.old (id int PRIMARY KEY)", "INSERT INTO {s}.old VALUES (1)")
+    place.begin()
+    place.sql("DROP TABLE IF EXISTS {s}.x, {s}.y", "CREATE TABLE {s}.x (id int PRIMARY KEY)")
+    place.restarted().sql("RENAME TABLE {s}.x TO {s}.y", "DROP TABLE {s}.y")
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')", "DROP TABLE IF EXISTS {s}.y, {s}.old")
+    assert brief(place.batch()) == [("c", "t", None, row(1, "a"))]
+    stopped(place, "ddl")
+
+
 def test_a_statement_in_the_place_of_rows(place: ChangesPlace):
     place.begin()
     in_one_transaction(

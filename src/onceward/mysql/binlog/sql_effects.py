@@ -8,8 +8,8 @@ Source: MySQL 9 and MariaDB 11 manuals, *Data Definition Statements*.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from onceward.mysql.binlog.sql_tables import (
     ROW_CHANGES,
@@ -72,6 +72,8 @@ class Unsupported:
     next_step: str
     table: tuple[str, str] | None = None
     """Of ``cascade``."""
+    if_there: TableNames = ()
+    """It has no effect if none of these selected tables was there; without any, it has."""
 
 
 _COMPARE = (
@@ -182,7 +184,6 @@ class StatementClassifier:
     def _rollback(self) -> Effect:
         if not self._tokens.skip("TO"):
             return self._at_end(Rollback())
-        self._tokens.skip("SAVEPOINT")
         return self._at_end(Rollback(self._tokens.take_name().casefold()))
 
     def _xa(self) -> Effect:
@@ -225,7 +226,8 @@ class StatementClassifier:
         temporary = self._tokens.skip("TEMPORARY")
         if self._tokens.skip(*_TABLE):
             self._tokens.skip_if_exists()
-            effect = self._ddl("a DROP TABLE", *self._tokens.take_tables())
+            names = self._tokens.take_tables()
+            effect = self._ddl("a DROP TABLE", *names, if_there=names)
             self._tokens.skip("RESTRICT", "CASCADE")
             self._tokens.skip_wait_clause()
             return self._at_end(NO_EFFECT if temporary else effect)
@@ -246,7 +248,9 @@ class StatementClassifier:
             names.append(self._tokens.take_table())
             if not self._tokens.skip_sign(","):
                 break
-        return self._at_end(self._ddl("a RENAME TABLE", *names))
+        # Of a table that is not selected nobody knows whether it was there
+        sources = names[::2] if all(self._selects(*name) for name in names) else ()
+        return self._at_end(self._ddl("a RENAME TABLE", *names, if_there=sources))
 
     def _create(self) -> Effect:
         replaces = False
@@ -340,8 +344,7 @@ class StatementClassifier:
 
     def _clause(self, word: Token, name: tuple[str, str]) -> Effect:
         """Return the effect of the clause that begins with ``word`` outside of brackets. In doubt
-        a word begins a clause: a column that is called like a keyword, without quotes, may cost an
-        error.
+        a word begins one: a column called like a keyword, without quotes, may cost an error.
         """
         tokens = self._tokens
         if word.is_keyword("RENAME") and not tokens.next_is("COLUMN", "INDEX", "KEY"):
@@ -408,10 +411,15 @@ class StatementClassifier:
         name = self._tokens.take_table()
         return _unsupported_key(name) if self._selects(*name) else NO_EFFECT
 
-    def _ddl(self, what: str, *tables: tuple[str, str]) -> Effect:
+    def _ddl(
+        self, what: str, *tables: tuple[str, str], if_there: Iterable[tuple[str, str]] = ()
+    ) -> Effect:
         """Return the effect of DDL that takes rows from these tables, or brings some to them."""
         selected = [name for name in tables if self._selects(*name)]
-        return _unsupported_ddl(what, selected[0]) if selected else NO_EFFECT
+        if not selected:
+            return NO_EFFECT
+        there = tuple(name for name in if_there if name in selected)
+        return replace(_unsupported_ddl(what, selected[0]), if_there=there)
 
     def _no_effect_if(self, *keywords: str) -> Effect:
         return NO_EFFECT if self._tokens.skip(*keywords) else self._unknown()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Container
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from onceward.errors import BinlogCorrupted, ChangeUnreadable, OncewardError
@@ -46,6 +46,7 @@ from onceward.mysql.binlog.sql_effects import (
     Truncation,
     Unsupported,
 )
+from onceward.mysql.binlog.sql_tables import TableNames
 from onceward.mysql.binlog.statements import classify, decided_xid
 from onceward.mysql.binlog.table_map import TableMap
 from onceward.mysql.source.settings import (
@@ -61,6 +62,8 @@ IDLE_BYTES = 1 << 30
 """Without selected changes, the position moves after so many bytes."""
 
 _COMPARE = "compare these tables with what was read"
+# They are in each position
+_MOST_KNOWN = 1000
 # Table maps whose answer is remembered
 _MOST_TABLES = 10_000
 
@@ -186,6 +189,9 @@ class RangePlanner(TransactionWalk):
         """Those tables."""
         self._parts = _PartitionBuilder(settings.part_bytes, start.file, start.pos, era=start.era)
         self._mark = self._parts.mark()
+        self._known = (
+            None if start.known is None else {settings.normalize(*n) for n in start.known}
+        )
         self._maps: dict[bytes, bytes] = {}
         self._wanted_ids: dict[bytes, bool] = {}
         self._known_maps: dict[bytes, bool] = {}
@@ -212,6 +218,14 @@ class RangePlanner(TransactionWalk):
         self._parts.cut(*self.place)
         parts, error = self._parts.partitions, self.error
         return PlannedRange(self.position(), parts, self._changes, self.bytes, self.is_done, error)
+
+    def position(self) -> Position:
+        """Return the position behind the last whole transaction."""
+        known = self._known
+        if known is not None and len(known) > _MOST_KNOWN:
+            known = None
+        names = None if known is None else sorted(map(list, known))
+        return replace(super().position(), known=names)
 
     # Transactions
 
@@ -270,14 +284,17 @@ class RangePlanner(TransactionWalk):
             name = _table_name(event, body)
             is_selected = self._selects(*name) and not self._is_sequence(body)
             self._known_maps[body] = is_selected
-            if (
-                is_selected
-                and self._checked_tables is not None
-                and self._settings.normalize(*name) not in self._checked_tables
-            ):
-                self._is_news(name)
+            if is_selected:
+                self._has_changes(name)
         self._maps[body[:6]] = body
         self._wanted_ids[body[:6]] = is_selected
+
+    def _has_changes(self, name: tuple[str, str]) -> None:
+        table = self._settings.normalize(*name)
+        if self._known is not None:
+            self._known.add(table)
+        if self._checked_tables is not None and table not in self._checked_tables:
+            self._is_news(name)
 
     def _is_sequence(self, body: bytes) -> bool:
         if not TableMap.may_be_sequence(body):
@@ -328,6 +345,8 @@ class RangePlanner(TransactionWalk):
             and settings.allows_cascade(*found.table)
         ):
             found = NoEffect(found.table)
+        elif isinstance(found, Unsupported) and self._was_never_there(found.if_there):
+            found = NO_EFFECT
         if isinstance(found, NoEffect) and found.defines is not None:
             self._is_news(found.defines)
         elif isinstance(found, Unsupported):
@@ -376,6 +395,12 @@ class RangePlanner(TransactionWalk):
             self._parts.back_to(savepoint.mark, savepoint.place)
             self._here = savepoint.here
             self._parts.begins(event.file, event.position, tuple(self._maps.values()), self.gtid)
+
+    def _was_never_there(self, names: TableNames) -> bool:
+        """Check for tables of which nothing was passed on: IF EXISTS is logged without any."""
+        if not names or self._known is None:
+            return False
+        return self._known.isdisjoint(self._settings.normalize(*name) for name in names)
 
     def _is_news(self, name: tuple[str, str]) -> None:
         self.unchecked_at = self.unchecked_at or self._transaction_at

@@ -91,6 +91,10 @@ class Position:
     """What is read from here on (:attr:`ChangesSettings.patterns`), so that a range has the same
     changes whatever the query is told to read later. None: a position from before that was kept.
     """
+    known: list[list[str]] | None = None
+    """The selected tables that were there when the query began, and those of which changes came
+    since: of any other it has lost nothing by a DROP. None: not known.
+    """
 
     @property
     def place(self) -> Coordinates:

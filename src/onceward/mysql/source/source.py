@@ -52,7 +52,11 @@ from onceward.mysql.source.position_search import (
     starting_position,
 )
 from onceward.mysql.source.ranges import IDLE_BYTES, PlannedRange, RangePlanner
-from onceward.mysql.source.requirements import ServerCheck, check_added
+from onceward.mysql.source.requirements import (
+    ServerCheck,
+    check_added,
+    list_selected_tables,
+)
 from onceward.mysql.source.settings import (
     BATCH_BYTES,
     HEARTBEAT_SECONDS,
@@ -183,6 +187,9 @@ class MySQLChanges(PartitionedSource):
         begins = replace(begins, tables=self._settings.patterns)
         if self._settings.starting == "initial":
             begins = replace(begins, snapshot=begin_snapshot(server, self._settings, begins))
+        if self._settings.starting in ("initial", "latest"):
+            there = list_selected_tables(server, self._settings)
+            begins = replace(begins, known=[list(one) for one in there])
         return begins.to_json()
 
     def advance(self, position: Any, limit: int) -> Any:
@@ -227,6 +234,9 @@ class MySQLChanges(PartitionedSource):
             check_added(server, settings.for_tables(added))
             # Whether a prepared transaction has rows of these nobody has looked
             changed = replace(changed, prepared=None)
+        if added and at.known is not None:
+            there = list_selected_tables(server, settings.for_tables(added))
+            changed = replace(changed, known=[*at.known, *map(list, there)])
         if settings.starting != "initial":
             return changed
         return replace(changed, snapshot=change_tables(server, settings, before, at))
@@ -355,7 +365,7 @@ class MySQLChanges(PartitionedSource):
             **({"snapshot": state} if state is not None else {}),
         }
         ranges = [{**part, **options} for part in found.parts]
-        as_of = replace(end, snapshot=None).to_json()
+        as_of = replace(end, snapshot=None, known=None).to_json()
         chunks = end.snapshot["chunks"] if end.snapshot is not None else []
         return ranges + [{"chunk": chunk, "as_of": as_of, **names} for chunk in chunks]
 
