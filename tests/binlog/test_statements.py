@@ -166,6 +166,8 @@ def test_what_changes_no_row_passes(text):
             "ALTER TABLE elsewhere ADD FOREIGN KEY (b) REFERENCES orders (d) ON DELETE CASCADE",
             None,
         ),
+        ("ALTER TABLE orders ADD (w int, KEY kw (w), key (w), UNIQUE KEY (w))", "orders"),
+        ("ALTER TABLE orders ADD (KEY kw (w)), ADD CLUSTERING KEY k2 (w)", "orders"),
         ("GRANT ALL ON shop.* TO u1", None),
     ],
 )
@@ -242,6 +244,7 @@ STOPS = {
         ALTER TABLE orders ADD CONSTRAINT `c` PRIMARY KEY USING BTREE (`id`)
         ALTER TABLE orders MODIFY id bigint NOT NULL AUTO_INCREMENT PRIMARY KEY
         ALTER TABLE orders CHANGE a id bigint KEY
+        ALTER TABLE orders ADD (a int, id decimal(10) KEY)
         ALTER TABLE orders DROP INDEX `primary`, ADD b int
         ALTER TABLE orders DROP CONSTRAINT IF EXISTS `PRIMARY`
         DROP INDEX `PRIMARY` ON orders

@@ -114,6 +114,7 @@ _PARTITION_CHANGES = ("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMP
 """Clauses of ALTER TABLE that take rows away with a partition, or bring some."""
 _BEFORE_OTHER_KEYS = (
     "ADD", "DROP", "RENAME", "UNIQUE", "FOREIGN", "FULLTEXT", "SPATIAL", "VECTOR", "BY", "LINEAR",
+    "CLUSTERING", ",", "(",
 )  # fmt: skip
 """Before KEY, where it is not that of [PRIMARY] KEY."""
 
@@ -302,8 +303,7 @@ class StatementClassifier:
         name = self._tokens.take_table()
         if not self._selects(*name):
             return NO_EFFECT
-        # Only statements use it in the binlog, and nothing in those on that name says which of the
-        # two it means.
+        # Only statements use it in a binlog, and they do not say which of the two they mean.
         table = ".".join(name)
         return _unsupported_statement(f"a temporary table called {table}, as one that is read is")
 
@@ -392,7 +392,6 @@ class StatementClassifier:
         return Unsupported("ddl", f"a {verb} DATABASE of {name}", _COMPARE)
 
     def _object(self) -> Effect:
-        """Skip words that may describe an object that is no table."""
         for _ in range(_MODIFIERS):
             word = self._tokens.take()
             if word.is_keyword("INDEX"):
@@ -455,7 +454,8 @@ def _is_primary_key(word: Token, before: Token) -> bool:
     if word.kind == "name":
         is_index = before.is_keyword("INDEX", "KEY", "CONSTRAINT", "EXISTS")
         return is_index and word.text.upper() == "PRIMARY"
-    return word.is_keyword("KEY") and not before.is_keyword(*_BEFORE_OTHER_KEYS)
+    is_other = before.kind != "name" and before.text.upper() in _BEFORE_OTHER_KEYS
+    return word.is_keyword("KEY") and not is_other
 
 
 def _unsupported_key(name: tuple[str, str]) -> Unsupported:
