@@ -1050,6 +1050,27 @@ def test_an_errors_advice_followed_to_the_letter_loses_the_row_that_it_names(pla
     ]
 
 
+def test_a_row_that_stops_a_snapshot_is_named_by_its_key(place: ChangesPlace):
+    """The chunk has it as it was before it was corrected."""
+    place.sql("CREATE TABLE {s}.orders (id int, k varchar(9), d date, PRIMARY KEY (k, id))")
+    zero = "INSERT INTO {s}.orders VALUES (1, 'a', '2024-01-31'), (2, 'b', '0000-00-00')"
+    in_one_transaction(place, ["SET sql_mode = ''", zero])
+    place.begin(values="debezium", starting="initial", tables=f"{place.schema}.orders")
+    end = place.advanced()
+    with pytest.raises(ChangeUnreadable, match="with k = b, id = 2: column 'd'") as stop:
+        place.rows(place.position, end)
+    assert "stops once more, at the correction" in stop.value.next_step
+    place.sql("UPDATE {s}.orders SET d = '2024-01-30' WHERE id = 2")
+    with pytest.raises(ChangeUnreadable, match=r"pass_over=\[\"") as stop:
+        place.rows(place.position, end)
+    place.restarted(pass_over=[stop.value.details["at"]])
+    assert [one["after"] for one in place.rows(place.position, end)] == [
+        '{"id":1,"k":"a","d":19753}', '{"id":2,"k":"b","d":19752}',
+    ]  # fmt: skip
+    place.position = end
+    assert place.all() == []
+
+
 def in_one_transaction(place: ChangesPlace, statements: list[str]) -> None:
     """In one session, and in one transaction unless they say otherwise."""
     said = place.running._settings.connect_args

@@ -251,13 +251,10 @@ def snapshot_changes(
 
     :param rows: with a column for each of ``map``'s, see
         :func:`onceward.mysql.binlog.values.columns_from_text`.
-    :raises ChangeUnreadable: a value has no place in that form.
+    :raises InvalidCell: a value has no place in that form.
     """
     count = rows.num_rows
-    try:
-        texts, keys = row_json(map, rows, values), key_json(map, rows, values)
-    except InvalidCell as error:
-        raise error.error from None
+    texts, keys = row_json(map, rows, values), key_json(map, rows, values)
     return snapshot_table(
         map.db, map.table, keys, texts, pa.array(np.arange(count, dtype=np.int32)),
         ts_ms=ts_ms, file=file, pos=pos,

@@ -387,7 +387,8 @@ def columns_from_text(
     :func:`select_expression`.
 
     :param columns: the bytes of each of ``table``'s columns, in its order, null for NULL.
-    :raises InvalidCell: a value does not fit its column's type: the table was altered meanwhile.
+    :raises InvalidCell: bytes are no text of the column's charset.
+    :raises ChangeUnreadable: values do not fit a column's type: the table was altered meanwhile.
     """
     arrays = [
         array_from_text(table, column, raw)
@@ -420,11 +421,8 @@ def array_from_text(
             f"column {column.name!r} of {table.name} gave a value that is no {column.kind.value}: "
             f"{error}"
         )
-        raise InvalidCell(
-            0,
-            unreadable_change(
-                "column_type", what, "read the snapshot again: the table was altered"
-            ),
+        raise unreadable_change(
+            "column_type", what, "read the snapshot again: the table was altered"
         ) from None
 
 

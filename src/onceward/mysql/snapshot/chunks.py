@@ -32,20 +32,21 @@ WITH CONSISTENT SNAPSHOT*.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceward.errors import ServerMisconfigured, ServerUnreachable
+from onceward.errors import OncewardError, ServerMisconfigured, ServerUnreachable
 from onceward.libraries import library
 from onceward.mysql.binlog.blocks import CHANGES, snapshot_changes, snapshot_table
 from onceward.mysql.binlog.compression import COMPRESSED_EVENTS
 from onceward.mysql.binlog.decoder import Decoder, inner_events
 from onceward.mysql.binlog.event import SET_GTIDS, BinlogEvent, InvalidCell
 from onceward.mysql.binlog.json_rows import ValueForm
+from onceward.mysql.binlog.table_map import TableMap
 from onceward.mysql.binlog.values import columns_from_text
 from onceward.mysql.snapshot.catalogue import TableDescription
 from onceward.mysql.snapshot.filtering import range_filter, select_changes
@@ -350,21 +351,33 @@ class _Untouched:
         )
         for columns in fetch_columns(self._server.connection, statement):
             try:
-                rows = columns_from_text(table.map, columns)
-            except InvalidCell as error:
-                raise error.error from None
-            changes = snapshot_changes(
-                table.map,
-                rows,
-                self._values,
-                ts_ms=self._chunk["ts_ms"],
-                file=self._as_of.file,
-                pos=self._as_of.pos,
-            )
+                changes = snapshot_changes(
+                    table.map, columns_from_text(table.map, columns), self._values,
+                    ts_ms=self._chunk["ts_ms"], file=self._as_of.file, pos=self._as_of.pos,
+                )  # fmt: skip
+            except InvalidCell as invalid:
+                raise _row_error(table.map, columns, invalid) from None
             if len(self._changed):
                 is_changed = pc.is_in(changes["key"], value_set=self._changed)
                 changes = changes.filter(pc.invert(is_changed))
             yield changes
+
+
+def _row_error(map: TableMap, columns: Sequence[pa.Array], invalid: InvalidCell) -> OncewardError:
+    """Return the error of a row, with its key."""
+    error = invalid.error
+    key = ", ".join(
+        f"{map.columns[place].name} = "
+        f"{columns[place][invalid.row].as_py().decode(errors='backslashreplace')[:100]}"
+        for place in map.key
+    )
+    return type(error)(
+        f"in the row of {map.name} with {key}: {error.message}",
+        next_step=f"{error.next_step}; after a correction start the query again: it reads the row "
+        "as it was before, stops once more, at the correction, and says what to put into "
+        "pass_over",
+        details={**error.details, "key": key},
+    )
 
 
 def _changed_rows(chunk: Chunk, as_of: Position, rows: dict[str, str]) -> pa.Table:
