@@ -155,6 +155,12 @@ def least_offsets(positions: Iterable[object]) -> dict[TopicPartition, int]:
     return offsets
 
 
+def offsets_covered(source: SourceRange) -> int:
+    """Return the number of Kafka offsets from start to end; 0 without a start: it is not known."""
+    start, end = partition_offsets(source.start), partition_offsets(source.end)
+    return sum(offset - start.get(where, 0) for where, offset in end.items()) if start else 0
+
+
 def is_pipeline_id(value: object) -> bool:
     """Return whether ``value`` is 1 to 200 characters of ``a-z A-Z 0-9 . _ -``, for names of Kafka
     and folders."""

@@ -178,10 +178,8 @@ def commit(
         _end_in(client, topic, partition, start_offset, yes, commit=True, force=force)
 
 
+# As Admin.fenceProducers: brokers may allow less by now than that of the transaction
 _FENCING_TIMEOUT_MS = 1
-"""As ``Admin.fenceProducers`` has it (``FenceProducersHandler``): brokers may allow less by now than
-the transaction has, and its owner sets its own at its next start.
-"""
 
 
 def _has_changed(what: str) -> ResourceError:

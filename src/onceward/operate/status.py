@@ -36,11 +36,10 @@ from onceward.errors import (
     UnsupportedBroker,
 )
 from onceward.ids import (
-    SourceRange,
     TopicPartition,
     is_pipeline_id,
     least_offsets,
-    partition_offsets,
+    offsets_covered,
     pipeline_id,
 )
 
@@ -122,7 +121,7 @@ class LedgerEntry:
             *record.batch,
             record.committed_at_ms,
             record.records,
-            sum(map(_covered, record.sources)),
+            sum(map(offsets_covered, record.sources)),
             *record.attempt,
             record.state.value,
             record.open_ms,
@@ -131,12 +130,6 @@ class LedgerEntry:
             {name: output.records for name, output in sorted(record.outputs.items())},
             dict(record.steps_ms),
         )
-
-
-def _covered(source: SourceRange) -> int:
-    # Without a start it is not known how many there are
-    start, end = partition_offsets(source.start), partition_offsets(source.end)
-    return sum(offset - start.get(where, 0) for where, offset in end.items()) if start else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +300,8 @@ class LedgerView:
         found = [str(name) for name in self._reader.pipelines()]
         others = {name for name in found if not is_pipeline_id(name)}
         if others - self._passed_over:
+            self._passed_over.update(others)
             log.warning("passed over in the ledger, being no pipeline's name: %s", sorted(others))
-        self._passed_over.update(others)
         return [name for name in found if name not in others]
 
     def entries(self, pipeline: str, limit: int = 100) -> list[LedgerEntry]:
@@ -434,9 +427,9 @@ def _transaction(client: KafkaClient, pipeline: str) -> OpenTransaction | None:
     found = describe_transaction(client, pipeline)
     if found is None:
         return None
-    now_ms = surroundings.wall_clock_ns() // 1_000_000
     open_since = found.started_at_ms if found.state in ("Ongoing", *_ENDING) else None
-    age_s = None if open_since is None else max(0.0, (now_ms - open_since) / 1000)
+    now_s = surroundings.wall_clock_ns() / 1e9
+    age_s = None if open_since is None else max(0.0, now_s - open_since / 1000)
     numbers = (found.timeout_ms, len(found.partitions))
     return OpenTransaction(pipeline, *found.identity, found.state, age_s, *numbers)
 
@@ -447,14 +440,13 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
     offsets = least_offsets(source["end"] for source in newest.sources)
     topics = {where.topic for where in offsets}
     found = client.topic_ids(topics, timeout_ms=_ASK_MS) if topics else {}
-    known: dict[str, str] = {}
-    for source in newest.sources:
-        known |= identity if isinstance(identity := source.get("identity"), dict) else {}
+    each = (source.get("identity") for source in newest.sources)
+    known = dict(pair for one in each if isinstance(one, dict) for pair in one.items())
     if others := sorted(name for name in found if known.get(name, found[name]) != found[name]):
         raise _another(", ".join(others))
     # Spark reads partitions that are new from their beginning
-    every = client.topic_partitions(topics, timeout_ms=_ASK_MS)
-    if new := {TopicPartition(t, n) for t in every for n in every[t]} - offsets.keys():
+    there = client.topic_partitions(topics, timeout_ms=_ASK_MS).items()
+    if new := {TopicPartition(t, n) for t, some in there for n in some} - offsets.keys():
         offsets |= list_offsets(client, new, EARLIEST, timeout_ms=_ASK_MS)
     ends = list_offsets(client, offsets, LATEST, read_committed=True, timeout_ms=_ASK_MS)
     if ahead := {where for where, offset in offsets.items() if offset > ends[where]}:

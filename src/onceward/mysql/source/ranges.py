@@ -63,7 +63,7 @@ IDLE_BYTES = 1 << 30
 
 _COMPARE = "compare these tables with what was read"
 # They are in each position
-_MOST_KNOWN = 1000
+_MOST_KNOWN = 200
 # Table maps whose answer is remembered
 _MOST_TABLES = 10_000
 

@@ -22,7 +22,7 @@ and by the sink for a transaction whose time is over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -208,13 +208,18 @@ class IdOwner:
             return RuntimeError(f"{found.identity} has a transaction open")
         return None
 
-    def aborted_for_us(self, ours: OwnTransaction) -> ProducerIdentity | None:
-        """Return the identity under which the coordinator has aborted our transaction, and that
-        nobody has; None: a newer owner. :raises BrokerUnreachable: nobody can be asked.
+    def aborted_for_us(self, ours: OwnTransaction) -> Iterator[ProducerIdentity]:
+        """Yield the identity under which the coordinator has aborted our transaction, and that
+        nobody has; once more if that has moved, as Kafka 4.0.0 raises the epoch also with the end
+        of the abort. None where there is a newer owner.
+
+        :raises BrokerUnreachable: nobody can be asked.
         """
-        found = self._describe_if_allowed("recover() before the next transaction")
-        is_so = found is not None and classify(ours, found) is Fencing.ABORTED_FOR_US
-        return found.identity if found is not None and is_so else None
+        claimed = None
+        while found := self._describe_if_allowed("recover() before the next transaction"):
+            if found.identity == claimed or classify(ours, found) is not Fencing.ABORTED_FOR_US:
+                return
+            yield (claimed := found.identity)
 
     def refusal_reason(self, ours: OwnTransaction) -> Fencing:
         """Return why our identity was refused. :raises BrokerUnreachable: nobody can be asked."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal, NoReturn
 
 from onceward import surroundings
@@ -464,26 +464,21 @@ class Transaction:
         self._require_no_newer_owner()
         try:
             self._claim_next_epoch(self.identity)
-        except Fenced as fenced:
+        except Fenced:
             # Version 1 answers so even if the abort was made for our own sake: the coordinator
             # ended the transaction under the next epoch, which is nobody's as long as the claim
             # succeeds. See wire.transactions.fencing.
             # FENCED is for good, and whether it was a takeover is not known yet.
             self.state = before
-            self._claim_what_was_aborted(fenced)
+            for aborted in self._owner.aborted_for_us(self._ours()):
+                with suppress(Fenced):
+                    self._claim_next_epoch(aborted)
+                    break
+                self.state = before
+            else:
+                self.state = State.FENCED
+                raise
         self.version = version
-
-    def _claim_what_was_aborted(self, fenced: Fenced) -> None:
-        before, claimed = self.state, None
-        while (aborted := self._owner.aborted_for_us(self._ours())) not in (None, claimed):
-            try:
-                self._claim_next_epoch(aborted)
-                return
-            except Fenced:  # noqa: PERF203
-                # Kafka 4.0.0 raises the epoch once more with the end of the abort
-                self.state, claimed = before, aborted
-        self.state = State.FENCED
-        raise fenced
 
     def _require_no_newer_owner(self) -> None:
         """Check before ``InitProducerId`` as ourselves. :raises Fenced: somebody else is newer."""
