@@ -4,9 +4,14 @@ blame for does not.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import psycopg
+import pyarrow as pa
 import pymysql
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from onceward.errors import (
     AccessDenied,
@@ -23,6 +28,8 @@ from onceward.sql.ledger.mysql import MySQL
 from onceward.sql.ledger.postgresql import PostgreSQL
 from onceward.sql.mysql import refusals as mysql
 from onceward.sql.postgresql import refusals as postgresql
+from onceward.sql.postgresql import staging
+from onceward.sql.postgresql.dialect import connection_words
 from support.errors import raises
 
 PASSES_IN_MYSQL = {
@@ -257,6 +264,42 @@ def test_a_delete_that_a_publication_does_not_allow_is_no_passing_state() -> Non
     error = postgresql.refusal("55000", words, "writing to table t")
     assert isinstance(error, ServerMisconfigured)
     assert "REPLICA IDENTITY" in error.next_step
+
+
+def test_a_client_that_stores_other_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = pa.record_batch({"x": pa.array([["a"], ["b", None], None])})
+    for release, refuses_all, refuses_nulls in (
+        ("1.9.0", True, True),
+        ("1.11.0", True, True),
+        ("1.12.0", False, True),
+        ("1.13.0", False, False),
+        ("2.0", False, False),
+    ):
+        monkeypatch.setattr("adbc_driver_postgresql.__version__", release)
+        with raises(ConfigurationError, release) if refuses_all else nullcontext():
+            staging.errors()
+        with raises(ConfigurationError, release) if refuses_nulls else nullcontext():
+            staging.storable(arrays)
+        staging.storable(arrays.slice(0, 1))
+
+
+def test_tasks_are_not_told_what_is_libpqs_default() -> None:
+    def option(word: str, compiled: str | None, value: str | None) -> SimpleNamespace:
+        texts = (None if one is None else one.encode() for one in (word, compiled, value))
+        return SimpleNamespace(**dict(zip(("keyword", "compiled", "val"), texts, strict=True)))
+
+    options = [
+        option("host", None, "database"),
+        option("sslmode", "prefer", "require"),
+        option("sslnegotiation", "postgres", "postgres"),
+        option("options", "", ""),
+    ]
+    pgconn = SimpleNamespace(info=options, password=b"secret")
+    words = connection_words(SimpleNamespace(connection=SimpleNamespace(pgconn=pgconn)))
+    assert conninfo_to_dict(words) == {
+        "host": "database", "sslmode": "require", "password": "secret",
+        "application_name": "onceward",
+    }  # fmt: skip
 
 
 def test_a_staging_table_of_too_many_texts_blames_no_row() -> None:

@@ -118,12 +118,17 @@ def _without_limits(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def connection_words(connection: Any) -> str:
     """Return libpq's connection parameters, its environment variables and password file included,
-    for processes elsewhere.
+    for processes elsewhere. What is libpq's default anyway is left out: theirs may be an older
+    libpq, which does not know each option of this one.
     """
     from psycopg.conninfo import make_conninfo
 
     pgconn = connection.connection.pgconn
-    options = {word.keyword.decode(): word.val.decode() for word in pgconn.info if word.val}
+    options = {
+        word.keyword.decode(): word.val.decode()
+        for word in pgconn.info
+        if word.val and word.val != word.compiled
+    }
     if pgconn.password:
         # The one that was found in the file is no option
         options["password"] = pgconn.password.decode()

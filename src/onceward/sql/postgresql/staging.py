@@ -47,9 +47,13 @@ def storable(rows: pa.RecordBatch) -> pa.RecordBatch:
 
     :raises RowRefused: a date or time that it has not, where the binary COPY would make another of
         it, or infinity; a text that is none to it.
+    :raises ConfigurationError: the driver would store another value.
     """
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        values = column.flatten() if pa.types.is_list(column.type) else column
+        values = column
+        if pa.types.is_list(column.type):
+            values = column.flatten()
+            _must_keep_nulls(name, values)
         _must_be_a_time_of_its_own(name, values)
         if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
             _must_be_texts(name, values)
@@ -261,7 +265,40 @@ def _driver() -> Any:
             f"a task cannot write to PostgreSQL: {error}",
             next_step='pip install "onceward[postgresql]" on executors too',
         ) from error
+    if _version() < _EXACT:
+        raise ConfigurationError(
+            f"a task has adbc-driver-postgresql {_release()}, which stores some numerics and "
+            "elements of arrays as other values",
+            next_step='pip install -U "onceward[postgresql]" on executors too',
+        )
     return driver
+
+
+_EXACT, _KEEPS_NULLS = (1, 12), (1, 13)
+"""Of ADBC's driver: from which version on it stores what it is given, and within arrays, too."""
+
+
+def _must_keep_nulls(name: str, elements: pa.Array) -> None:
+    """Check that ADBC stores null elements: its last version for Python 3.10 makes 0, '' or 1970
+    of them."""
+    if elements.null_count and _version() < _KEEPS_NULLS:
+        raise ConfigurationError(
+            f"an array of column {name!r} has a null element, of which adbc-driver-postgresql "
+            f"{_release()} would make another value",
+            next_step='pip install -U "adbc-driver-postgresql>=1.13" on executors too, which '
+            f"takes Python 3.11 or later; or array_compact({name}) in the query, which leaves "
+            "nulls out",
+        )
+
+
+def _version() -> tuple[int, ...]:
+    return tuple(map(int, _release().split(".")[:2]))
+
+
+def _release() -> str:
+    import adbc_driver_postgresql
+
+    return str(adbc_driver_postgresql.__version__)
 
 
 def errors() -> tuple[type[Exception], ...]:
