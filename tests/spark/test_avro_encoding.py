@@ -271,6 +271,14 @@ REFUSED: dict[str, tuple[Callable[[DataFrame, Any], Any], type[OncewardError], s
         lambda f, r: ow.avro.decode(f, registry=r, reader_schema=json.dumps(RECURSIVE)),
         UnsupportedSchema, "recursive",
     ),
+    "bytes alone": (
+        lambda f, r: r.add("b", "bytes", 1) and ow.avro.decode(f, registry=r, subject="b"),
+        UnsupportedSchema, "bytes alone",
+    ),
+    "bytes alone, to be written": (
+        lambda f, r: r.add("b", "bytes", 1) and ow.avro.encode(f, registry=r, subject="b"),
+        UnsupportedSchema, "bytes alone",
+    ),
     "another way with errors": (
         lambda f, r: ow.avro.decode(f, registry=r, subject="orders", on_error="skip"),
         ConfigurationError, "on_error",

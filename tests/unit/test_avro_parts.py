@@ -629,6 +629,17 @@ def test_a_schema_that_cannot_be_read_is_known_as_that(registry: MemoryRegistry)
     assert not schemas.texts
 
 
+def test_bytes_that_others_frame_in_another_way_are_not_read(registry: MemoryRegistry):
+    """Confluent's serializers in Java put no length before them, those in Python do."""
+    alone = ["bytes", {"type": "bytes"}, CENTS]
+    within = [["null", "bytes"], {"type": "array", "items": "bytes"}]
+    for number, schema in enumerate([*alone, *within], 5):
+        registry.add("s", schema, number)
+    schemas = memory_for(registry).schemas(registry, range(5, 10))
+    assert sorted(schemas.unreadable) == [5, 6, 7]
+    assert sorted(schemas.texts) == [8, 9]
+
+
 def test_another_registry_under_the_same_url_is_noticed(registry: MemoryRegistry):
     memory_for(registry).schemas(registry, [1, 2])
     other = MemoryRegistry()

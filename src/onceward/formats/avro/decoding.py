@@ -21,6 +21,7 @@ from onceward.formats.avro.memory import (
     id_file,
     in_context,
     memory_for,
+    why_not_plain_avro,
 )
 from onceward.formats.avro.plan import AvroPlan, Whole
 from onceward.formats.avro.resolution import why_some_are_lost, why_values_would_change
@@ -229,7 +230,15 @@ def _reader(
     )
     name = f"version {version.version} of subject {subject}"
     log.debug("records are read as %s (schema id %d)", name, version.id)
-    return registry.resolved_text(version.id), name
+    text = registry.resolved_text(version.id)
+    if (why := why_not_plain_avro(text)) is not None:
+        raise UnsupportedSchema(
+            f"records of {name} cannot be read: {why}",
+            next_step="let producers register a record that has the bytes as a field, or read the "
+            "topic by their own deserializer",
+            details={"reader": name},
+        )
+    return text, name
 
 
 def _refuse_reader(session: SparkSession, reader: str, name: str) -> None:

@@ -27,7 +27,12 @@ from pyspark.sql.types import (
 
 from onceward.engine.decoding import TAG, DecodingStep, register
 from onceward.errors import ConfigurationError, InvalidColumn, SchemaUnknown, UnsupportedSchema
-from onceward.formats.avro.memory import Registry, as_registry, in_context
+from onceward.formats.avro.memory import (
+    Registry,
+    as_registry,
+    in_context,
+    why_not_plain_avro,
+)
 from onceward.formats.avro.schemas import prefix
 from onceward.formats.avro.step import RegistryMonitor
 from onceward.formats.avro.types import Type, parse_types
@@ -89,7 +94,14 @@ def encode(
     kind = kinds[column].dataType
     must_keep_dates(frame.sparkSession, kind, "avro")
     number, text = _schema(frame, kind, registry, subject, schema, auto_register_schemas)
-    _check(frame, column, kind, text, f"schema id {number} of subject {subject}")
+    name = f"schema id {number} of subject {subject}"
+    if (why := why_not_plain_avro(text)) is not None:
+        raise UnsupportedSchema(
+            f"records of {name} cannot be written: {why}",
+            next_step="register a record that has the bytes as a field, or write by Confluent's "
+            "serializer",
+        )
+    _check(frame, column, kind, text, name)
     step = _Encoding(registry, number)
     register(step)
     value = F.col(quoted(column))

@@ -30,6 +30,7 @@ from pyspark.sql import SparkSession
 
 from onceward import patience
 from onceward.errors import ConfigurationError, RegistryReplaced, SchemaUnknown, UnsupportedSchema
+from onceward.formats.avro.schemas import is_bytes
 from onceward.formats.registry.answers import (
     LARGEST_ID,
     RegisteredSchema,
@@ -274,9 +275,21 @@ class SchemaMemory:
 def _resolve(registry: Registry, schema_id: int) -> tuple[str, str | None]:
     """Return self-contained Avro, or why there is none."""
     try:
-        return registry.resolved_text(schema_id), None
+        text = registry.resolved_text(schema_id)
     except UnsupportedSchema as error:
         return "", error.message
+    return text, why_not_plain_avro(text)
+
+
+def why_not_plain_avro(text: str) -> str | None:
+    """Return why a record of a schema may be another thing than its Avro behind the frame; None:
+    it is that."""
+    if not is_bytes(text):
+        return None
+    return (
+        "it is bytes alone, which Confluent's serializers in Java write without Avro's length, "
+        "and others with it: a record does not say which"
+    )
 
 
 def _replaced(registry: Registry, schema_id: int, *, is_gone: bool = False) -> RegistryReplaced:

@@ -35,6 +35,14 @@ _OURS = ("onceward_framed", "onceward_prefix")
 _MARK = [{"name": FIRST, "type": "double"}, {"name": SECOND, "type": "double"}]
 
 
+def is_bytes(text: str) -> bool:
+    """Return whether a schema is bytes alone, whatever they stand for."""
+    schema = parse_json(text)
+    while isinstance(schema, dict):
+        schema = schema.get("type")
+    return bool(schema == "bytes")
+
+
 def prefix(schema_id: int) -> bytes:
     """Return the five bytes with which a record of schema ``schema_id`` begins."""
     return MAGIC + schema_id.to_bytes(4, "big")
