@@ -24,6 +24,7 @@ from onceward.errors import (
     UnsupportedSchema,
 )
 from onceward.formats.avro.schemas import schema_id
+from onceward.formats.registry.answers import SchemaRule
 from onceward.spark.batch.causes import thrown_by
 from onceward.spark.batch.failures import known_failure
 from support.avro_codec import read, unfold
@@ -247,6 +248,11 @@ def test_schemas_are_registered_by_those_who_ask_for_it(spark: Any, registry: Me
     assert back.first().value.asDict()["tags"] == ["x", "é"]
 
 
+def ruled(registry: Any, mode: str) -> str:
+    registry.add("ruled", "string", 2, "AVRO", SchemaRule("pii", "ENCRYPT", mode))
+    return "ruled"
+
+
 RECURSIVE = {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}
 REFUSED: dict[str, tuple[Callable[[DataFrame, Any], Any], type[OncewardError], str]] = {
     "no column": (lambda f, r: ow.avro.decode(f, registry=r, subject="orders", column="body"),
@@ -278,6 +284,14 @@ REFUSED: dict[str, tuple[Callable[[DataFrame, Any], Any], type[OncewardError], s
     "bytes alone, to be written": (
         lambda f, r: r.add("b", "bytes", 1) and ow.avro.encode(f, registry=r, subject="b"),
         UnsupportedSchema, "bytes alone",
+    ),
+    "a rule that is carried out on reading": (
+        lambda f, r: ow.avro.decode(f, registry=r, subject=ruled(r, "WRITEREAD")),
+        UnsupportedSchema, "pii (ENCRYPT, WRITEREAD)",
+    ),
+    "a rule that is carried out on writing": (
+        lambda f, r: ow.avro.encode(f, registry=r, subject=ruled(r, "WRITE")),
+        UnsupportedSchema, "pii (ENCRYPT, WRITE)",
     ),
     "another way with errors": (
         lambda f, r: ow.avro.decode(f, registry=r, subject="orders", on_error="skip"),

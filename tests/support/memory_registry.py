@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from onceward.errors import OncewardError, RegistryReplaced, SchemaUnknown, UnsupportedSchema
-from onceward.formats.registry.answers import RegisteredSchema, Version
+from onceward.formats.registry.answers import RegisteredSchema, SchemaRule, Version
 
 _numbers = itertools.count(1)
 
@@ -29,9 +29,11 @@ class MemoryRegistry:
         self.away: OncewardError | None = None
         self._lock = threading.Lock()
 
-    def add(self, subject: str, schema: Any, number: int, kind: Any = "AVRO") -> int:
+    def add(
+        self, subject: str, schema: Any, number: int, kind: Any = "AVRO", *rules: SchemaRule
+    ) -> int:
         text = schema if isinstance(schema, str) and kind != "AVRO" else json.dumps(schema)
-        self.schemas[number] = RegisteredSchema(number, kind, text)
+        self.schemas[number] = RegisteredSchema(number, kind, text, (), rules)
         self.subjects.setdefault(subject, []).append(number)
         return number
 

@@ -24,6 +24,7 @@ from onceward.errors import (
     UnsupportedSchema,
 )
 from onceward.formats.avro import memory
+from onceward.formats.avro.decoding import _migrated
 from onceward.formats.avro.memory import memory_for
 from onceward.formats.avro.resolution import (
     why_some_are_lost,
@@ -44,6 +45,7 @@ from onceward.formats.avro.schemas import (
 from onceward.formats.avro.step import RegistryMonitor
 from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read
 from onceward.formats.avro.values import conjunction, widen
+from onceward.formats.registry.answers import SchemaRule
 from onceward.spark.batch.causes import Thrown
 from onceward.spark.batch.failures import RAISED, known_failure
 from support.avro_codec import read, unfold, write
@@ -638,6 +640,26 @@ def test_bytes_that_others_frame_in_another_way_are_not_read(registry: MemoryReg
     schemas = memory_for(registry).schemas(registry, range(5, 10))
     assert sorted(schemas.unreadable) == [5, 6, 7]
     assert sorted(schemas.texts) == [8, 9]
+
+
+def test_rules_that_are_not_carried_out_make_records_unreadable(registry: MemoryRegistry):
+    for number, mode in enumerate(("READ", "WRITEREAD", "WRITE"), 5):
+        registry.add("s", "string", number, "AVRO", SchemaRule("pii", "ENCRYPT", mode))
+    schemas = memory_for(registry).schemas(registry, [5, 6, 7])
+    assert sorted(schemas.unreadable) == [5, 6]
+    assert "pii (ENCRYPT, READ)" in schemas.unreadable[5]
+
+
+@pytest.mark.parametrize(
+    ("reader", "migrated"), [(1, [23, 24]), (2, [23, 24]), (3, [21, 22]), (None, [21, 22])]
+)
+def test_records_between_which_and_the_reader_a_rule_is_are_not_read(
+    registry: MemoryRegistry, reader: int | None, migrated: list[int]
+):
+    for number in (21, 22, 23, 24):
+        rule = [SchemaRule("split", "JSONATA", "UPGRADE")] if number == 23 else []
+        registry.add("v", ["null", "string"], number, "AVRO", *rule)
+    assert sorted(_migrated(registry.versions("v"), reader)) == migrated
 
 
 def test_another_registry_under_the_same_url_is_noticed(registry: MemoryRegistry):

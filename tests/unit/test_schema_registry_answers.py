@@ -45,6 +45,13 @@ references = st.lists(
     st.dictionaries(st.sampled_from(["name", "subject", "version"]), field_values), max_size=3
 )
 envelopes |= st.builds(lambda one, more: {**one, "references": more}, envelopes, references)
+rules = st.dictionaries(
+    st.sampled_from(["name", "type", "mode", "disabled"]),
+    field_values | st.sampled_from(["WRITE", "READ", "UPDOWN"]),
+)
+envelopes |= st.builds(
+    lambda one, more: {**one, "ruleSet": {"domainRules": more}}, envelopes, st.lists(rules)
+)
 anything = envelopes.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=200)
 
 
@@ -156,3 +163,24 @@ def test_a_fingerprint_is_of_type_text_and_references():
         ),
     ]
     assert len({one.fingerprint for one in [plain, *others]}) == 5
+
+
+def test_rules_are_those_that_serializers_carry_out():
+    one = {"name": "pii", "kind": "TRANSFORM", "type": "ENCRYPT", "mode": "WRITEREAD"}
+    found = schema(
+        ruleSet={
+            "domainRules": [one, one | {"name": "off", "disabled": True}, {"name": "never"}],
+            "migrationRules": [one | {"mode": "UPGRADE", "disabled": False}],
+            "encodingRules": None,
+            "enableAt": "x",
+        }
+    )
+    assert [str(rule) for rule in found.rules] == [
+        "pii (ENCRYPT, WRITEREAD)",
+        "pii (ENCRYPT, UPGRADE)",
+    ]
+    assert schema(ruleSet=None).rules == ()
+    # As it is beside a checkpoint already
+    assert found.fingerprint == schema().fingerprint
+    with raises(NotFit):
+        schema(ruleSet={"domainRules": [one | {"mode": "OFTEN"}]})

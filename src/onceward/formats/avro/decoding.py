@@ -28,7 +28,7 @@ from onceward.formats.avro.resolution import why_some_are_lost, why_values_would
 from onceward.formats.avro.schemas import without_java_texts, without_times
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
 from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read
-from onceward.formats.registry.answers import topic_subject
+from onceward.formats.registry.answers import MIGRATING, READING, Version, topic_subject
 from onceward.formats.validation import refuse_frame
 from onceward.spark.batch.kafka_reader import read_topics
 from onceward.spark.session.settings import is_on
@@ -148,21 +148,24 @@ def decode_with(
     registry = in_context(registry, subject)
     memory = memory_for(registry)
     file = id_file(session, checkpoint, registry)
-    ids = _subject_ids(registry, subject, reader_schema)
+    versions = _versions(registry, subject, reader_schema)
+    ids = [version.id for version in versions]
     if file is not None:
         ids = sorted({*ids, *file.recall(memory)})
     schemas = memory.schemas(registry, ids, unknown_id_wait_s)
-    reader, name = _reader(registry, subject, reader_schema)
+    reader, name, number = _reader(registry, subject, reader_schema)
     _refuse_reader(session, reader, name)
     if frame.isStreaming and on_error == "stop":
         # It had them: records of them are asked for by name, and are not invalid
         missing = schemas.missing - memory.fingerprints().keys()
         schemas = replace(schemas, missing=missing)
     tag = TAG + uuid.uuid4().hex
-    plan = _plan(session, tag, column, schemas, reader, whole)
+    migrated = _migrated(versions, number)
+    plan = _plan(session, tag, column, schemas, migrated, reader, whole)
     if not frame.isStreaming and (unseen := plan.unseen(frame, MOST_IDS)):
         memory.ask(registry, unseen, unknown_id_wait_s)
-        plan = _plan(session, tag, column, memory.schemas(registry, ids), reader, whole)
+        schemas = memory.schemas(registry, ids)
+        plan = _plan(session, tag, column, schemas, migrated, reader, whole)
     step = AvroDecoding(
         tag, plan, registry, memory, plan.ids,
         sets_aside=on_error == "dead_letter", refresh_s=refresh_s, wait_s=unknown_id_wait_s,
@@ -198,13 +201,13 @@ def _subject(frame: DataFrame, column: str, subject: str | None, *, required: bo
     )
 
 
-def _subject_ids(
+def _versions(
     registry: Registry, subject: str | None, reader_schema: str | int | None
-) -> list[int]:
+) -> list[Version]:
     if subject is None:
         return []
     try:
-        return [version.id for version in registry.versions(subject)]
+        return registry.versions(subject)
     except SchemaUnknown:
         if not isinstance(reader_schema, str):
             raise
@@ -216,12 +219,33 @@ def _subject_ids(
         return []
 
 
+def _migrated(versions: list[Version], reader: int | None) -> dict[int, str]:
+    """Return the ids of versions whose records a rule would migrate to the reader's, and why they
+    cannot be read without it.
+
+    :param reader: the reader's version; None: a schema of the user's, which counts as the newest.
+    """
+    steps = {
+        version.version: rule
+        for version in versions
+        if (rule := version.schema.rule_of(MIGRATING)) is not None
+    }
+    reader = reader or max((version.version for version in versions), default=0)
+    return {
+        version.id: f"rule {rule} of version {step} migrates its records to the reader's schema "
+        "in Confluent's deserializers, and is not carried out here"
+        for version in versions
+        for step, rule in steps.items()
+        if min(version.version, reader) < step <= max(version.version, reader)
+    }
+
+
 def _reader(
     registry: Registry, subject: str | None, reader_schema: str | int | None
-) -> tuple[str, str]:
-    """Return the reader's schema, and how to call it."""
+) -> tuple[str, str, int | None]:
+    """Return the reader's schema, how to call it, and its version."""
     if isinstance(reader_schema, str):
-        return reader_schema, "reader_schema="
+        return reader_schema, "reader_schema=", None
     assert subject is not None  # noqa: S101 — it is required then
     version = (
         registry.latest(subject)
@@ -231,14 +255,14 @@ def _reader(
     name = f"version {version.version} of subject {subject}"
     log.debug("records are read as %s (schema id %d)", name, version.id)
     text = registry.resolved_text(version.id)
-    if (why := why_not_plain_avro(text)) is not None:
+    if (why := why_not_plain_avro(version.schema, text, READING)) is not None:
         raise UnsupportedSchema(
             f"records of {name} cannot be read: {why}",
-            next_step="let producers register a record that has the bytes as a field, or read the "
-            "topic by their own deserializer",
+            next_step="let producers register a schema without such rules (and with bytes in a "
+            "record), or read the topic by their own deserializer",
             details={"reader": name},
         )
-    return text, name
+    return text, name, version.version
 
 
 def _refuse_reader(session: SparkSession, reader: str, name: str) -> None:
@@ -260,13 +284,15 @@ def _plan(
     tag: str,
     column: str,
     schemas: Schemas,
+    migrated: dict[int, str],
     reader: str,
     whole: Whole | None,
 ) -> AvroPlan:
     texts, unreadable, unfit = {}, dict(schemas.unreadable), {}
     for number, text in schemas.texts.items():
         why = (
-            why_not_a_schema(session, text)
+            migrated.get(number)
+            or why_not_a_schema(session, text)
             or why_spark_cannot_read(text)
             or why_values_would_change(text, reader)
         )

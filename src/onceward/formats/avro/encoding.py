@@ -29,6 +29,7 @@ from onceward.engine.decoding import TAG, DecodingStep, register
 from onceward.errors import ConfigurationError, InvalidColumn, SchemaUnknown, UnsupportedSchema
 from onceward.formats.avro.memory import (
     Registry,
+    SchemaMemory,
     as_registry,
     in_context,
     why_not_plain_avro,
@@ -37,12 +38,14 @@ from onceward.formats.avro.schemas import prefix
 from onceward.formats.avro.step import RegistryMonitor
 from onceward.formats.avro.types import Type, parse_types
 from onceward.formats.avro.values import all_of, or_true, texts_are_valid
+from onceward.formats.registry.answers import WRITING
 from onceward.formats.validation import quoted
 from onceward.spark.batch.failures import RAISED
 from onceward.spark.tables.avro_java import schema_for, why_not_a_schema, why_not_writable
 from onceward.spark.types import must_keep_dates
 
 _REFRESH_S = 30.0
+_WAIT_S = 10.0
 _COUNTED = (DateType, DayTimeIntervalType, YearMonthIntervalType)
 """Of which Spark writes the number of days, microseconds or months, whatever the schema counts."""
 _COUNTED_AS: dict[type[DataType], str] = {DateType: "date"}
@@ -95,11 +98,13 @@ def encode(
     must_keep_dates(frame.sparkSession, kind, "avro")
     number, text = _schema(frame, kind, registry, subject, schema, auto_register_schemas)
     name = f"schema id {number} of subject {subject}"
-    if (why := why_not_plain_avro(text)) is not None:
+    # A copy of the registry that lags may lack what was just registered
+    SchemaMemory().ask(registry, [number], _WAIT_S)
+    if (why := why_not_plain_avro(registry.schema(number), text, WRITING)) is not None:
         raise UnsupportedSchema(
             f"records of {name} cannot be written: {why}",
-            next_step="register a record that has the bytes as a field, or write by Confluent's "
-            "serializer",
+            next_step="register a schema without such rules (and with bytes in a record), or "
+            "write by Confluent's serializer",
         )
     _check(frame, column, kind, text, name)
     step = _Encoding(registry, number)

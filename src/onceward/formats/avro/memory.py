@@ -33,6 +33,7 @@ from onceward.errors import ConfigurationError, RegistryReplaced, SchemaUnknown,
 from onceward.formats.avro.schemas import is_bytes
 from onceward.formats.registry.answers import (
     LARGEST_ID,
+    READING,
     RegisteredSchema,
     Version,
     subject_context,
@@ -278,12 +279,17 @@ def _resolve(registry: Registry, schema_id: int) -> tuple[str, str | None]:
         text = registry.resolved_text(schema_id)
     except UnsupportedSchema as error:
         return "", error.message
-    return text, why_not_plain_avro(text)
+    return text, why_not_plain_avro(registry.schema(schema_id), text, READING)
 
 
-def why_not_plain_avro(text: str) -> str | None:
+def why_not_plain_avro(schema: RegisteredSchema, text: str, modes: frozenset[str]) -> str | None:
     """Return why a record of a schema may be another thing than its Avro behind the frame; None:
-    it is that."""
+    it is that.
+
+    :param text: of ``schema``, self-contained. :param modes: of the rules that count.
+    """
+    if rule := schema.rule_of(modes):
+        return f"its rule {rule} is for Confluent's serializers, and is not carried out here"
     if not is_bytes(text):
         return None
     return (

@@ -3,7 +3,7 @@ out, no I/O.
 
 Called by :mod:`client`, in the driver. The answers are those of Confluent's API (*Schema Registry
 API Reference*), which Apicurio, Karapace and Redpanda speak as well. Fields that are not named
-here are passed over.
+here are passed over. Rules of *Data Contracts* alone (``ruleSet``) change what a record holds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,11 @@ from typing import Any, Literal
 from onceward.formats.registry.http import NotFit, parse_json
 
 SchemaType = Literal["AVRO", "JSON", "PROTOBUF"]
+
+WRITING, READING = frozenset({"WRITE", "WRITEREAD"}), frozenset({"READ", "WRITEREAD"})
+MIGRATING = frozenset({"UPGRADE", "DOWNGRADE", "UPDOWN"})
+"""Modes of rules: carried out when a record is written, when it is read, and when it is read as
+another version of the subject."""
 
 LARGEST_ID = 2**31 - 1
 """Ids are Java's ``int``, four bytes in front of each record."""
@@ -36,6 +41,18 @@ class SchemaReference:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaRule:
+    """What Confluent's serializers carry out beside a schema, as encryption of fields."""
+
+    name: str
+    type: str
+    mode: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.type}, {self.mode})"
+
+
+@dataclass(frozen=True, slots=True)
 class RegisteredSchema:
     """A schema as the registry has it; never another one under the same id of the same
     registry.
@@ -45,11 +62,17 @@ class RegisteredSchema:
     schema_type: SchemaType
     text: str
     references: tuple[SchemaReference, ...] = ()
+    rules: tuple[SchemaRule, ...] = ()
+    """Those that are enabled."""
+
+    def rule_of(self, modes: frozenset[str]) -> SchemaRule | None:
+        """Return the first rule of one of ``modes``."""
+        return next((rule for rule in self.rules if rule.mode in modes), None)
 
     @property
     def fingerprint(self) -> str:
         """Of type, text and references: 16 hex digits. Spaces, and the order of a JSON object's
-        names, do not count.
+        names, do not count. Nor do rules, which older fingerprints do not have.
         """
         text = self.text
         if self.schema_type != "PROTOBUF":
@@ -169,7 +192,8 @@ def _schema(answer: dict[str, Any], schema_id: int, most_bytes: int) -> Register
             parse_json(text)
         except NotFit as wrong:
             raise NotFit(f"a schema whose text is {wrong}") from None
-    return RegisteredSchema(schema_id, kind, text, _references(answer.get("references") or []))
+    references = _references(answer.get("references") or [])
+    return RegisteredSchema(schema_id, kind, text, references, _rules(answer.get("ruleSet") or {}))
 
 
 def _references(answer: Any) -> tuple[SchemaReference, ...]:
@@ -186,6 +210,23 @@ def _references(answer: Any) -> tuple[SchemaReference, ...]:
         ):
             raise NotFit("a reference without a name or a subject")
         found.append(SchemaReference(name, subject, _whole(one, "version")))
+    return tuple(found)
+
+
+def _rules(answer: Any) -> tuple[SchemaRule, ...]:
+    """Read the rules of all kinds: of the domain, of migrations, of encodings."""
+    lists = [one for one in _object(answer).values() if isinstance(one, list)]
+    found = []
+    for one in (_object(rule) for rules in lists for rule in rules):
+        name, kind, mode = (one.get(key) for key in ("name", "type", "mode"))
+        if one.get("disabled") is True or mode is None:
+            # Of no mode, no serializer carries it out
+            continue
+        if not isinstance(mode, str) or mode not in WRITING | READING | MIGRATING:
+            raise NotFit(f"a rule of mode {mode!r}")
+        if not _is_text(f"{name}{kind}"):
+            raise NotFit("a rule whose name is no text")
+        found.append(SchemaRule(str(name), str(kind), mode))
     return tuple(found)
 
 
