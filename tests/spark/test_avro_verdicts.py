@@ -207,6 +207,36 @@ def test_poison_has_a_class_and_a_reason(spark: Any, registry: MemoryRegistry, k
     }
 
 
+@pytest.mark.parametrize(("column", "other"), [("value", "key"), ("key", "value")])
+def test_a_record_whose_schema_is_in_a_header_is_none_of_the_id_that_it_begins_with(
+    spark: Any, registry: MemoryRegistry, column: str, other: str
+):
+    """As Confluent's HeaderSchemaIdSerializer writes it: the body alone."""
+    mine, others = (
+        [("a", bytearray()), (f"__{name}_schema_id", bytearray(b"\1"))] for name in (column, other)
+    )
+    one, guid = framed(1, BODY), b"\x01" + bytes(16) + BODY
+    rows = [(one, mine), (one, others), (one, []), (one, None), (framed(9, b"\xff"), mine),
+            (guid, None), (None, mine)]  # fmt: skip
+    frame = spark.createDataFrame(
+        [(n, value and bytearray(value), headers) for n, (value, headers) in enumerate(rows)],
+        f"offset int, {column} binary, headers array<struct<key: string, value: binary>>",
+    )
+    decoded = ow.avro.decode(
+        frame, registry=registry, column=column, subject="people", unknown_id_wait_s=0
+    )
+    step = next(reversed(decoding._registered.values()))
+    found = {
+        row.offset: row.error_message
+        for row in step.plan.bad(frame).where("error_class = 'BadFraming'").collect()
+    }
+    assert sorted(found) == [0, 4, 5]
+    assert f"__{column}_schema_id" in found[0] == found[4]
+    assert "GUID" in found[5]
+    assert sorted(row.offset for row in step.plan.good(frame).collect()) == [1, 2, 3, 6]
+    assert isinstance(failure(decoded.where("offset IN (0, 1)").collect), InvalidRecord)
+
+
 @pytest.mark.parametrize("fields", [1, 13], ids=["few fields", "many fields"])
 def test_a_text_of_javas_is_looked_at_as_it_came(spark: Any, fields: int):
     """Schemas of Java programs say "avro.java.string" of a text, and Avro's library would replace

@@ -8,9 +8,11 @@ import logging
 import os
 import uuid
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, StructType
 
 from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnknown, UnsupportedSchema
@@ -161,11 +163,13 @@ def decode_with(
         schemas = replace(schemas, missing=missing)
     tag = TAG + uuid.uuid4().hex
     migrated = _migrated(versions, number)
-    plan = _plan(session, tag, column, schemas, migrated, reader, whole)
+    new_plan = partial(
+        _plan, session, tag, column, migrated, reader, whole, _id_header(frame, column)
+    )
+    plan = new_plan(schemas)
     if not frame.isStreaming and (unseen := plan.unseen(frame, MOST_IDS)):
         memory.ask(registry, unseen, unknown_id_wait_s)
-        schemas = memory.schemas(registry, ids)
-        plan = _plan(session, tag, column, schemas, migrated, reader, whole)
+        plan = new_plan(memory.schemas(registry, ids))
     step = AvroDecoding(
         tag, plan, registry, memory, plan.ids,
         sets_aside=on_error == "dead_letter", refresh_s=refresh_s, wait_s=unknown_id_wait_s,
@@ -279,14 +283,24 @@ def _refuse_reader(session: SparkSession, reader: str, name: str) -> None:
         )
 
 
+def _id_header(frame: DataFrame, column: str) -> str | None:
+    """Return the header in which Confluent's ``HeaderSchemaIdSerializer`` writes the schema, where
+    ``frame`` has headers."""
+    headers = frame.schema["headers"].dataType if "headers" in frame.columns else None
+    entry = headers.elementType if isinstance(headers, ArrayType) else None
+    has_keys = isinstance(entry, StructType) and "key" in entry.names
+    return f"__{column}_schema_id" if has_keys and column in ("key", "value") else None
+
+
 def _plan(
     session: SparkSession,
     tag: str,
     column: str,
-    schemas: Schemas,
     migrated: dict[int, str],
     reader: str,
     whole: Whole | None,
+    id_header: str | None,
+    schemas: Schemas,
 ) -> AvroPlan:
     texts, unreadable, unfit = {}, dict(schemas.unreadable), {}
     for number, text in schemas.texts.items():
@@ -314,4 +328,5 @@ def _plan(
         avro_column(session, reader),
         unfit,
         whole,
+        id_header,
     )

@@ -35,6 +35,7 @@ from onceward.formats.avro.memory import Schemas
 from onceward.formats.avro.resolution import with_one_name
 from onceward.formats.avro.schemas import (
     FIRST,
+    GUID_PREFIX_BYTES,
     MAGIC,
     PREFIX_BYTES,
     SECOND,
@@ -59,6 +60,10 @@ from onceward.formats.validation import DOES_NOT_FIT, error_text, places, poison
 BAD_FRAMING, UNKNOWN_SCHEMA_ID = "BadFraming", "UnknownSchemaId"
 DECODED = "onceward_decoded"
 _CHECKED = "onceward_checked"
+_NO_GUID = (
+    ", which is not read: let producers write the schema's id before the record (Confluent's "
+    "PrefixSchemaIdSerializer)"
+)
 # Whatever cannot be read gives nulls, and no error; a day is what its number says, whatever
 # calendar spark.sql.avro.datetimeRebaseModeInRead has for old files
 _MODE = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
@@ -80,6 +85,8 @@ class AvroPlan:
     :param unfit: of ids that ``reader`` cannot be read from, or not always: what is wrong with
         them, for messages.
     :param whole: asked of each record.
+    :param id_header: the header in which a record without a frame has its schema; None: rows have
+        no headers.
     """
 
     def __init__(
@@ -91,8 +98,10 @@ class AvroPlan:
         kind: DataType,
         unfit: Mapping[int, str],
         whole: Whole | None = None,
+        id_header: str | None = None,
     ) -> None:
         self._tag = tag
+        self._id_header = id_header
         self._value = F.col(quoted(column))
         self._column = column
         self._schemas = schemas
@@ -172,8 +181,9 @@ class AvroPlan:
         """Add :data:`DECODED`: the record and its end, or nulls. A schema id that is not known
         raises."""
         nothing = F.lit(None) if self._schemas.texts else F.lit(None).cast(self._nothing())
+        branches = [] if self._id_header is None else [(self._has_id_header(), nothing)]
         # Known ids first: what comes behind them costs them nothing.
-        branches = [
+        branches += [
             (self._begins_with(number), self._read_by(*pair))
             for number, pair in self._pairs.items()
         ]
@@ -206,7 +216,16 @@ class AvroPlan:
 
     def _is_framed(self) -> Column:
         begins = F.substring(self._value, 1, len(MAGIC)) == F.lit(MAGIC)
-        return (F.octet_length(self._value) >= PREFIX_BYTES) & begins
+        return (F.octet_length(self._value) >= PREFIX_BYTES) & begins & ~self._has_id_header()
+
+    def _has_id_header(self) -> Column:
+        name = self._id_header
+        if name is None:
+            return F.lit(False)
+        # No function of a lambda, which no stage is compiled with; and no field of a column's by
+        # itself, which Spark takes out below one explode, and does not find above the next one.
+        keys = F.coalesce(F.col("headers"), F.array()).getField("key")
+        return F.coalesce(F.array_contains(keys, name), F.lit(False))
 
     def _begins_with(self, number: int) -> Column:
         # Which copies nothing, unlike a comparison of substrings
@@ -337,11 +356,18 @@ class AvroPlan:
             size,
             F.lit(f" bytes, and a framed record has {PREFIX_BYTES} or more"),
         )
+        first = F.hex(F.substring(self._value, 1, 1))
         other = F.concat(
-            F.lit("it begins with byte "), F.hex(F.substring(self._value, 1, 1)),
-            F.lit(", not 00: no serializer of a schema registry wrote it"),
-        )  # fmt: skip
+            F.lit("it begins with byte "),
+            first,
+            F.lit(", not 00 and the id of a schema as Confluent's serializers write it"),
+        )
         branches = [
+            (self._has_id_header(), F.lit(f"its schema is in header {self._id_header}{_NO_GUID}")),
+            (
+                (first == "01") & (size >= GUID_PREFIX_BYTES),
+                F.lit(f"it begins with byte 01 and a schema's GUID{_NO_GUID}"),
+            ),
             (size < PREFIX_BYTES, short),
             (~self._is_framed(), other),
             (

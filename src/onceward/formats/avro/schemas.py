@@ -19,6 +19,8 @@ PREFIX_BYTES = 5
 """Of Confluent's frame (its *wire format*, which Apicurio's ``ccompat`` API shares): one byte 0,
 the schema's id as four bytes, most significant first; the Avro body follows.
 """
+GUID_PREFIX_BYTES = 17
+"""Of Confluent's other frame: one byte 1, and the schema's GUID."""
 VALUE = "value"
 FIRST, SECOND = "first", "second"
 """Two doubles, which are sixteen bytes: the mark."""
