@@ -433,6 +433,17 @@ FILES: list[tuple[Wrong, str, Done]] = [
             frame_of_files(VALUE, format="parquet")(),
         ),
     ),
+    *(
+        (
+            frame_of_files(("x", kind), format="json"),
+            r'make a text of it in the query, to_json\(`x`\), or use format="(\w+)"',
+            lambda kept: (
+                frame_of_files(TEXT, format="json")(),
+                frame_of_files(("x", t.VariantType()), format=kept)(),
+            ),
+        )
+        for kind in (t.VariantType(), t.ArrayType(t.VariantType()))
+    ),
     (
         frame_of_files(("x", t.ByteType()), format="avro"),
         "cast it to (int) in the query",

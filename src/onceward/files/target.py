@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     StringType,
     StructType,
     TimestampType,
+    VariantType,
 )
 
 from onceward import events
@@ -136,6 +137,13 @@ def _check_written(name: str, kind: DataType, file_format: str) -> None:
             f"column {name} is of type {kind.simpleString()}, and Avro has "
             "no tinyint and no smallint: readers refuse the file with this schema",
             next_step="cast it to int in the query",
+        )
+    if file_format == "json" and contains_type(kind, VariantType):
+        raise InvalidColumn(
+            f"column {name} has a VARIANT, of which a JSON file would have the text: a date in it "
+            "would be read back as a string, a double as a decimal",
+            next_step=f"make a text of it in the query, to_json(`{name}`), or use format="
+            '"parquet"',
         )
     keys = [one for one in map_key_types(kind) if not isinstance(one, _TEXT_GIVES_BACK)]
     if file_format == "json" and keys:
