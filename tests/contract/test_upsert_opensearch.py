@@ -126,7 +126,6 @@ def test_values_are_written_as_json(here: OpenSearchKitHere):
         "id": pa.array([7], pa.int64()),
         "on": [True],
         "half": [0.5],
-        "far": [float("inf")],
         "price": pa.array(["1.50"]).cast(pa.decimal128(10, 2)),
         "raw": [b"\xff\x00"],
         "day": pa.array([0], pa.int32()).cast(pa.date32()),
@@ -141,7 +140,7 @@ def test_values_are_written_as_json(here: OpenSearchKitHere):
     here.write_frame(None, ArrowFrame(pa.table(columns), tasks=1))
     assert here.rows() == {
         "7": {
-            "id": 7, "on": True, "half": 0.5, "far": "inf", "price": "1.50", "raw": "/wA=",
+            "id": 7, "on": True, "half": 0.5, "price": "1.50", "raw": "/wA=",
             "day": "1970-01-01",
             "at": "1970-01-01T00:00:01.500000+00:00", "parts": [{"x": 1, "y": None}],
             "map": {"é\n": [1]},

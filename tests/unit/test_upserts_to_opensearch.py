@@ -5,12 +5,16 @@ Nothing is connected.
 from __future__ import annotations
 
 import json
+import math
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import urllib3
+from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType
 
 import onceward as ow
 from onceward.delivery import opensearch_writer
@@ -28,12 +32,18 @@ from onceward.errors import (
     AuthenticationFailed,
     ConfigurationError,
     DeliveryRefused,
+    InvalidColumn,
     PreparedDataLost,
+    RowRefused,
     ServerMisconfigured,
     TableMissing,
 )
 from support.errors import raises
 
+UPSERTS: dict[str, Any] = {
+    "url": "http://server:9200", "index": "people", "key": "id", "pipeline_id": "p",
+    "ledger": ow.FolderLedger("/ledger"), "store": "/store",
+}  # fmt: skip
 GONE = {"error": {"type": "index_not_found_exception", "reason": "no such index"}, "status": 404}
 
 
@@ -84,6 +94,58 @@ def test_the_users_version_is_taken_as_it_is(users: int):
 )
 def test_a_setting_in_any_unit_is_understood(said: str, seconds: float):
     assert parse_seconds(said) == seconds
+
+
+# what no document can have
+
+MAP = pa.map_(pa.string(), pa.float64())
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken", "refused"),
+    [
+        (pa.float64(), [1e38, -3.4e38, 5e-324, None], [math.nan, -math.inf, 3.5e38, -1e300]),
+        (pa.float32(), [1.5, None], [math.nan, math.inf]),
+        (pa.list_(pa.float64()), [[], None, [None, 1.5]], [[1.5, math.nan]]),
+        (pa.struct([("x", pa.list_(pa.float64()))]), [{"x": [0.5]}, None], [{"x": [1e39]}]),
+        (MAP, [[("a.b", 1), ("a.c", 2), ("ab", 3)], None], [[("a", 1e300)], [(".", 1)]]),
+        (MAP, [[("a", 1)], [("a.b", 2)]], [[("a.b", 1), ("a", 2)], [("a", 1), ("a.b.c", 2)]]),
+        (pa.list_(MAP), [[[("a", 1)], [("a.b", 2)]]], [[[], [("a", 1), ("a.b", 2)]]]),
+        (pa.string(), ["NaN", "1e300"], []),
+        (pa.decimal128(38), [10**37], []),
+    ],
+)
+def test_what_the_server_never_takes_is_refused_before_the_decision(
+    kind: pa.DataType, taken: list[Any], refused: list[Any]
+):
+    """By a mapping that it makes itself a DOUBLE is of 32 bits."""
+    columns = ow.UpsertSink(**UPSERTS).columns
+    columns.refuse(rows_of(kind, taken))
+    for value in refused:
+        with pytest.raises(RowRefused, match="'x'"):
+            columns.refuse(rows_of(kind, [*taken, value]))
+
+
+def rows_of(kind: pa.DataType, values: list[Any]) -> pa.RecordBatch:
+    keys = pa.array([f"{number}" for number in range(len(values))])
+    return pa.RecordBatch.from_arrays([keys, pa.array(values, kind)], ["id", "x"])
+
+
+def test_a_field_is_no_value_and_an_object():
+    columns = ow.UpsertSink(**UPSERTS).columns
+    number, object_of_c = IntegerType(), StructType([StructField("c", IntegerType())])
+    cases: tuple[tuple[dict[str, DataType], bool], ...] = (
+        ({"a": number, "a.b": number}, True),
+        ({"a.b.c.d": number, "a.b": number}, True),
+        ({"x": StructType([StructField("a.b", number), StructField("a", number)])}, True),
+        ({"a": object_of_c, "a.b": number}, False),
+        ({"a.b": number, "a.c": number, "ab": number}, False),
+    )
+    for fields, is_refused in cases:
+        named = {"id": StringType(), **fields}
+        schema = StructType([StructField(name, kind) for name, kind in named.items()])
+        with pytest.raises(InvalidColumn, match="one name") if is_refused else nullcontext():
+            columns.check(schema)
 
 
 # answers

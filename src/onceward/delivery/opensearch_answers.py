@@ -1,12 +1,16 @@
-"""What OpenSearch's answers mean: what may pass, and what it will never take; and how it numbers
-versions. Pure; called by :mod:`opensearch_writer`.
+"""What OpenSearch's answers mean: what may pass, and what it will never take, also before it is
+asked; and how it numbers versions. Pure; called by :mod:`opensearch_writer`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import MapType, StructType
 
 from onceward.delivery.upserts import Upsert, place_called, refused
 from onceward.errors import (
@@ -18,6 +22,7 @@ from onceward.errors import (
     ServerMisconfigured,
     TableMissing,
 )
+from onceward.spark.types import types_inside
 
 _PAYLOAD_TOO_LARGE = 413
 # A proxy has waited as long as it does.
@@ -44,6 +49,8 @@ _NOT_NOW = frozenset({408, 429})
 _BLOCKED = frozenset({"cluster_block_exception", "index_create_block_exception"})
 # Somebody writes the pipeline anew, by deleting it first
 _PIPELINE_AWAY = re.compile(r"pipeline with id \[.*\] does not exist", re.DOTALL)
+# A dot parts an object and its field
+_ODD_NAMES = r"(?s)\s*|\..*|.*\.|.*\.\..*"
 _ASK = (
     "see what the server wants, and start the query again: it begins with this chunk, and has "
     "skipped nothing"
@@ -332,3 +339,72 @@ def is_news(upsert: Upsert, reason: str, by_column: bool) -> bool:
         found is not None
         and int(found[1]) >> ROW_BITS <= version_number(upsert, by_column) >> ROW_BITS
     )
+
+
+def why_no_documents(schema: StructType) -> str | None:
+    """Return which field of a frame no document can have; None: there is none."""
+    for struct in types_inside(schema):
+        if not isinstance(struct, StructType):
+            continue
+        if odd := [name for name in struct.names if re.fullmatch(_ODD_NAMES, name)]:
+            return f"a field {odd[0]!r}, a name that the server refuses"
+        plain = [
+            field.name
+            for field in struct.fields
+            if not isinstance(field.dataType, (StructType, MapType))
+        ]
+        if both := _both(struct.names, plain):
+            return f"fields {both}, which the server takes for a value and an object of one name"
+    return None
+
+
+def why_not_in_documents(values: pa.Array) -> str | None:
+    """Return what of a column's values no document can have; None: there is nothing.
+
+    A number with a point becomes a field of 32 bits where the server makes the mapping by itself,
+    whatever the column's type, and no field of numbers takes others than finite ones.
+    """
+    for part in _parts(values):
+        if pa.types.is_floating(part.type):
+            finite = pc.is_finite(part.cast(pa.float32(), safe=False))
+            if not pc.all(finite, min_count=0).as_py():
+                return (
+                    "a number that is none (NaN, Infinity), or beyond ±3.4e38, which OpenSearch "
+                    "does not take by a mapping of its own"
+                )
+        if pa.types.is_map(part.type) and _is_text(part.type.key_type):
+            if pc.any(pc.match_substring_regex(part.keys, f"^(?:{_ODD_NAMES})$")).as_py():
+                return "a map with a key that is no name of a field"
+            if pc.any(pc.match_substring(part.keys, ".")).as_py():
+                maps = (dict(entries or ()) for entries in part.to_pylist())
+                if both := next(filter(None, (_both(keys, keys) for keys in maps)), None):
+                    return f"a map with the keys {both}: a value and an object of one name"
+    return None
+
+
+def _both(names: Iterable[str], plain: Iterable[str]) -> str | None:
+    """Return a name of ``plain``, and one of ``names`` that is a field of it."""
+    for name in names:
+        parts = name.split(".")
+        for end in range(1, len(parts)):
+            if (above := ".".join(parts[:end])) in plain:
+                return f"{above!r} and {name!r}"
+    return None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _parts(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield ``array``, and all arrays in it, however deep."""
+    yield array
+    inside: list[pa.Array] = []
+    if pa.types.is_map(array.type):
+        inside = [array.keys, array.items]
+    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        inside = [array.values]
+    elif pa.types.is_struct(array.type):
+        inside = [array.field(index) for index in range(array.type.num_fields)]
+    for one in inside:
+        yield from _parts(one)

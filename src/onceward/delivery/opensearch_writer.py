@@ -57,6 +57,8 @@ from onceward.delivery.opensearch_answers import (
     says_missing,
     setting,
     version_number,
+    why_no_documents,
+    why_not_in_documents,
     written_to,
 )
 from onceward.delivery.upserts import (
@@ -104,9 +106,10 @@ class OpenSearchWriter(UpsertWriter):
             "_primary_term", "_routing", "_seq_no", "_source", "_tier", "_type", VERSION_FIELD,
         }
     )  # fmt: skip
-    # The server refuses the whole request of a longer _id; a dot parts an object and its field
+    # The server refuses the whole request of a longer _id
     key_bytes: ClassVar[int | None] = 512
-    odd_names: ClassVar[str] = r"(?s)\s*|\..*|.*\.|.*\.\..*"
+    why_no_frame = staticmethod(why_no_documents)
+    why_no_value = staticmethod(why_not_in_documents)
 
     url: str = field(repr=False)
     index: str

@@ -239,10 +239,8 @@ class UpsertSink(WriteAheadSink):
             )
         columns = UpsertColumns(pipeline_id, names("key", key), version, op_column)
         if isinstance(write, UpsertWriter):
-            limits = {
-                name: getattr(write, name) for name in ("reserved", "key_bytes", "odd_names")
-            }
-            columns = replace(columns, **limits)
+            limits = ("reserved", "key_bytes", "why_no_frame", "why_no_value")
+            columns = replace(columns, **{name: getattr(write, name) for name in limits})
         super().__init__(
             deliver=_UpsertChunk(columns, write),
             pipeline_id=pipeline_id,

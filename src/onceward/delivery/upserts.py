@@ -34,7 +34,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -59,7 +59,7 @@ from onceward.delivery.chunks import Chunk
 from onceward.engine.policy import DELETES, WRITES
 from onceward.engine.task_writer import TaskWriter
 from onceward.errors import DeliveryRefused, InvalidColumn, RowRefused, summary
-from onceward.spark.types import contains_type, field_names
+from onceward.spark.types import contains_type
 
 USERS_LENGTH = 19
 """Of the part of a version that is the user's."""
@@ -167,8 +167,10 @@ class UpsertColumns:
     """What no column may be called."""
     key_bytes: int | None = None
     """As many as the target takes, and then none that is empty. None: any."""
-    odd_names: str = ""
-    """A regular expression of names of fields that it refuses in every document."""
+    why_no_frame: Callable[[StructType], str | None] | None = None
+    """What a target says against all rows of a frame. None: nothing."""
+    why_no_value: Callable[[pa.Array], str | None] | None = None
+    """What it says against a column's values, of which one can never be written."""
 
     def check(self, schema: StructType) -> None:
         """Check the types of a frame's columns.
@@ -188,13 +190,8 @@ class UpsertColumns:
                     "written",
                     next_step=f"make a text of it: to_json(`{field.name}`)",
                 )
-        inside = [name for field in schema.fields for name in field_names(field.dataType)]
-        for name in (*schema.names, *inside):
-            if self.odd_names and re.fullmatch(self.odd_names, name):
-                raise InvalidColumn(
-                    f"the frame has a field {name!r}, a name that the server refuses",
-                    next_step="give it another name",
-                )
+        if self.why_no_frame is not None and (why := self.why_no_frame(schema)):
+            raise InvalidColumn(f"the frame has {why}", next_step="give it another name")
         if own := sorted(self.reserved & set(schema.names)):
             raise InvalidColumn(
                 f"the frame has a column {own[0]!r}, which is the sink's own, or the server's",
@@ -246,11 +243,8 @@ class UpsertColumns:
                 )
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             _must_come_out(name, column)
-            for keys in _map_keys(column) if self.odd_names else ():
-                if pc.any(pc.match_substring_regex(keys, f"^(?:{self.odd_names})$")).as_py():
-                    raise _row_refused(
-                        f"a row has a map in column {name!r} with a key that is no name of a field"
-                    )
+            if self.why_no_value is not None and (why := self.why_no_value(column)):
+                raise _row_refused(f"a row has in column {name!r} {why}")
 
     def _must_fit(self, rows: pa.RecordBatch, key_bytes: int) -> None:
         for values in zip(
@@ -405,21 +399,6 @@ def _within(value: Any) -> Any:
     return base64.b64encode(key).decode() if isinstance(key, bytes) else key
 
 
-def _map_keys(array: pa.Array) -> Iterator[pa.Array]:
-    """Yield the keys of all maps of texts in ``array``, however deep."""
-    if pa.types.is_map(array.type):
-        if pa.types.is_string(array.type.key_type) or pa.types.is_large_string(
-            array.type.key_type
-        ):
-            yield array.keys
-        yield from _map_keys(array.items)
-    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        yield from _map_keys(array.values)
-    elif pa.types.is_struct(array.type):
-        for index in range(array.type.num_fields):
-            yield from _map_keys(array.field(index))
-
-
 def place_called(name: str, then: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Return ``then``, a writer's place of an earlier time; None: not known, or the sink was
     pointed at one of another name since."""
@@ -433,8 +412,6 @@ class UpsertWriter(ABC):
     """Names of columns that no row may have."""
     key_bytes: ClassVar[int | None] = None
     """What a key may have at most, in UTF-8."""
-    odd_names: ClassVar[str] = ""
-    """A regular expression of names that no field may have, not even in a map."""
     answer_s: ClassVar[float] = 120.0
     """How long a server may take for a whole answer, beside what is sent to it."""
     slowest_bytes_s: ClassVar[int] = 50_000
@@ -460,6 +437,16 @@ class UpsertWriter(ABC):
             too, where the place could not be asked now.
         :raises Exception: it cannot be asked now.
         """
+
+    @staticmethod
+    def why_no_frame(schema: StructType) -> str | None:
+        """Return what of a frame can never be written; None: there is nothing."""
+        return None
+
+    @staticmethod
+    def why_no_value(values: pa.Array) -> str | None:
+        """Return the same of a column's values; called in tasks."""
+        return None
 
     @abstractmethod
     def place(self) -> dict[str, Any] | None:
