@@ -16,7 +16,7 @@ from streaming_pipeline import Pipeline, copy
 from onceward.engine.ending import Ending
 from onceward.kafka.wire.client import KafkaClient
 
-MOST_CALLS_INTO_THE_JVM = 72  # of PySpark 4.0 to 4.2: 71
+MOST_CALLS_INTO_THE_JVM = 72  # of PySpark 4.0: 65 to 71
 REQUESTS = {
     "DescribeTransactionsRequest": 1,  # is the last transaction complete?
     # leader epochs of what was written last, ids of the source's topics, partitions of the output's

@@ -32,6 +32,7 @@ from onceward.spark.batch.query import RunningBatch
 log = logging.getLogger(__name__)
 
 _SOURCE = "FileStreamSource"
+_NAME = "FileSource["
 _OFFSET = "logOffset"
 _IGNORES = "ignoreMissingFiles"
 _AGE = "maxFileAge"
@@ -200,7 +201,9 @@ def _options(execution: Any) -> Iterator[dict[str, str]]:
     leaves = execution.analyzedPlan().collectLeaves()
     for index in range(leaves.size()):
         leaf = leaves.apply(index)
-        if leaf.getClass().getSimpleName() == "StreamingRelation":
+        if leaf.getClass().getSimpleName() == "StreamingRelation" and str(
+            leaf.sourceName()
+        ).startswith(_NAME):
             given = leaf.dataSource().options().toSeq()
             pairs = (given.apply(place) for place in range(given.size()))
             yield {str(pair._1()).lower(): str(pair._2()) for pair in pairs}
