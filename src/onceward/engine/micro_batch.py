@@ -39,11 +39,11 @@ from onceward import events, patience, surroundings
 from onceward.engine import batch_log
 from onceward.engine.calls.advice import (
     dead_letters_skipped,
-    must_compute_once,
     publishing_first,
     refusal,
     second_call,
 )
+from onceward.engine.calls.gate import compute_again
 from onceward.engine.calls.journal import Journal, call_history
 from onceward.engine.calls.replay import replay
 from onceward.engine.ending import settle_doubt, undo
@@ -255,7 +255,7 @@ class MicroBatches:
                 if attempt >= self._policy.batch_attempts:
                     with_the_next_start(error)
                     raise
-                must_compute_once(running, error)
+                compute_again(running, error)
                 text = "%s: attempt %d of %s failed, running it again: %s"
                 log.warning(text, self._policy.pipeline, attempt, running.batch, error)
             patience.pause(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))

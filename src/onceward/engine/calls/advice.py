@@ -8,7 +8,7 @@ whose steps are joined in one place. The simulation does what they say, by these
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onceward.engine.ledger.admission import Admission, CallHistory
@@ -309,6 +309,16 @@ def must_compute_once(running: RunningBatch, failed: OncewardError | None) -> No
         next_step="start the query again (ow.supervise does), which runs the batch anew from the "
         "last committed state",
     ) from failed
+
+
+def state_is_left(running: RunningBatch, places: Collection[str]) -> StateOfFailedAttempt:
+    """Return the error for a batch that might go on from another state than that of the rows."""
+    return StateOfFailedAttempt(
+        f"an attempt at a batch before {running.batch} failed, the next one computed its state on "
+        f"other executors, and {', '.join(sorted(places))} would go on from that of the failed one",
+        next_step="start the query again (ow.supervise does): executors know no state of another "
+        "run",
+    )
 
 
 def batch_changed(

@@ -12,8 +12,11 @@ import threading
 from pyspark.sql import DataFrame
 
 from onceward import surroundings
+from onceward.engine.calls.advice import must_compute_once, state_is_left
+from onceward.errors import OncewardError
 from onceward.spark.batch.job import JobInterrupted
-from onceward.spark.batch.query import current_run_id, is_being_stopped
+from onceward.spark.batch.query import RunningBatch, current_run_id, is_being_stopped
+from onceward.spark.batch.shuffles import state_copies
 
 _LOOK_SECONDS = 0.2
 _REMEMBERED = 1_000
@@ -70,3 +73,32 @@ def end(run_id: str, batch_id: int) -> None:
     """Note that a call for the batch has ended well."""
     with _lock:
         _batches[run_id] = batch_id, surroundings.monotonic()
+
+
+def compute_again(running: RunningBatch, failed: OncewardError | None) -> None:
+    """Let a run compute a batch once more.
+
+    :raises StateOfFailedAttempt: Spark would commit the state of the attempt that failed.
+    """
+    must_compute_once(running, failed)
+    if _keeps_state(running):
+        state_copies(running.run_id).note(running)
+
+
+def must_know_one_state(running: RunningBatch) -> None:
+    """Refuse a batch whose tasks may find the state of an attempt that failed.
+
+    :raises StateOfFailedAttempt: executors keep it; a restart knows nothing of it.
+    """
+    if _keeps_state(running) and (left := state_copies(running.run_id).left(running)):
+        raise state_is_left(running, left)
+
+
+def settle_state(running: RunningBatch) -> None:
+    """Look, when a batch is written, whether an attempt that failed has left its state."""
+    if _keeps_state(running):
+        state_copies(running.run_id).settle(running)
+
+
+def _keeps_state(running: RunningBatch) -> bool:
+    return running.stateful and running.history is not None

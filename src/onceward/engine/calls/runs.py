@@ -25,7 +25,8 @@ from typing import NamedTuple, TypeVar
 from pyspark.sql import DataFrame
 
 from onceward import surroundings
-from onceward.engine.calls.advice import must_compute_once, second_call
+from onceward.engine.calls.advice import second_call
+from onceward.engine.calls.gate import compute_again, must_know_one_state, settle_state
 from onceward.engine.calls.journal import CallMemory
 from onceward.engine.ledger.chain import as_far_as_known
 from onceward.engine.ledger.record import LedgerRecord
@@ -278,6 +279,7 @@ class SinkRuns:
     ) -> None:
         """Write a batch in the run that Spark calls, of the chain ``where``; reopen the ledger."""
         self._refuse_second_query(frame, running)
+        must_know_one_state(running)
         key, pipeline = RunKey(running.run_id, where), self._policy.pipeline
         run_memory = claim(key, pipeline)
         if run_memory.committed == running.batch.batch_id:
@@ -286,13 +288,14 @@ class SinkRuns:
         if run_memory.open_journal(frame, pipeline, key.run_id).in_this_run(
             running.batch.batch_id
         ):
-            must_compute_once(running, run_memory.error)
+            compute_again(running, run_memory.error)
         for left in reversed(range(self._policy.batch_attempts)):
             batches = self._open(key, frame, running)
             try:
                 batches.process(writes, running)
                 self._committed_in = self._committed_in or running.run_id
                 forget(where)
+                settle_state(running)
                 return run_memory.succeed(running.batch)
             except BaseException as error:
                 run_memory.was_replay = batches.is_replay(running)
@@ -308,7 +311,7 @@ class SinkRuns:
                 if not left:
                     with_the_next_start(error)
                     raise
-                must_compute_once(running, error)
+                compute_again(running, error)
                 log.warning(
                     "%s: reopening the ledger and retrying %s: %s", pipeline, running.batch, error
                 )

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from onceward import events, patience, surroundings
 from onceward.engine import batch_log, spark_jobs
+from onceward.engine.calls.gate import compute_again, must_know_one_state, settle_state
 from onceward.engine.micro_batch import kafka_ends
 from onceward.engine.policy import with_the_next_start
 from onceward.engine.target import Write, event_ids
@@ -85,6 +86,7 @@ class PlainBatches:
         ids = event_ids(pipeline, running)
         with events.batch(**ids) as under_way:
             records, attempt = self._write_all(writes, running)
+            settle_state(running)
             with events.step(events.FINISH, **ids) as values:
                 values |= {
                     "records": records,
@@ -108,6 +110,7 @@ class PlainBatches:
                     if attempt >= policy.batch_attempts:
                         with_the_next_start(error)
                         raise
+                    compute_again(running, error)
                     log.warning(
                         "%s: attempt %d of %s failed, writing it again: %s",
                         policy.pipeline,
@@ -130,6 +133,7 @@ class PlainBatches:
             them their dead letters. There is no ledger, so what an earlier run has skipped is not
             known.
         """
+        must_know_one_state(running)
         must_have_files(running, logged_files(running))
         if running.kafka_sources:
             client = KafkaClient.shared(self._settings.client)

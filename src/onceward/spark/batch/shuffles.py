@@ -74,17 +74,20 @@ What remains:
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from pyspark import SparkContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ComputationsMixed, OncewardError
 from onceward.spark.batch.job import JobInterrupted
+from onceward.spark.batch.query import RunningBatch
 
 
 class Readers:
@@ -376,6 +379,83 @@ class Computation:
         persisted one."""
         if self._readers is not None:
             self._readers.must_have_seen_the_same()
+
+
+class StateCopies:
+    """Where executors of one run keep the state of attempts that failed.
+
+    An executor keeps the newest state of each partition that it has computed, by its version
+    alone (``HDFSBackedStateStoreProvider.loadedMaps``, ``RocksDB.loadedVersion``):
+
+    1. an attempt commits version n + 1 on one executor, and fails behind that;
+    2. the next attempt computes the partition on another one, and is written;
+    3. a later batch comes to the first executor, which takes its own n + 1 for that of the rows.
+
+    A run is part of a store's name, so that a restart knows nothing of it.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[int, int, str], set[str]] = {}
+        self._left: tuple[int, frozenset[str]] = (-1, frozenset())
+
+    def note(self, running: RunningBatch) -> None:
+        """Note where the state of an attempt is that has failed."""
+        for store, place in _state_places(running).items():
+            self._places.setdefault(store, set()).add(place)
+
+    def settle(self, running: RunningBatch) -> None:
+        """Look, when the batch is written, where another attempt's state is left."""
+        places, self._places = self._places, {}
+        if places:
+            now = _state_places(running)
+            context = SparkContext._active_spark_context
+            alive = str(scala_context(context).getExecutorIds().mkString(",")).split(",")
+            left = {
+                place
+                for store, of_store in places.items()
+                for place in of_store - {now.get(store)}
+                if alive == [""] or place.rpartition("_")[2] in alive
+            }
+            self._left = (running.batch.batch_id, frozenset(left))
+
+    def left(self, running: RunningBatch) -> frozenset[str]:
+        """Return the executors that a later batch would find another attempt's state at."""
+        return self._left[1] if running.batch.batch_id > self._left[0] else frozenset()
+
+
+@lru_cache(maxsize=50)
+def state_copies(run_id: str) -> StateCopies:
+    """Return those of a run."""
+    return StateCopies()
+
+
+# How every stateful operator prints its StatefulOperatorStateInfo
+_STATE = re.compile(r"state info \[ .*?opId = (\d+), ver = -?\d+, numPartitions = (\d+)")
+# Of a join, one of the four that each of its partitions has
+_STORES = ("default", "left-keyToNumValues")
+
+
+def _state_places(running: RunningBatch) -> dict[tuple[int, int, str], str]:
+    """Return the executor (``ExecutorCacheTaskLocation``) at which each store was used last, as
+    the ``StateStoreCoordinator`` knows it.
+    """
+    assert running.history is not None  # noqa: S101 — made with the batch
+    execution = running.history.execution
+    jvm: Any = SparkSession.active()._jvm
+    state = jvm.org.apache.spark.sql.execution.streaming.state
+    coordinator = execution.sparkSession().streams().stateStoreCoordinator()
+    root = f"{execution.resolvedCheckpointRoot()}/state"
+    found = {}
+    plan = str(execution.lastExecution().executedPlan().toString())
+    for operator, partitions in {(int(o), int(n)) for o, n in _STATE.findall(plan)}:
+        for store in product([operator], range(partitions), _STORES):
+            store_id = state.StateStoreProviderId(
+                state.StateStoreId(root, *store), execution.runId()
+            )
+            place = coordinator.getLocation(store_id)
+            if not place.isEmpty():
+                found[store] = str(place.get())
+    return found
 
 
 def _shuffle_ids(rdd: Any, scheduler: Any) -> set[int]:
