@@ -52,9 +52,6 @@ class Client:
         self.up = True
         self.settings = None
 
-    def cluster_id(self) -> str:
-        return "ours"
-
     def is_served_by(self, servers: frozenset[str]) -> bool:
         return self.up and servers == HERE
 
@@ -174,22 +171,46 @@ def test_a_source_stays_at_home_while_its_brokers_are_down() -> None:
     assert known.end_offsets(reading) == {TopicPartition("orders", 0): 100}
 
 
-@pytest.mark.parametrize(("found", "is_ours"), [("ours", True), ("theirs", False), ("", False)])
-def test_a_cluster_is_known_by_its_id_whatever_its_brokers_are_called(
-    found: str, is_ours: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ids", "is_ours"),
+    [
+        ({"orders": "an-id"}, True),
+        ({"orders": "another"}, False),
+        ({"orders": ""}, False),
+        ({}, False),
+    ],
+)
+def test_a_cluster_is_known_by_its_topics_whatever_its_brokers_are_called(
+    ids: dict[str, str], is_ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another listener, an alias. One of its logins may be outdated."""
+    """Another listener, an alias. One of its logins may be outdated. A cluster's own id is none:
+    all that run an image of Kafka's may have the same.
+    """
 
-    def refuse() -> str:
+    def refuse(_: set[str]) -> dict[str, str]:
         raise AuthenticationFailed("refused", next_step="mend it")
 
-    clients = [SimpleNamespace(cluster_id=refuse), SimpleNamespace(cluster_id=lambda: found)]
+    clients = [SimpleNamespace(topic_ids=refuse), SimpleNamespace(topic_ids=lambda _: ids)]
     monkeypatch.setattr(source_identity, "known_clients", lambda source: clients)
     known, alias = offsets(), frozenset({"alias:9092"})
     reading = batch(0, alias, start=0, end=100)
     assert known.end_offsets(reading) == ({TopicPartition("orders", 0): 10} if is_ours else {})
     clients.clear()
     assert bool(known.end_offsets(reading)) is is_ours, "once found there it stays so"
+
+
+@pytest.mark.parametrize("refused", [AccessDenied, TopicMissing])
+def test_a_cluster_whose_topics_the_sink_may_not_see_is_another_one(
+    refused: type[OncewardError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: set[str]) -> dict[str, str]:
+        raise refused("refused", next_step="grant it")
+
+    login = SimpleNamespace(topic_ids=lambda topics: dict.fromkeys(topics, "an-id"))
+    monkeypatch.setattr(source_identity, "known_clients", lambda source: [login])
+    known = offsets()
+    monkeypatch.setattr(known._client, "topic_ids", refuse)
+    assert known.end_offsets(batch(0, frozenset({"alias:9092"}), start=0, end=100)) == {}
 
 
 def test_a_topic_that_a_query_no_longer_reads_may_come_back_as_another_one():

@@ -25,14 +25,13 @@ import os
 import socket
 import threading
 import urllib.request
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onceward import events, surroundings
 from onceward.engine import batch_log
 from onceward.errors import ConfigurationError
-from onceward.ids import FAILING_SINCE, TopicPartition, is_kafka_offset, least_offsets
+from onceward.ids import FAILING_SINCE, TopicPartition, partition_offsets
 from onceward.kafka.source.identity import known_settings
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
@@ -45,7 +44,7 @@ from onceward.operate.metric_state import (
     MetricState,
     split_login,
 )
-from onceward.patience import Cut, cut_in_time, within
+from onceward.patience import Cut, cut_in_time
 from onceward.spark.batch.progress import ProgressWatch
 
 _DEADLINE_MS = 5_000
@@ -122,30 +121,23 @@ class LagWatcher:
             self._failed.add(pipeline)
 
     def _ask(self, position: Position) -> Lags:
-        clusters: dict[str, tuple[KafkaClient, list[Any]]] = {}
+        found: Lags = {}
         for servers, end in position:
-            settings = known_settings(servers)
-            if settings is not None and is_kafka_offset(end):
-                client = self._client(settings)
-                with within(_DEADLINE_MS):
-                    cluster = clusters.setdefault(client.cluster_id(), (client, []))
-                cluster[1].append(end)
-        found: Counter[tuple[str, str]] = Counter()
-        for client, read in clusters.values():
-            ends = least_offsets(read)
-            stable = list_offsets(
-                client, ends, LATEST, read_committed=True, timeout_ms=_DEADLINE_MS
-            )
-            # Two clusters may have topics of one name
-            found.update(lags(ends, stable))
-        return dict(found)
+            settings, ends = known_settings(servers), partition_offsets(end)
+            if settings is not None and ends:
+                for where, lag in lags(ends, self._stable(settings, ends)).items():
+                    # Of two sources on one topic the one that is behind counts
+                    found[where] = max(lag, found.get(where, 0))
+        return found
 
-    def _client(self, settings: ClientSettings) -> KafkaClient:
-        # Not one that batches use: whoever asks a broker that is slow holds it up
+    def _stable(
+        self, settings: ClientSettings, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        # Not a client that batches use: whoever asks a broker that is slow holds it up
         client = self._clients.get(settings)
         if client is None:
             client = self._clients[settings] = KafkaClient(settings)
-        return client
+        return list_offsets(client, places, LATEST, read_committed=True, timeout_ms=_DEADLINE_MS)
 
 
 log = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ from onceward.kafka.sink.sequencer.leases import EpochLeases
 from onceward.kafka.sink.sequencer.listener import Sequencer
 from onceward.kafka.sink.settings import KafkaSinkSettings
 from onceward.kafka.sink.topics import ReplacedTopics, RetentionCheck, TopicLimits
-from onceward.kafka.source.identity import leads_to, remember_sink
+from onceward.kafka.source.identity import has_the_same, remember_sink, source_topics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.error_table import PENDING_OFFSETS
 from onceward.kafka.wire.options.settings import ProducerSettings
@@ -244,22 +244,30 @@ class GroupOffsets:
         """Return the sink's own client for a source on the same cluster. Once found there it stays
         so: a broker that is down is not among the cluster's addresses."""
         servers = source.bootstrap_servers
-        if servers in self._same_cluster:
-            return self._client
-        if self._client.is_served_by(servers) or leads_to(source, self._client.cluster_id()):
-            self._same_cluster.add(servers)
-            remember_sink(servers, self._client.settings)
-            return self._client
-        if servers not in self._others:
-            self._others.add(servers)
-            log.info(
-                "%s: %s is not known as the sink's cluster: offsets of its sources are not "
-                "committed for group %s",
-                self._pipeline,
-                ",".join(sorted(servers)),
-                self._pipeline,
-            )
-        return None
+        if servers not in self._same_cluster and self._client.is_served_by(servers):
+            self._remember(servers)
+        return self._client if servers in self._same_cluster else None
+
+    def _remember(self, servers: frozenset[str]) -> None:
+        self._same_cluster.add(servers)
+        remember_sink(servers, self._client.settings)
+
+    def _look_for(self, source: KafkaSource, topics: set[str]) -> None:
+        """Find out whether a source is on the same cluster by another name of its brokers."""
+        servers = source.bootstrap_servers
+        if not topics or servers in self._others or self.client_for(source) is not None:
+            return
+        if has_the_same(topics, source, self._client):
+            self._remember(servers)
+            return
+        self._others.add(servers)
+        log.info(
+            "%s: %s is not known as the sink's cluster: offsets of its sources are not committed "
+            "for group %s",
+            self._pipeline,
+            ",".join(sorted(servers)),
+            self._pipeline,
+        )
 
     def end_offsets(self, running: RunningBatch) -> dict[TopicPartition, int]:
         """Return where the batch ends, for the group; without another cluster's offsets."""
@@ -335,6 +343,8 @@ class GroupOffsets:
 
     def sources(self, running: RunningBatch) -> list[KafkaSource]:
         """Return the batch's sources on this cluster."""
+        for each in running.kafka_sources:
+            self._look_for(each, source_topics(running.sources[each.index]))
         return [each for each in running.kafka_sources if self.client_for(each) is not None]
 
 

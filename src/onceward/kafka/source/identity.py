@@ -71,16 +71,19 @@ def remember_sink(servers: frozenset[str], settings: ClientSettings) -> None:
     _sinks[servers] = settings
 
 
-def leads_to(source: KafkaSource, cluster_id: str) -> bool:
-    """Return whether the cluster that ``source`` reads from has this id, whatever its brokers are
-    called there: another listener, an alias. False for one that no login here is known for.
+def has_the_same(topics: set[str], source: KafkaSource, client: KafkaClient) -> bool:
+    """Return whether the cluster that ``source`` reads from is that of ``client``, whatever its
+    brokers are called there (another listener, an alias): it has these topics, with the same ids,
+    which are random, unlike a cluster's. False where one of the two logins may not see them, no
+    login is known for the source, or brokers have no ids (before 2.8).
 
-    :raises BrokerUnreachable: it does not answer.
+    :raises BrokerUnreachable: one of the two does not answer.
     """
-    for client in known_clients(source):
+    for login in known_clients(source):
         # Another source of this process may have a login of its own, which is outdated
-        with suppress(AccessDenied, AuthenticationFailed):
-            return client.cluster_id() == cluster_id != ""
+        with suppress(AccessDenied, AuthenticationFailed, TopicMissing):
+            ids = login.topic_ids(topics)
+            return ids.keys() == topics and all(ids.values()) and client.topic_ids(topics) == ids
     return False
 
 
