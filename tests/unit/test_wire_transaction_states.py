@@ -116,7 +116,7 @@ OURS = ProducerIdentity(7, 4)
         (ProducerIdentity(7, 5), "Empty", Fencing.TAKEN_OVER),
         (ProducerIdentity(7, 5), "Ongoing", Fencing.TAKEN_OVER),
         (ProducerIdentity(7, 5), "CompleteCommit", Fencing.TAKEN_OVER),
-        (ProducerIdentity(7, 6), "CompleteAbort", Fencing.ABORTED_FOR_US),
+        (ProducerIdentity(7, 6), "CompleteAbort", Fencing.TAKEN_OVER),
         (ProducerIdentity(7, 6), "Empty", Fencing.TAKEN_OVER),
         (ProducerIdentity(7, 7), "CompleteAbort", Fencing.TAKEN_OVER),
         (ProducerIdentity(8, 5), "CompleteAbort", Fencing.TAKEN_OVER),
@@ -140,6 +140,15 @@ def test_only_the_epochs_of_an_abort_of_ours_are_nobodys(
             classify(OwnTransaction(OURS, took_part=True, asked_ms={991}), told)
             is Fencing.TAKEN_OVER
         ), "given to somebody since"
+
+
+def test_kafka_400_raises_the_epoch_twice_for_a_transaction_of_version_2() -> None:
+    told = TransactionDescription(ProducerIdentity(7, 6), "CompleteAbort", 990)
+    twice = OwnTransaction(OURS, took_part=True, asked_ms={990}, twice=True)
+    assert classify(twice, told) is Fencing.ABORTED_FOR_US
+    assert classify(twice._replace(asked_ms={991}), told) is Fencing.TAKEN_OVER
+    further = TransactionDescription(ProducerIdentity(7, 7), "CompleteAbort", 990)
+    assert classify(twice, further) is Fencing.TAKEN_OVER
 
 
 class Coordinator:

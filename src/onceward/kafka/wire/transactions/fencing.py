@@ -95,8 +95,8 @@ class RequestedTimeouts:
         """Return the timeout for a takeover, where the settings say ``timeout_ms``: one that is
         made at another moment hardly has the same.
         """
-        now_ms = surroundings.wall_clock_ns() // 1_000_000
-        return timeout_ms - now_ms % _hundredth(timeout_ms)
+        now_us = surroundings.wall_clock_ns() // 1_000
+        return timeout_ms - now_us % _hundredth(timeout_ms)
 
     def next_claim_ms(self, timeout_ms: int) -> int:
         """Return the timeout for a claim of our next epoch, where the settings say ``timeout_ms``:
@@ -134,7 +134,9 @@ class OwnTransaction(NamedTuple):
     owner's.
     """
     asked_ms: Collection[int]
-    """:attr:`AskedFor.ours_ms`."""
+    """:attr:`RequestedTimeouts.ours_ms`."""
+    twice: bool = False
+    """Its end may have raised the epoch by two: of version 2, with partitions or offsets."""
 
 
 def classify(ours: OwnTransaction, found: TransactionDescription) -> Fencing:
@@ -142,7 +144,9 @@ def classify(ours: OwnTransaction, found: TransactionDescription) -> Fencing:
     if found.identity == ours.identity:
         return Fencing.STILL_OURS
     for_us = ours.took_part and found.timeout_ms in ours.asked_ms
-    if for_us and _is_next(found.identity, ours.identity) and found.state in _ABORTING:
+    raised = found.identity.epoch - ours.identity.epoch
+    is_next = _is_next(found.identity, ours.identity) and raised <= 1 + ours.twice
+    if for_us and is_next and found.state in _ABORTING:
         return Fencing.ABORTED_FOR_US
     return Fencing.TAKEN_OVER
 

@@ -471,6 +471,8 @@ class Transaction:
             # FENCED is for good, and whether it was a takeover is not known yet.
             self.state = before
             for aborted in self._owner.aborted_for_us(self._ours()):
+                if self._outdated():
+                    continue
                 with suppress(Fenced):
                     self._claim_next_epoch(aborted)
                     break
@@ -518,8 +520,9 @@ class Transaction:
         )
 
     def _ours(self) -> OwnTransaction:
-        took_part = self.version == 2 or bool(self._added or self._groups)
-        return OwnTransaction(self.identity, took_part, self._timeouts.ours_ms)
+        has_parts = bool(self._added or self._groups)
+        took_part, twice = self.version == 2 or has_parts, self.version == 2 and has_parts
+        return OwnTransaction(self.identity, took_part, self._timeouts.ours_ms, twice)
 
     def _fenced(self, cause: BaseException) -> Fenced:
         self.state = State.FENCED
