@@ -24,7 +24,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from onceward.errors import CheckpointRewound, CheckpointUnreachable, SourceFileMissing
+from onceward.errors import CheckpointRewound, SourceFileMissing
 from onceward.ids import PipelineId, SourceRange
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
 from onceward.spark.batch.query import RunningBatch
@@ -39,6 +39,7 @@ _AGE = "maxFileAge"
 _SHOWN = 10
 _DIGEST = "files "
 _TAIL_BYTES = 1 << 16
+_FURTHEST = 100
 # Of FileStreamSourceLog
 _VERSION = "v1"
 # Of Hadoop's FileStatus.toString
@@ -212,8 +213,6 @@ def _options(execution: Any) -> Iterator[dict[str, str]]:
 def _logged(folder: str, source: SourceRange) -> Iterator[tuple[str, int]]:
     """Yield the files of the batches of a range, in the source's own count, and when they were
     changed, in ms.
-
-    :raises CheckpointUnreachable: the log lacks what Spark has just planned the batch with.
     """
     if not _is_logged(source):
         return
@@ -223,11 +222,9 @@ def _logged(folder: str, source: SourceRange) -> Iterator[tuple[str, int]]:
     for number in range(start + 1, end + 1):
         text = files.read_one(str(number))
         lines = text.splitlines()[1:] if text else _compacted(files, number)
-        # Earlier ones may have been compacted into a later file, and deleted
-        if lines is None and number == end:
-            raise CheckpointUnreachable(
-                f"{folder} has no entry {number}, which the source has logged for the batch",
-                next_step="see that the checkpoint is as Spark has left it, and start again",
+        if lines is None:
+            log.warning(
+                "%s has no entry %d: whether its files are there is not known", folder, number
             )
         for entry in map(json.loads, lines or ()):
             if entry.get("batchId", number) == number:
@@ -235,14 +232,18 @@ def _logged(folder: str, source: SourceRange) -> Iterator[tuple[str, int]]:
 
 
 def _compacted(files: CheckpointFiles, number: int) -> list[str] | None:
-    """Return the lines of a log that has all batches up to ``number``, as far as they may be of
-    that one: they are the last, and the whole may be large. None: it is not there.
+    """Return the lines of a log that has all batches up to ``number``, or a later one that was
+    compacted since, as far as they may be of that one: they are the last, and the whole may be
+    large. None: it is not there.
     """
-    size = _TAIL_BYTES
+    size, later = _TAIL_BYTES, number
     while True:
-        text = files.read_one(f"{number}.compact", size)
+        text = files.read_one(f"{later}.compact", size)
         if text is None:
-            return None
+            later += 1
+            if later > number + _FURTHEST:
+                return None
+            continue
         # The first line is the version where this is all of it, else a part of an entry
         first, *lines = text.splitlines() or [_VERSION]
         if first == _VERSION or (lines and json.loads(lines[0]).get("batchId", number) < number):
