@@ -72,6 +72,7 @@ class PlainBatches:
         self._by_topic: dict[str | None, KafkaSinkSettings] = {}
         self._limits = TopicLimits(settings)
         self._last: tuple[str, int] | None = None
+        self._group: GroupOffsets | None = None
         self._retention = RetentionCheck(settings.policy.pipeline, self._topic_config)
 
     def process(self, writes: Sequence[Write], running: RunningBatch) -> None:
@@ -136,11 +137,13 @@ class PlainBatches:
         must_know_one_state(running)
         must_have_files(running, logged_files(running))
         if running.kafka_sources:
-            client = KafkaClient.shared(self._settings.client)
-            group = GroupOffsets(
-                client, self._settings.policy.pipeline, self._settings.ledger_topic
+            settings = self._settings
+            self._group = self._group or GroupOffsets(
+                KafkaClient.shared(settings.client),
+                settings.policy.pipeline,
+                settings.ledger_topic,
             )
-            refuse_own_topics(self._settings, running, group.sources(running))
+            refuse_own_topics(settings, running, self._group.sources(running))
         last, self._last = self._last, (running.run_id, running.batch.batch_id)
         may_skip = self._settings.policy.skipped_batches == "allow" and not any(
             write.set_aside for write in writes

@@ -83,7 +83,7 @@ def check_topic(client: KafkaClient, settings: KafkaSinkSettings, topic: str | N
 
 
 def refuse_own_topics(
-    settings: KafkaSinkSettings, running: RunningBatch, sources: Iterable[KafkaSource]
+    settings: KafkaSinkSettings, running: RunningBatch, sources: Sequence[KafkaSource]
 ) -> None:
     """Check that a query reads none of the topics that its sink is set to write to: what a batch
     writes would be the next one's input, without end. Rows may name such a topic.
@@ -98,24 +98,26 @@ def refuse_own_topics(
         for source in sources
         for topic in source_topics(running.sources[source.index]) & own.keys()
     }
-    # Spark logs with the checkpoint where its Kafka sources begin
-    first = not running.batch.batch_id
+    # Where its sources begin Spark has logged already: with the checkpoint, and with each batch
+    begun = {topic for source in sources for topic in running.sources[source.index].start or ()}
     for name in sorted(read):
+        first = not running.batch.batch_id
         raise ContradictoryOptions(
             f"the query reads topic {name!r}, to which its sink writes ({own[name]}=): what a "
             "batch writes would be the next one's input, without end",
             next_step="leave it out of the source: of topic=, or of topic_pattern= by "
             f'"(?!{re.escape(name)}$)…"; '
             + (
-                "and start with another checkpointLocation (nothing is written)"
-                if first
+                "and start with another checkpointLocation (nothing of the batch is written)"
+                + ("" if first else ', kafka_source(starting="ledger") and resume="ledger"')
+                if first or name in begun
                 else f"and {remove_planned(running.batch.batch_id)}, so that it is planned anew"
             )
             + (
                 "; or, if the query tells its own records from others, leave topic= out of the "
                 "sink and name the topic in the frame's column topic"
                 if own[name] == "topic"
-                else ""
+                else "; or give the sink another one"
             ),
             details={"topic": name},
         )
