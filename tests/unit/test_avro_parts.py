@@ -643,21 +643,30 @@ def test_bytes_that_others_frame_in_another_way_are_not_read(registry: MemoryReg
 
 
 def test_rules_that_are_not_carried_out_make_records_unreadable(registry: MemoryRegistry):
-    for number, mode in enumerate(("READ", "WRITEREAD", "WRITE"), 5):
+    for number, mode in enumerate(("READ", "WRITEREAD", "WRITE", "OFTEN"), 5):
         registry.add("s", "string", number, "AVRO", SchemaRule("pii", "ENCRYPT", mode))
-    schemas = memory_for(registry).schemas(registry, [5, 6, 7])
-    assert sorted(schemas.unreadable) == [5, 6]
+    registry.add("s", "string", 9, "AVRO", SchemaRule("checked", "CEL", "READ", changes=False))
+    schemas = memory_for(registry).schemas(registry, [5, 6, 7, 8, 9])
+    assert sorted(schemas.unreadable) == [5, 6, 8]
     assert "pii (ENCRYPT, READ)" in schemas.unreadable[5]
 
 
 @pytest.mark.parametrize(
-    ("reader", "migrated"), [(1, [23, 24]), (2, [23, 24]), (3, [21, 22]), (None, [21, 22])]
+    ("mode", "reader", "migrated"),
+    [
+        ("UPDOWN", 1, [23, 24]),
+        ("DOWNGRADE", 2, [23, 24]),
+        ("UPGRADE", 2, []),
+        ("UPGRADE", 3, [21, 22]),
+        ("DOWNGRADE", 3, []),
+        ("UPDOWN", None, [21, 22]),
+    ],
 )
 def test_records_between_which_and_the_reader_a_rule_is_are_not_read(
-    registry: MemoryRegistry, reader: int | None, migrated: list[int]
+    registry: MemoryRegistry, mode: str, reader: int | None, migrated: list[int]
 ):
     for number in (21, 22, 23, 24):
-        rule = [SchemaRule("split", "JSONATA", "UPGRADE")] if number == 23 else []
+        rule = [SchemaRule("split", "JSONATA", mode)] if number == 23 else []
         registry.add("v", ["null", "string"], number, "AVRO", *rule)
     assert sorted(_migrated(registry.versions("v"), reader)) == migrated
 

@@ -30,7 +30,7 @@ from onceward.formats.avro.resolution import why_some_are_lost, why_values_would
 from onceward.formats.avro.schemas import without_java_texts, without_times
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
 from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read
-from onceward.formats.registry.answers import MIGRATING, READING, Version, topic_subject
+from onceward.formats.registry.answers import DOWNWARD, READING, UPWARD, Version, topic_subject
 from onceward.formats.validation import refuse_frame
 from onceward.spark.batch.kafka_reader import read_topics
 from onceward.spark.session.settings import is_on
@@ -229,19 +229,18 @@ def _migrated(versions: list[Version], reader: int | None) -> dict[int, str]:
 
     :param reader: the reader's version; None: a schema of the user's, which counts as the newest.
     """
-    steps = {
-        version.version: rule
-        for version in versions
-        if (rule := version.schema.rule_of(MIGRATING)) is not None
-    }
     reader = reader or max((version.version for version in versions), default=0)
-    return {
-        version.id: f"rule {rule} of version {step} migrates its records to the reader's schema "
-        "in Confluent's deserializers, and is not carried out here"
-        for version in versions
-        for step, rule in steps.items()
-        if min(version.version, reader) < step <= max(version.version, reader)
-    }
+    found = {}
+    for version in versions:
+        low, high = sorted((version.version, reader))
+        modes = UPWARD if version.version < reader else DOWNWARD
+        for step in versions:
+            if low < step.version <= high and (rule := step.schema.rule_of(modes)) is not None:
+                found[version.id] = (
+                    f"rule {rule} of version {step.version} migrates its records to the reader's "
+                    "schema in Confluent's deserializers, and is not carried out here"
+                )
+    return found
 
 
 def _reader(

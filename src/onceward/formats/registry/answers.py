@@ -18,7 +18,8 @@ from onceward.formats.registry.http import NotFit, parse_json
 SchemaType = Literal["AVRO", "JSON", "PROTOBUF"]
 
 WRITING, READING = frozenset({"WRITE", "WRITEREAD"}), frozenset({"READ", "WRITEREAD"})
-MIGRATING = frozenset({"UPGRADE", "DOWNGRADE", "UPDOWN"})
+UPWARD, DOWNWARD = frozenset({"UPGRADE", "UPDOWN"}), frozenset({"DOWNGRADE", "UPDOWN"})
+MIGRATING = UPWARD | DOWNWARD
 """Modes of rules: carried out when a record is written, when it is read, and when it is read as
 another version of the subject."""
 
@@ -48,6 +49,15 @@ class SchemaRule:
     type: str
     mode: str
 
+    changes: bool = True
+    """It may give a record other values; a condition does not."""
+
+    def is_of(self, modes: frozenset[str]) -> bool:
+        """Return whether it is of one of ``modes``, or of one that is not known here."""
+        if self.mode not in WRITING | READING | MIGRATING:
+            return True
+        return self.mode in modes and (self.changes or modes != READING)
+
     def __str__(self) -> str:
         return f"{self.name} ({self.type}, {self.mode})"
 
@@ -67,7 +77,7 @@ class RegisteredSchema:
 
     def rule_of(self, modes: frozenset[str]) -> SchemaRule | None:
         """Return the first rule of one of ``modes``."""
-        return next((rule for rule in self.rules if rule.mode in modes), None)
+        return next((rule for rule in self.rules if rule.is_of(modes)), None)
 
     @property
     def fingerprint(self) -> str:
@@ -222,11 +232,8 @@ def _rules(answer: Any) -> tuple[SchemaRule, ...]:
         if one.get("disabled") is True or mode is None:
             # Of no mode, no serializer carries it out
             continue
-        if not isinstance(mode, str) or mode not in WRITING | READING | MIGRATING:
-            raise NotFit(f"a rule of mode {mode!r}")
-        if not _is_text(f"{name}{kind}"):
-            raise NotFit("a rule whose name is no text")
-        found.append(SchemaRule(str(name), str(kind), mode))
+        changes = one.get("kind") != "CONDITION"
+        found.append(SchemaRule(str(name), str(kind), str(mode), changes))
     return tuple(found)
 
 
