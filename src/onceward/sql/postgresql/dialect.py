@@ -116,10 +116,14 @@ def _without_limits(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return numbers(column) if pa.types.is_temporal(column.type) else column
 
 
+# Options of libpq 17 and 18
+_OF_NEWER_ONES = (b"sslnegotiation", b"ssl_min_protocol_version", b"min_protocol_version")
+
+
 def connection_words(connection: Any) -> str:
     """Return libpq's connection parameters, its environment variables and password file included,
-    for processes elsewhere. What is libpq's default anyway is left out: theirs may be an older
-    libpq, which does not know each option of this one.
+    for processes elsewhere. What only a newer libpq than theirs knows is left out where it is the
+    default.
     """
     from psycopg.conninfo import make_conninfo
 
@@ -127,7 +131,7 @@ def connection_words(connection: Any) -> str:
     options = {
         word.keyword.decode(): word.val.decode()
         for word in pgconn.info
-        if word.val and word.val != word.compiled
+        if word.val and (word.val != word.compiled or word.keyword not in _OF_NEWER_ONES)
     }
     if pgconn.password:
         # The one that was found in the file is no option
