@@ -359,7 +359,7 @@ def test_a_position_of_version_1_is_whole_from_the_next_file_on():
         ("DROP TABLE IF EXISTS `never`,`t`", True),
         ("DROP TABLE IF EXISTS `there`", True),
         ("DROP TABLE `created`", False),
-        ("RENAME TABLE IF EXISTS never TO never_2", False),
+        ("RENAME TABLE IF EXISTS never TO never_2", True),
         ("RENAME TABLE never TO created, t TO x", True),
         ("RENAME TABLE other.never TO never_2", True),
         ("ALTER TABLE never EXCHANGE PARTITION p WITH TABLE never_2", True),

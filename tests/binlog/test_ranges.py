@@ -302,7 +302,7 @@ def test_a_part_ends_with_its_file():
 
 @pytest.mark.parametrize(
     ("kind", "said", "reason"),
-    [(QUERY, "ROLLBACK TO `a`", None), (XA_PREPARE, "", "xa")],
+    [(QUERY, "ROLLBACK TO `a`", "statement"), (XA_PREPARE, "", "xa")],
     ids=["undone", "xa"],
 )
 def test_rows_that_are_undone_to_nowhere_or_undecided_are_a_stop(kind, said, reason):

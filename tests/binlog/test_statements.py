@@ -315,7 +315,6 @@ def test_what_may_change_rows_is_a_stop(why, text):
         ("SAVEPOINT `s1`", SavepointSet("s1")),
         ("SAVEPOINT S1", SavepointSet("s1")),
         ("ROLLBACK TO `s 1`", Rollback("s 1")),
-        ("ROLLBACK", Rollback()),
     ],
 )
 def test_what_undoes_rows(text, found):

@@ -30,7 +30,6 @@ from onceward.mysql.binlog.event import (
     XA_PREPARE,
     BinlogEvent,
     add_event,
-    damaged_event,
     unreadable_event,
     unsupported_reason,
 )
@@ -359,7 +358,7 @@ class RangePlanner(TransactionWalk):
         elif isinstance(found, SavepointSet):
             self._set_savepoint(event, found.name)
         elif isinstance(found, Rollback):
-            self._on_undone() if found.to is None else self._roll_back(event, found.to)
+            self._roll_back(event, found.to)
 
     def _set_savepoint(self, event: BinlogEvent, name: str) -> None:
         before = self._savepoints.pop(name, None)
@@ -374,9 +373,8 @@ class RangePlanner(TransactionWalk):
         """Drop what the transaction has since that savepoint."""
         savepoint = self._savepoints.get(name)
         if savepoint is None or event.inner:
-            raise damaged_event(
-                event, f"a ROLLBACK TO {name}, which its transaction does not have"
-            )
+            what = f"a ROLLBACK TO {name}, a savepoint that is not known here"
+            raise unreadable_event(event, "statement", what, _COMPARE, gtid=self.gtid)
         if savepoint.here != savepoint.least:
             # A function's or a trigger's savepoints are its own, and gone when it has ended.
             what = (
@@ -453,6 +451,9 @@ class RangePlanner(TransactionWalk):
     def _refuse(self, event: BinlogEvent, error: ChangeUnreadable) -> None:
         if not self._skippable.has_event(event):
             raise error
+        # What it has done is not read: tables may be there now
+        if error.details.get("reason") == "ddl":
+            self._known = None
 
 
 def _view_or_trigger(name: tuple[str, str]) -> Unsupported:
