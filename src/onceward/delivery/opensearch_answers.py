@@ -5,12 +5,12 @@ asked; and how it numbers versions. Pure; called by :mod:`opensearch_writer`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import MapType, StructType
+from pyspark.sql.types import StructType
 
 from onceward.delivery.upserts import Upsert, place_called, refused
 from onceward.errors import (
@@ -348,13 +348,6 @@ def why_no_documents(schema: StructType) -> str | None:
             continue
         if odd := [name for name in struct.names if re.fullmatch(_ODD_NAMES, name)]:
             return f"a field {odd[0]!r}, a name that the server refuses"
-        plain = [
-            field.name
-            for field in struct.fields
-            if not isinstance(field.dataType, (StructType, MapType))
-        ]
-        if both := _both(struct.names, plain):
-            return f"fields {both}, which the server takes for a value and an object of one name"
     return None
 
 
@@ -372,23 +365,12 @@ def why_not_in_documents(values: pa.Array) -> str | None:
                     "a number that is none (NaN, Infinity), or beyond ±3.4e38, which OpenSearch "
                     "does not take by a mapping of its own"
                 )
-        if pa.types.is_map(part.type) and _is_text(part.type.key_type):
-            if pc.any(pc.match_substring_regex(part.keys, f"^(?:{_ODD_NAMES})$")).as_py():
-                return "a map with a key that is no name of a field"
-            if pc.any(pc.match_substring(part.keys, ".")).as_py():
-                maps = (dict(entries or ()) for entries in part.to_pylist())
-                if both := next(filter(None, (_both(keys, keys) for keys in maps)), None):
-                    return f"a map with the keys {both}: a value and an object of one name"
-    return None
-
-
-def _both(names: Iterable[str], plain: Iterable[str]) -> str | None:
-    """Return a name of ``plain``, and one of ``names`` that is a field of it."""
-    for name in names:
-        parts = name.split(".")
-        for end in range(1, len(parts)):
-            if (above := ".".join(parts[:end])) in plain:
-                return f"{above!r} and {name!r}"
+        is_object = pa.types.is_map(part.type) and _is_text(part.type.key_type)
+        if (
+            is_object
+            and pc.any(pc.match_substring_regex(part.keys, f"^(?:{_ODD_NAMES})$")).as_py()
+        ):
+            return "a map with a key that is no name of a field"
     return None
 
 
@@ -403,8 +385,8 @@ def _parts(array: pa.Array) -> Iterator[pa.Array]:
     if pa.types.is_map(array.type):
         inside = [array.keys, array.items]
     elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        inside = [array.values]
+        inside = [array.flatten()]
     elif pa.types.is_struct(array.type):
-        inside = [array.field(index) for index in range(array.type.num_fields)]
+        inside = list(array.flatten())
     for one in inside:
         yield from _parts(one)

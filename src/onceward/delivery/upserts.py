@@ -243,6 +243,10 @@ class UpsertColumns:
                 )
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             _must_come_out(name, column)
+        if self.op is not None:
+            # A delete writes no more than its key
+            rows = rows.filter(pc.is_in(rows.column(self.op), pa.array([*WRITES])))
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
             if self.why_no_value is not None and (why := self.why_no_value(column)):
                 raise _row_refused(f"a row has in column {name!r} {why}")
 
