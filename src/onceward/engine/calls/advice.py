@@ -315,7 +315,8 @@ def state_is_left(running: RunningBatch, places: Collection[str]) -> StateOfFail
     """Return the error for a batch that might go on from another state than that of the rows."""
     return StateOfFailedAttempt(
         f"an attempt at a batch before {running.batch} failed, the next one computed its state on "
-        f"other executors, and {', '.join(sorted(places))} would go on from that of the failed one",
+        f"other executors, and {', '.join(sorted(places))} would go on from that of the failed "
+        "one",
         next_step="start the query again (ow.supervise does): executors know no state of another "
         "run",
     )
