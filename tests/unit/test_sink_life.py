@@ -62,7 +62,7 @@ class Frame(str):
 
 
 class Running:
-    computes_once = False
+    computes_once = stateful = False
 
     def __init__(self, run_id: str, batch_id: int) -> None:
         self.run_id = run_id
