@@ -570,6 +570,23 @@ def test_a_savepoint_of_a_function_may_have_the_name_of_another():
     assert rows_in(twice, passed) == rows_at(twice)[:2]
 
 
+@pytest.mark.parametrize("text", ["ROLLBACK TO `a`", "ROLLBACK WORK"])
+def test_what_is_undone_to_a_place_that_is_not_known(text: str):
+    """It is a stop where rows came before it, which can be passed over as the error says."""
+    log = Log().transaction(1).gtid(2).query("BEGIN").query(text).put(XID, bytes(8))
+    found = cut(log.events, start())
+    assert (found.changes, found.error) == (1, None), "no rows of wanted tables"
+    log.gtid(3).query("BEGIN").row()
+    at = f"{FILE}:{log.at}"
+    log.query(text).put(XID, bytes(8)).transaction(4)
+    stop = cut(log.events, start()).error
+    assert isinstance(stop, ChangeUnreadable)
+    assert stop.details["reason"] == "statement"
+    assert f'pass_over=["{at}"]' in str(stop)
+    passed = cut(log.events, start(), settings(pass_over=[at]))
+    assert (passed.changes, passed.error) == (3, None)
+
+
 def test_a_set_of_transactions_with_more_than_was_seen():
     following = Log("binlog.000002")
     body = (1).to_bytes(8, "little") + b"\x11" * 16 + struct.pack("<QQQ", 1, 1, 9)

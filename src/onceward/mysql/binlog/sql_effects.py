@@ -53,9 +53,10 @@ class SavepointSet:
 
 @dataclass(frozen=True)
 class Rollback:
-    """It undoes what its transaction has done since a savepoint."""
+    """It undoes what its transaction has done."""
 
-    to: str
+    to: str | None = None
+    """Since this savepoint; None: all of it."""
 
 
 @dataclass(frozen=True)
@@ -183,9 +184,7 @@ class StatementClassifier:
 
     def _rollback(self) -> Effect:
         if not self._tokens.skip("TO"):
-            # Servers write it as one word, which ends the transaction, and is not asked for here
-            what = "a ROLLBACK, by which rows that are written before it never came to be"
-            return Unsupported("statement", what, _COMPARE)
+            return Rollback()
         return self._at_end(Rollback(self._tokens.take_name().casefold()))
 
     def _xa(self) -> Effect:

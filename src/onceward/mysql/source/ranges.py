@@ -369,12 +369,19 @@ class RangePlanner(TransactionWalk):
             before.least if before is not None else self._here,
         )
 
-    def _roll_back(self, event: BinlogEvent, name: str) -> None:
-        """Drop what the transaction has since that savepoint."""
-        savepoint = self._savepoints.get(name)
-        if savepoint is None or event.inner:
-            what = f"a ROLLBACK TO {name}, a savepoint that is not known here"
-            raise unreadable_event(event, "statement", what, _COMPARE, gtid=self.gtid)
+    def _roll_back(self, event: BinlogEvent, name: str | None) -> None:
+        """Drop what the transaction has since that savepoint. (A ROLLBACK of all of it ends the
+        transaction, as servers write it, and is no statement in it.)
+        """
+        savepoint = None if name is None or event.inner else self._savepoints.get(name)
+        if savepoint is None:
+            if self._here:
+                error = unreadable_event(
+                    event, "statement", "a ROLLBACK to a place that is not known here", _COMPARE,
+                    gtid=self.gtid, loss="this ROLLBACK, so that what it undid comes as changes,",
+                )  # fmt: skip
+                self._refuse(event, error)
+            return
         if savepoint.here != savepoint.least:
             # A function's or a trigger's savepoints are its own, and gone when it has ended.
             what = (
