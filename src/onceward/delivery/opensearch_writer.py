@@ -64,6 +64,7 @@ from onceward.delivery.opensearch_answers import (
 from onceward.delivery.upserts import (
     RESTORE,
     VERSION_FIELD,
+    NeverTaken,
     Upsert,
     UpsertWriter,
     as_json,
@@ -108,8 +109,7 @@ class OpenSearchWriter(UpsertWriter):
     )  # fmt: skip
     # The server refuses the whole request of a longer _id
     key_bytes: ClassVar[int | None] = 512
-    why_no_frame = staticmethod(why_no_documents)
-    why_no_value = staticmethod(why_not_in_documents)
+    never_taken: ClassVar[NeverTaken | None] = NeverTaken(why_no_documents, why_not_in_documents)
 
     url: str = field(repr=False)
     index: str

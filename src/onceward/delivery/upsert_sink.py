@@ -239,7 +239,7 @@ class UpsertSink(WriteAheadSink):
             )
         columns = UpsertColumns(pipeline_id, names("key", key), version, op_column)
         if isinstance(write, UpsertWriter):
-            limits = ("reserved", "key_bytes", "why_no_frame", "why_no_value")
+            limits = ("reserved", "key_bytes", "never_taken")
             columns = replace(columns, **{name: getattr(write, name) for name in limits})
         super().__init__(
             deliver=_UpsertChunk(columns, write),

@@ -155,6 +155,14 @@ RESTORE = (
 )
 
 
+class NeverTaken(NamedTuple):
+    """What a target refuses whatever happens. Each returns what that is; None: nothing."""
+
+    in_frame: Callable[[StructType], str | None]
+    in_column: Callable[[pa.Array], str | None]
+    """Called in tasks."""
+
+
 @dataclass(frozen=True)
 class UpsertColumns:
     """Which columns say what: of a frame, of the rows of a task, and of a chunk's."""
@@ -167,10 +175,7 @@ class UpsertColumns:
     """What no column may be called."""
     key_bytes: int | None = None
     """As many as the target takes, and then none that is empty. None: any."""
-    why_no_frame: Callable[[StructType], str | None] | None = None
-    """What a target says against all rows of a frame. None: nothing."""
-    why_no_value: Callable[[pa.Array], str | None] | None = None
-    """What it says against a column's values, of which one can never be written."""
+    never_taken: NeverTaken | None = None
 
     def check(self, schema: StructType) -> None:
         """Check the types of a frame's columns.
@@ -190,7 +195,7 @@ class UpsertColumns:
                     "written",
                     next_step=f"make a text of it: to_json(`{field.name}`)",
                 )
-        if self.why_no_frame is not None and (why := self.why_no_frame(schema)):
+        if self.never_taken is not None and (why := self.never_taken.in_frame(schema)):
             raise InvalidColumn(f"the frame has {why}", next_step="give it another name")
         if own := sorted(self.reserved & set(schema.names)):
             raise InvalidColumn(
@@ -243,11 +248,13 @@ class UpsertColumns:
                 )
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             _must_come_out(name, column)
+        if self.never_taken is None:
+            return
         if self.op is not None:
             # A delete writes no more than its key
             rows = rows.filter(pc.is_in(rows.column(self.op), pa.array([*WRITES])))
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            if self.why_no_value is not None and (why := self.why_no_value(column)):
+            if why := self.never_taken.in_column(column):
                 raise _row_refused(f"a row has in column {name!r} {why}")
 
     def _must_fit(self, rows: pa.RecordBatch, key_bytes: int) -> None:
@@ -416,6 +423,8 @@ class UpsertWriter(ABC):
     """Names of columns that no row may have."""
     key_bytes: ClassVar[int | None] = None
     """What a key may have at most, in UTF-8."""
+    never_taken: ClassVar[NeverTaken | None] = None
+    """What it refuses whatever happens."""
     answer_s: ClassVar[float] = 120.0
     """How long a server may take for a whole answer, beside what is sent to it."""
     slowest_bytes_s: ClassVar[int] = 50_000
@@ -441,16 +450,6 @@ class UpsertWriter(ABC):
             too, where the place could not be asked now.
         :raises Exception: it cannot be asked now.
         """
-
-    @staticmethod
-    def why_no_frame(schema: StructType) -> str | None:
-        """Return what of a frame can never be written; None: there is nothing."""
-        return None
-
-    @staticmethod
-    def why_no_value(values: pa.Array) -> str | None:
-        """Return the same of a column's values; called in tasks."""
-        return None
 
     @abstractmethod
     def place(self) -> dict[str, Any] | None:
