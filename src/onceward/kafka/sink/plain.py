@@ -103,6 +103,7 @@ class PlainBatches:
         for write in writes:
             while True:
                 try:
+                    self._refuse_own_topics(running)
                     records += self._write(write, running)
                     break
                 except OncewardError as error:
@@ -125,10 +126,18 @@ class PlainBatches:
                 attempt += 1
         return records, attempt
 
+    def _refuse_own_topics(self, running: RunningBatch) -> None:
+        if not running.kafka_sources:
+            return
+        settings = self._settings
+        self._group = self._group or GroupOffsets(
+            KafkaClient.shared(settings.client), settings.policy.pipeline, settings.ledger_topic
+        )
+        refuse_own_topics(settings, running, self._group.sources(running))
+
     def _begin(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Check the batch before its frames are written.
 
-        :raises ContradictoryOptions: the query reads what it writes.
         :raises SourceFileMissing: Spark would leave out files that it has logged for the batch.
         :raises BatchNotWritten: the function has skipped batches of this run, and may not, or with
             them their dead letters. There is no ledger, so what an earlier run has skipped is not
@@ -136,14 +145,6 @@ class PlainBatches:
         """
         must_know_one_state(running)
         must_have_files(running, logged_files(running))
-        if running.kafka_sources:
-            settings = self._settings
-            self._group = self._group or GroupOffsets(
-                KafkaClient.shared(settings.client),
-                settings.policy.pipeline,
-                settings.ledger_topic,
-            )
-            refuse_own_topics(settings, running, self._group.sources(running))
         last, self._last = self._last, (running.run_id, running.batch.batch_id)
         may_skip = self._settings.policy.skipped_batches == "allow" and not any(
             write.set_aside for write in writes
