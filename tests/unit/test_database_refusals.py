@@ -283,7 +283,7 @@ def test_a_client_that_stores_other_values_is_refused(monkeypatch: pytest.Monkey
         staging.storable(arrays.slice(0, 1))
 
 
-def test_tasks_are_not_told_what_is_libpqs_default() -> None:
+def test_tasks_are_told_all_but_what_an_older_libpq_does_not_know() -> None:
     def option(word: str, compiled: str | None, value: str | None) -> SimpleNamespace:
         texts = (None if one is None else one.encode() for one in (word, compiled, value))
         return SimpleNamespace(**dict(zip(("keyword", "compiled", "val"), texts, strict=True)))
@@ -291,13 +291,14 @@ def test_tasks_are_not_told_what_is_libpqs_default() -> None:
     options = [
         option("host", None, "database"),
         option("sslmode", "prefer", "require"),
+        option("port", "5432", "5432"),
         option("sslnegotiation", "postgres", "postgres"),
         option("options", "", ""),
     ]
     pgconn = SimpleNamespace(info=options, password=b"secret")
     words = connection_words(SimpleNamespace(connection=SimpleNamespace(pgconn=pgconn)))
     assert conninfo_to_dict(words) == {
-        "host": "database", "sslmode": "require", "password": "secret",
+        "host": "database", "sslmode": "require", "port": "5432", "password": "secret",
         "application_name": "onceward",
     }  # fmt: skip
 

@@ -116,8 +116,8 @@ def _without_limits(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return numbers(column) if pa.types.is_temporal(column.type) else column
 
 
-# Options of libpq 17 and 18
-_OF_NEWER_ONES = (b"sslnegotiation", b"ssl_min_protocol_version", b"min_protocol_version")
+# Of libpq 17, with a default that is no empty one
+_OF_NEWER_ONES = (b"sslnegotiation",)
 
 
 def connection_words(connection: Any) -> str:
