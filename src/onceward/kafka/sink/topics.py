@@ -100,27 +100,27 @@ def refuse_own_topics(
     }
     # Where its sources begin Spark has logged already: with the checkpoint, and with each batch
     begun = {topic for source in sources for topic in running.sources[source.index].start or ()}
-    for name in sorted(read):
-        first = not running.batch.batch_id
-        raise ContradictoryOptions(
-            f"the query reads topic {name!r}, to which its sink writes ({own[name]}=): what a "
-            "batch writes would be the next one's input, without end",
-            next_step="leave it out of the source: of topic=, or of topic_pattern= by "
-            f'"(?!{re.escape(name)}$)…"; '
-            + (
-                "and start with another checkpointLocation (nothing of the batch is written)"
-                + ("" if first else ', kafka_source(starting="ledger") and resume="ledger"')
-                if first or name in begun
-                else f"and {remove_planned(running.batch.batch_id)}, so that it is planned anew"
-            )
-            + (
-                "; or, if the query tells its own records from others, leave topic= out of the "
-                "sink and name the topic in the frame's column topic"
-                if own[name] == "topic"
-                else "; or give the sink another one"
-            ),
-            details={"topic": name},
+    name = min(read, default=None)
+    if name is None:
+        return
+    anew = "start with another checkpointLocation (nothing of the batch is written)"
+    if name in begun and running.batch.batch_id:
+        anew += ', kafka_source(starting="ledger") and resume="ledger"'
+    elif running.batch.batch_id:
+        anew = f"{remove_planned(running.batch.batch_id)}, so that it is planned anew"
+    otherwise = "give the sink another one"
+    if own[name] == "topic":
+        otherwise = (
+            "if the query tells its own records from others, leave topic= out of the sink and "
+            "name the topic in the frame's column topic"
         )
+    raise ContradictoryOptions(
+        f"the query reads topic {name!r}, to which its sink writes ({own[name]}=): what a batch "
+        "writes would be the next one's input, without end",
+        next_step="leave it out of the source: of topic=, or of topic_pattern= by "
+        f'"(?!{re.escape(name)}$)…"; and {anew}; or, {otherwise}',
+        details={"topic": name},
+    )
 
 
 class TopicLimits:
