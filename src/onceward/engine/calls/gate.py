@@ -1,7 +1,11 @@
 """The gate before each batch: closed for a pause after the batch before it, and for good once the
 process is to end at a batch boundary.
 
-Called by ``foreach_batch`` in the query's thread; closed by :mod:`onceward.operate.stopping`.
+Nor does a batch begin, or an attempt follow another, where executors would go on from the state of
+an attempt that failed.
+
+Called by ``foreach_batch``, ``runs`` and ``micro_batch`` in the query's thread; closed by
+:mod:`onceward.operate.stopping`.
 Driver only. A batch that has begun goes on, also with further calls of its function.
 """
 

@@ -48,7 +48,6 @@ class SchemaRule:
     name: str
     type: str
     mode: str
-
     changes: bool = True
     """It may give a record other values; a condition does not."""
 
