@@ -148,11 +148,11 @@ class MySQLPlace(Place):
             "SELECT id FROM information_schema.processlist WHERE command = 'Sleep' AND user = %s"
         )
         user = urlsplit(self.url).username
-        for (number,) in self.sql(idle, user):
-            with suppress(pymysql.MySQLError):  # it has gone by itself
-                self.sql(f"KILL CONNECTION {number}")
-        while self.sql(idle, user):
-            pass
+        # Again and again: what had just been answered is idle only a moment later
+        while sessions := self.sql(idle, user):
+            for (number,) in sessions:
+                with suppress(pymysql.MySQLError):  # it has gone by itself
+                    self.sql(f"KILL CONNECTION {number}")
 
     def staging(self) -> list[str]:
         names = self.sql(

@@ -36,8 +36,9 @@ ADA = {
     "unknown": [{"deep": {"deeper": "x"}}, 1e5],
 }  # fmt: skip
 TEXT = json.dumps(ADA)
-# Python would read +02:60, as +03:00
-ZONED = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:[0-5]\d)"
+CLOCK = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?"
+# Python would read +02:60, as +03:00, and up to +23:59; Java's offsets end at 18 hours
+ZONED = CLOCK + r"(Z|[+-](0\d|1[0-7]):[0-5]\d|[+-]18:00)"
 
 POISON: list[bytes] = [
     b"", b" \n", b"null", b"7", b'"x"', b"[]", b'[{"id":1}]', b"{}", b'{"id":null}',
@@ -68,7 +69,7 @@ POISON: list[bytes] = [
     b'{"id":1,"day":"2024"}',
     b'{"id":1,"day":19000}', b'{"id":1,"day":"2024-02-29\\n"}', b'{"id":1,"at":"2024-02-29 '
                                                                 b'12:00:00"}',
-    b'{"id":1,"at":"2024-02-29T25:00:00Z"}', b'{"id":1,"at":1700000000}',
+    b'{"id":1,"at":"2024-02-29T25:00:00Z"}', b'{"id":1,"at":"2024-02-29T12:00:00+18:01"}', b'{"id":1,"at":1700000000}',
     b'{"id":1,"local":"2024-02-29 12:00:00Z"}',
     b'{"id":1,"s":"\xff"}', b'{"id":1,"u":"\xf0\x9f\x98"}', b'{"id":1,"s":"\\ud800"}',
     b'{"id":1,"u":"\\uDC00\\ud800"}',
@@ -85,7 +86,7 @@ FINE: list[bytes] = [
     b'{"id":1,"id":2}', b'{"id":1,"s":"5"}', b'{"id":1,"s":"\\ud83d\\ude00\\u0000\\/"}',
     b'{"id":1,"d":5,"nums":{}}',
     b'{"id":1,"s":"\\\\ud800"}', b'{"id":1,"d":1e-400}', b'{"id":1,"bad":2,"onceward_decoded":{}}',
-    b'{"id":1,"list":[]}',
+    b'{"id":1,"list":[]}', b'{"id":1,"at":"2024-02-29T12:00:00-18:00"}',
     b'{"id":1,"s":-3,"s":"a"}', b'{"id":1,"day":5,"day":"2024-02-29"}',
     b'{"id":1,"day":{},"at":[1],"day":"2024-02-29","at":null}',
 ]  # fmt: skip
@@ -216,7 +217,7 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     "f": number(3.4028235677973362e38), "d": number(1.7976931348623157e308), "s": text,
     "day": moment(r"\d{4}-\d\d-\d\d", date.fromisoformat),
     "at": moment(ZONED, datetime.fromisoformat),
-    "local": moment(ZONED.replace("(Z|[+-]\\d\\d:[0-5]\\d)", ""), datetime.fromisoformat),
+    "local": moment(CLOCK, datetime.fromisoformat),
     "tags": items(text), "notes": by_key(text), "nums": by_key(number(1.7976931348623157e308)),
     "o": lambda v: struct(v, INNER, ("x",)),
     "list": items(lambda v: struct(v, {"t": text, "n": whole(64)})),
