@@ -103,11 +103,7 @@ LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
     "ledger.failed": ({"answer:Produce:59": 1.0}, {"db:broken": 3.0}),
     "move.failed": ({"db:broken|move": 0.5}, {"db:session ended|move": 0.5}),
     "commit.failed": ({"answer:EndTxn:120": 1.0}, {"db:broken": 3.0}, {"net:black hole": 2.0}),
-    "abort.failed": (
-        {"answer:Produce:59": 3.0, "broker:crash|abort": 0.0, **_HASTE},
-        {"spark:task fails": 0.5, "db:broken|abort": 0.0},
-        {"spark:task fails": 0.5, "target:down|abort": 0.0},
-    ),
+    "abort.failed": ({"answer:Produce:59": 3.0, "user:second copy|abort": 0.0},),
     "publish.failed": ({"target:down|publish": 0.0}, {"db:broken|publish": 0.0}),
     "deliver.failed": ({"target:down|deliver": 0.0},),
     "replay.failed": ({"crash:spark.before the commit log": 2.0, "spark:task fails|replay": 0.0},),
