@@ -50,7 +50,10 @@ def unpack_once(name: str, unpack: Callable[[Path], None]) -> Path:
 # ── shared libraries ──
 
 
-_PACKAGES = {"libaio.so.1": ("libaio1t64", "libaio1"), "libnuma.so.1": ("libnuma1",)}
+_PACKAGES = {
+    "libaio.so.1": ("libaio1t64", "libaio1"), "libnuma.so.1": ("libnuma1",),
+    "libgalera_smm.so": ("galera-4",),
+}  # fmt: skip
 """Packages of Debian by the library that a program asks for; the newest name first."""
 
 _FETCH_SECONDS = 120
@@ -70,11 +73,11 @@ def put_missing_libraries(program: Path, folder: Path) -> None:
         name = line.split("=>")[0].strip()
         if "not found" in line and name in _PACKAGES:
             target = folder / name
-            shutil.copyfile(_fetch(name), target)
+            shutil.copyfile(fetch_library(name), target)
             target.chmod(0o755)
 
 
-def _fetch(name: str) -> Path:
+def fetch_library(name: str) -> Path:
     cached = cache_folder() / "libraries" / f"{platform.machine()}-{name}"
     if cached.is_file():
         return cached

@@ -220,6 +220,7 @@ class Answers:
     """A server's session, a table of a lake: it has one answer, whatever it is asked."""
 
     is_mariadb, version, mark, name, path, host = False, (8, 0, 12), "ours", "t", "/t", "host"
+    is_galera = False
     _session = SimpleNamespace(conf=SimpleNamespace(get=lambda *asked: None))
 
     def __init__(self, *row: Any) -> None:

@@ -38,7 +38,8 @@ class DatabaseLedger(Ledger):
         What is not in it comes from libpq's own variables and files (``PGPASSWORD``,
         ``~/.pgpass``), and ``target_session_attrs`` is ``read-write`` unless it says otherwise, so
         that several hosts may be named. Or ``mysql://user:password@host:port/database?ssl_ca=…``
-        or ``mariadb://…``; behind the ``?`` PyMySQL's words.
+        or ``mariadb://…``; behind the ``?`` PyMySQL's words. A server that is ``read_only`` for
+        the login is not taken either.
     :param table: its name, also ``schema.table``: lower case letters, digits and ``_``.
     :raises ConfigurationError: no such URL or name, or the extra is not installed.
     """

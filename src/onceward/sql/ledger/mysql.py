@@ -85,6 +85,18 @@ text are all that is sorted by.
 _WARNINGS = "SET SESSION max_error_count = 64"
 """Only where the server keeps none: newer ones want SESSION_VARIABLES_ADMIN for it."""
 
+_IN_A_GROUP = {
+    "wsrep_sync_wait": "@@wsrep_sync_wait | 7",
+    "group_replication_consistency": "CASE WHEN @@group_replication_consistency IN ('EVENTUAL', "
+    "'BEFORE_ON_PRIMARY_FAILOVER') THEN 'BEFORE' ELSE @@group_replication_consistency END",
+}
+"""By default a node of Galera, or a member of Group Replication that has just become the primary,
+shows itself as it was before what the others have committed. Behind an address that leads to
+another one the ledger would seem cut off. With these a transaction first waits for what the group
+has; of a server that has the variable. Source: *wsrep_sync_wait* in MariaDB's manual, *Configuring
+Transaction Consistency Guarantees* in MySQL's.
+"""
+
 SORTED_BYTES = 4096
 """More, and some servers have no memory to sort with."""
 
@@ -252,6 +264,7 @@ class MySQLSession:
         self.patience = Patience(f"the database at {connection.host}")
         version = connection.get_server_info()
         self.is_mariadb = "MariaDB" in version
+        self.is_galera = False
         # MariaDB puts 5.5.5- before its own, for old replicas.
         numbers = re.match(r"(?:5\.5\.5-(?=1\d\.))?(\d+)\.(\d+)(?:\.(\d+))?", version)
         self.version = tuple(int(number or 0) for number in numbers.groups()) if numbers else (0,)
@@ -351,6 +364,16 @@ def connected(parameters: Mapping[str, Any], name: str, *, patient: bool = True)
         session.execute(_WARNINGS)
     if session.is_mariadb:
         session.execute("SET SESSION check_constraint_checks = 1")
+    names = ", ".join(f"'{name}'" for name in ("wsrep_on", *_IN_A_GROUP))
+    has = dict(session.execute(f"SHOW VARIABLES WHERE variable_name IN ({names})").fetchall())
+    session.is_galera = has.get("wsrep_on") == "ON"
+    for name in _IN_A_GROUP.keys() & has.keys():
+        session.execute(f"SET SESSION {name} = {_IN_A_GROUP[name]}")
+    if patient:
+        # A replica that an address leads to before it is promoted may still lack what the ledger
+        # is known to have: only who takes writes is asked. (PostgreSQL: target_session_attrs)
+        session.execute("START TRANSACTION READ WRITE")
+        session.rollback()
     session.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
     session.mark = surroundings.random_bytes(8).hex()
     session.execute("SET @onceward_session = %s", (session.mark,))

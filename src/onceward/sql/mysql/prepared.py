@@ -178,6 +178,12 @@ def must_keep(session: Any) -> None:
             "which rows are prepared",
             next_step="use MySQL 8.0.30 or later, or MariaDB; or leave xa= out",
         )
+    if session.is_galera:
+        raise ServerMisconfigured(
+            "the server is a node of a Galera cluster, which has no XA transactions, and with "
+            "xa=True each task of a batch prepares one",
+            next_step="leave xa= out",
+        )
     try:
         listed(session, "")
     except pymysql.MySQLError as error:
