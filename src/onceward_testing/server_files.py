@@ -78,6 +78,10 @@ def put_missing_libraries(program: Path, folder: Path) -> None:
 
 
 def fetch_library(name: str) -> Path:
+    """Return a shared library of :data:`_PACKAGES`, in the cache; it is fetched once.
+
+    :raises ResourceError: it could not be fetched, and how to install it.
+    """
     cached = cache_folder() / "libraries" / f"{platform.machine()}-{name}"
     if cached.is_file():
         return cached

@@ -329,8 +329,9 @@ class MySQLSession:
 def connected(parameters: Mapping[str, Any], name: str, *, patient: bool = True) -> MySQLSession:
     """Open a session with all pinned settings.
 
-    :param patient: its statements are waited for by its ``patience``, and whoever is to be asked
-        meanwhile is; else by PyMySQL alone, for whoever reads a stream of it.
+    :param patient: for a ledger or a sink: its server takes writes, and its statements are waited
+        for by its ``patience``, and whoever is to be asked meanwhile is. Else by PyMySQL alone,
+        for whoever reads a stream of it, also of a replica.
     """
     driver = _driver()
     timeout = parameters.get("connect_timeout", _CONNECT_SECONDS)
@@ -364,20 +365,25 @@ def connected(parameters: Mapping[str, Any], name: str, *, patient: bool = True)
         session.execute(_WARNINGS)
     if session.is_mariadb:
         session.execute("SET SESSION check_constraint_checks = 1")
+    if patient:
+        _must_be_up_to_date(session)
+    session.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
+    session.mark = surroundings.random_bytes(8).hex()
+    session.execute("SET @onceward_session = %s", (session.mark,))
+    return session
+
+
+def _must_be_up_to_date(session: MySQLSession) -> None:
+    """Let transactions see what the server's group has committed, and refuse a replica, which may
+    lack what the ledger is known to have (PostgreSQL: ``target_session_attrs``).
+    """
     names = ", ".join(f"'{name}'" for name in ("wsrep_on", *_IN_A_GROUP))
     has = dict(session.execute(f"SHOW VARIABLES WHERE variable_name IN ({names})").fetchall())
     session.is_galera = has.get("wsrep_on") == "ON"
     for name in _IN_A_GROUP.keys() & has.keys():
         session.execute(f"SET SESSION {name} = {_IN_A_GROUP[name]}")
-    if patient:
-        # A replica that an address leads to before it is promoted may still lack what the ledger
-        # is known to have: only who takes writes is asked. (PostgreSQL: target_session_attrs)
-        session.execute("START TRANSACTION READ WRITE")
-        session.rollback()
-    session.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
-    session.mark = surroundings.random_bytes(8).hex()
-    session.execute("SET @onceward_session = %s", (session.mark,))
-    return session
+    session.execute("START TRANSACTION READ WRITE")
+    session.rollback()
 
 
 class _PatientReader(io.RawIOBase):
