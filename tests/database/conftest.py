@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,23 +21,23 @@ MARIADB = pytest.param("mariadb_place", marks=pytest.mark.once_more)
 
 
 @pytest.fixture
-def place(postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    yield from _without_spark(Place(postgres), monkeypatch)
+def place(postgres: LocalPostgres, without_spark: Callable[[Place], Place]) -> Place:
+    return without_spark(Place(postgres))
 
 
 @pytest.fixture
-def mysql_place(mysql: LocalMySQL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    yield from _without_spark(MySQLPlace(mysql), monkeypatch)
+def mysql_place(mysql: LocalMySQL, without_spark: Callable[[Place], Place]) -> Place:
+    return without_spark(MySQLPlace(mysql))
 
 
 @pytest.fixture
-def newer_mysql_place(newer_mysql: LocalMySQL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    yield from _without_spark(MySQLPlace(newer_mysql), monkeypatch)
+def newer_mysql_place(newer_mysql: LocalMySQL, without_spark: Callable[[Place], Place]) -> Place:
+    return without_spark(MySQLPlace(newer_mysql))
 
 
 @pytest.fixture
-def mariadb_place(mariadb: LocalMySQL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    yield from _without_spark(MySQLPlace(mariadb), monkeypatch)
+def mariadb_place(mariadb: LocalMySQL, without_spark: Callable[[Place], Place]) -> Place:
+    return without_spark(MySQLPlace(mariadb))
 
 
 @pytest.fixture(params=["place", "mysql_place", MARIADB], ids=["PostgreSQL", "MySQL", "MariaDB"])
@@ -53,16 +54,24 @@ def my_place(request: pytest.FixtureRequest) -> Place:
     return found
 
 
-def _without_spark(made: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Place], Place]]:
+    """Let the batches of a place, one a test, be written without Spark."""
+
     def fetch(frame: Any, *_: Any) -> pa.Table:
         rows: pa.Table = frame.rows
         return rows
 
-    monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
-    monkeypatch.setattr(driver_rows, "fetch", fetch)
-    monkeypatch.setattr(driver_rows.DriverTurn, "takes", lambda turn, running: made.small)
-    yield made
-    made.close()
+    with contextlib.ExitStack() as places:
+
+        def prepared(made: Place) -> Place:
+            monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
+            monkeypatch.setattr(driver_rows, "fetch", fetch)
+            monkeypatch.setattr(driver_rows.DriverTurn, "takes", lambda turn, running: made.small)
+            places.callback(made.close)
+            return made
+
+        yield prepared
     for each in (staging, mysql_staging):
         each.sessions.forget_all()
 

@@ -10,17 +10,15 @@ import shutil
 import socket
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pymysql
 import pytest
-from database_place import MySQLPlace
-from test_others_at_the_database import Running, stored
+from database_place import MySQLPlace, Place
+from test_others_at_the_database import Running, stored, values
 
-from onceward.engine import driver_rows, spark_jobs
 from onceward.errors import LedgerUnreachable, SendFailed, ServerMisconfigured
 from onceward.spark.session.jars import archive
 from onceward.sql.sink.prepared_target import PreparedTarget
@@ -32,9 +30,8 @@ from onceward_testing.mysql_servers import _NEWER_MYSQL, NEWER_MYSQL_VERSION
 from onceward_testing.server_files import fetch_library
 from onceward_testing.sink_contract import batch
 from support.mysql_client import sql_at
-from support.tasks_here import TasksHere
 
-pytestmark = pytest.mark.lengthy("chaos")
+in_a_group = pytest.mark.lengthy("chaos")
 
 
 class GaleraNode(LocalMySQL):
@@ -184,15 +181,17 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[LocalMySQL]
         yield [first, second, third]
 
 
-@contextlib.contextmanager
-def place_at(address: Address, server: LocalMySQL, monkeypatch: Any) -> Iterator[MySQLPlace]:
-    monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
-    monkeypatch.setattr(driver_rows, "fetch", lambda frame, *_: frame.rows)
-    place = MySQLPlace(server)
-    monkeypatch.setattr(driver_rows.DriverTurn, "takes", lambda turn, running: place.small)
-    place.url = place.url.replace(f":{server.port}/", f":{address.port}/")
-    place.sql("CREATE TABLE {s}.t (value bigint, id bigint AUTO_INCREMENT PRIMARY KEY)")
-    yield place
+@pytest.fixture
+def place_at(without_spark: Callable[[Place], Place]) -> Callable[[Address, LocalMySQL], Place]:
+    """Make the place of a pipeline that reaches the server at that address."""
+
+    def place_at(address: Address, server: LocalMySQL) -> Place:
+        place = without_spark(MySQLPlace(server))
+        place.url = place.url.replace(f":{server.port}/", f":{address.port}/")
+        place.sql("CREATE TABLE {s}.t (value bigint, id bigint AUTO_INCREMENT PRIMARY KEY)")
+        return place
+
+    return place_at
 
 
 @contextlib.contextmanager
@@ -205,10 +204,6 @@ def lagging(server: LocalMySQL) -> Iterator[None]:
     with lock, lock.cursor() as cursor:
         cursor.execute("FLUSH TABLES WITH READ LOCK")
         yield
-
-
-def values(*of: int) -> pa.Table:
-    return pa.table({"value": pa.array(of, pa.int64())})
 
 
 def written_behind(lag: contextlib.ExitStack, running: Running, rows: pa.Table) -> None:
@@ -231,14 +226,19 @@ def written_behind(lag: contextlib.ExitStack, running: Running, rows: pa.Table) 
     assert done
 
 
+PlaceAt = Callable[[Address, LocalMySQL], Place]
+
+
+@in_a_group
 @pytest.mark.parametrize("small", [True, False], ids=["by the driver", "by tasks"])
 def test_a_node_of_galera_that_lags_has_lost_nothing(
-    galera: list[LocalMySQL], monkeypatch: pytest.MonkeyPatch, *, small: bool
+    galera: list[LocalMySQL], place_at: PlaceAt, *, small: bool
 ) -> None:
     """wsrep_sync_wait is 0 by default: it shows what it has carried out. In a run, and at a
     start."""
     first, second = galera
-    with Address(first) as address, place_at(address, first, monkeypatch) as place:
+    with Address(first) as address:
+        place = place_at(address, first)
         place.small = small
         running = Running(place)
         running.write(values(1))
@@ -257,10 +257,10 @@ def test_a_node_of_galera_that_lags_has_lost_nothing(
         assert stored(place) == [1, 2, 3, 4]
 
 
-def test_galera_has_no_prepared_transactions(
-    galera: list[LocalMySQL], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Address(galera[0]) as address, place_at(address, galera[0], monkeypatch) as place:
+@in_a_group
+def test_galera_has_no_prepared_transactions(galera: list[LocalMySQL], place_at: PlaceAt) -> None:
+    with Address(galera[0]) as address:
+        place = place_at(address, galera[0])
         target = PreparedTarget(place.sink("t", xa=True).settings)
         with contextlib.closing(target), pytest.raises(ServerMisconfigured, match="Galera"):
             target.open(batch(0))
@@ -268,12 +268,14 @@ def test_galera_has_no_prepared_transactions(
         assert stored(place) == [1]
 
 
+@in_a_group
 def test_a_primary_of_a_group_that_lags_has_lost_nothing(
-    group: list[LocalMySQL], monkeypatch: pytest.MonkeyPatch
+    group: list[LocalMySQL], place_at: PlaceAt
 ) -> None:
     """group_replication_consistency is EVENTUAL by default: it shows what it has carried out."""
     first, second, _ = group
-    with Address(first) as address, place_at(address, first, monkeypatch) as place:
+    with Address(first) as address:
+        place = place_at(address, first)
         place.small = True
         running = Running(place)
         running.write(values(1))
@@ -287,24 +289,24 @@ def test_a_primary_of_a_group_that_lags_has_lost_nothing(
         assert stored(place) == [1, 2, 3]
 
 
-def test_a_replica_that_is_not_promoted_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_that_is_not_promoted_is_not_asked(mysql: LocalMySQL, place_at: PlaceAt) -> None:
     """It lags, and the ledger that it shows is an older one."""
-    with (
-        LocalMySQL() as server,
-        Address(server) as address,
-        place_at(address, server, monkeypatch) as place,
-    ):
-        place.sql(f"CREATE USER writer IDENTIFIED BY '{server.password}'")
-        for schema in (place.schema, "test"):
-            place.sql(f"GRANT ALL ON {schema}.* TO writer")
-        place.url = place.url.replace("//onceward:", "//writer:")
+    with Address(mysql) as address:
+        place = place_at(address, mysql)
         place.small = True
+        writer = f"writer_{place.schema[5:]}"
+        place.sql(f"CREATE USER {writer} IDENTIFIED BY '{mysql.password}'")
+        for schema in (place.schema, "test"):
+            place.sql(f"GRANT ALL ON {schema}.* TO {writer}")
+        place.url = place.url.replace("//onceward:", f"//{writer}:")
         running = Running(place)
         running.write(values(1))
         place.sql("SET GLOBAL read_only = 1")
-        address.cut()
-        with pytest.raises((SendFailed, LedgerUnreachable), match="read-only"):
-            Running(place).target.peek()
-        place.sql("SET GLOBAL read_only = 0")
+        try:
+            address.cut()
+            with pytest.raises((SendFailed, LedgerUnreachable), match="read-only"):
+                Running(place).target.peek()
+        finally:
+            place.sql("SET GLOBAL read_only = 0")
         running.write(values(2))
         assert stored(place) == [1, 2]
