@@ -75,7 +75,7 @@ def test_a_library_that_cannot_be_had_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("ONCEWARD_CACHE", str(tmp_path))
     monkeypatch.setattr(server_files.shutil, "which", lambda name: None)
     with pytest.raises(ResourceError, match=r"libaio\.so\.1.*dnf install libaio"):
-        server_files._fetch("libaio.so.1")
+        server_files.fetch_library("libaio.so.1")
 
 
 @pytest.mark.slow
