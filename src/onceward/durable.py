@@ -1,13 +1,21 @@
 """Folders and files that outlast a power failure once a call returns.
 
 A file's bytes are synced with it, its name with the folder that has it (``fsync(2)``).
+
+And what outlasts a process of ``onceward run``: the next one knows it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from contextlib import suppress
 from pathlib import Path
+
+RUN_FOLDER = "ONCEWARD_RUN_FOLDER"
+"""Environment variable of a job under ``onceward run``: a folder that all its processes share, for
+what one of them learns and the next one needs.
+"""
 
 
 def make(folder: Path) -> None:
@@ -41,3 +49,32 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def keep(name: str, text: str) -> bool:
+    """Keep ``text`` under ``name`` for the next processes of this ``onceward run``; return whether
+    there is one. Never raises: a disk that is full keeps less.
+    """
+    path = _kept_in(name)
+    if path is None:
+        return False
+    written = path.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):
+        written.write_text(text)
+        written.replace(path)
+    return True
+
+
+def kept(name: str) -> str | None:
+    """Return what a process of this ``onceward run`` has kept last under ``name``."""
+    path = _kept_in(name)
+    if path is None:
+        return None
+    with suppress(OSError):
+        return path.read_text()
+    return None
+
+
+def _kept_in(name: str) -> Path | None:
+    folder = os.environ.get(RUN_FOLDER)
+    return Path(folder, hashlib.sha256(name.encode()).hexdigest()) if folder else None

@@ -26,10 +26,6 @@ MAX_EPOCH = 32_767
 rollover.
 """
 
-RUN_FOLDER = "ONCEWARD_RUN_FOLDER"
-"""Environment variable of a job under ``onceward run``: a folder that all its processes share, for
-what one of them learns and the next one needs.
-"""
 FAILING_SINCE = "ONCEWARD_FAILING_SINCE"
 """Environment variable of a job under ``onceward run``: the Unix time since when no process of it
 has committed a batch, where the one before has failed.

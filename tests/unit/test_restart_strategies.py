@@ -18,10 +18,12 @@ from pyspark.errors import StreamingQueryException
 
 import onceward as ow
 from onceward import patience, surroundings
+from onceward.engine.calls import runs
 from onceward.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
     CheckpointReplaced,
+    CheckpointUnreachable,
     ConfigurationError,
     Fenced,
     NewSchemaId,
@@ -368,16 +370,16 @@ def test_a_jvm_that_is_gone_ends_the_supervisor(lives: Any, monkeypatch: pytest.
 
 
 def test_a_checkpoint_that_is_away_is_waited_for(lives: Any):
-    """Spark begins another query below a disk that is not mounted, which the ledger refuses."""
-    replaced = [Life(CheckpointReplaced("of query life")) for _ in range(3)]
-    for life in replaced[:2]:
-        life.id = "another"
-    started, last = lives(Life(SendFailed("a"), commits=1), *replaced[:2], Life())
-    assert started == 4
-    assert isinstance(last, Life)
-    # The first query of this process, or the one that was known, is not away
-    assert lives(replaced[0], Life())[0] == 1
-    assert lives(Life(SendFailed("a"), commits=1), replaced[2], Life())[0] == 2
+    """Sinks know where queries have committed, for as long as a query is started again."""
+    away = Life(CheckpointUnreachable("another query is in its place"))
+    assert lives(Life(SendFailed("a"), commits=1), away, Life())[0] == 3
+    assert lives(Life(CheckpointReplaced("of query life")), Life())[0] == 1
+    with runs.starting_again():
+        runs._note_home("checkpoint", "query")
+        lives(Life())
+        assert runs._homes
+    lives(Life())
+    assert not runs._homes
 
 
 def test_a_context_that_has_stopped_ends_the_supervisor(

@@ -23,7 +23,8 @@ from contextlib import suppress
 from typing import Any
 
 from onceward import surroundings
-from onceward.ids import FAILING_SINCE, RUN_FOLDER
+from onceward.durable import RUN_FOLDER
+from onceward.ids import FAILING_SINCE
 from onceward.operate.restart import Failure, RestartStrategy, least_pause, without_progress
 from onceward.operate.run_job import (
     FINAL,

@@ -35,13 +35,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import events, patience, surroundings
 from onceward.engine.calls import runs
-from onceward.errors import (
-    CheckpointReplaced,
-    CheckpointUnreachable,
-    ConfigurationError,
-    OncewardError,
-    Recovery,
-)
+from onceward.errors import ConfigurationError, OncewardError, Recovery
 from onceward.operate import stopping, waiting
 from onceward.operate.restart import (
     ExponentialDelay,
@@ -120,7 +114,7 @@ def supervise(
     restarts = ExponentialDelay() if strategy is None else strategy
     ended = surroundings.Event() if stop is None else stop
     _check(start, restarts, ended, checkpoint)
-    with stopping.waiting(ended):
+    with stopping.waiting(ended), runs.starting_again():
         return _supervise(start, restarts, ended, checkpoint)
 
 
@@ -265,11 +259,6 @@ class _Run:
             None if before is None else before.query or before._last
         )
         self._is_dead: bool = before is not None and before._is_dead
-        self._is_away = False
-        self._has_worked = False
-        self._known_id: str = (
-            "" if before is None else before.query_id if before._has_worked else before._known_id
-        )
         self._checkpoint = checkpoint
         self.query: StreamingQuery | None = None
         self._began = surroundings.monotonic()
@@ -288,9 +277,7 @@ class _Run:
     @property
     def is_logged(self) -> bool:
         """Whether the sink has logged what its last batch failed with."""
-        return (
-            self.query is not None and not self._is_away and runs.is_logged(str(self.query.runId))
-        )
+        return self.query is not None and runs.is_logged(str(self.query.runId))
 
     @property
     def query_id(self) -> str:
@@ -324,7 +311,6 @@ class _Run:
         before = self.committed
         if before is None:
             before = self._newest_batch(query)
-            self._has_worked = before is not None
         checked_at = self._began
         end = QueryEnd(query)
         try:
@@ -340,9 +326,8 @@ class _Run:
         except (OncewardError, StreamingQueryException) as failed:
             after = self._newest_batch(query)
             self._progressed = after is not None and (before is None or after > before)
-            self._has_worked |= self._progressed
             self._plan_anew(query, failed)
-            return self._or_away(failed)
+            return failed
         finally:
             end.stop()
         return None
@@ -360,28 +345,6 @@ class _Run:
         self._is_dead = not is_asking and context_has_stopped(self.query or self._last)
         if was_dead and self._is_dead:
             raise stopped_context() from error
-
-    def _or_away(self, failed: Exception) -> Exception:
-        """Tell a checkpoint that is away from one that was replaced: Spark begins a query anew
-        where it finds none, as below a disk that is not mounted."""
-        if (
-            not isinstance(failed, CheckpointReplaced)
-            or not self._known_id
-            or self.query_id == self._known_id
-        ):
-            return failed
-        self._is_away = True
-        away = CheckpointUnreachable(
-            f"the checkpoint of query {self._known_id} is not where this process has seen it, and "
-            f"Spark has begun query {self.query_id} there, as if its disk were not mounted: "
-            f"{failed.message}",
-            next_step="mount the checkpoint's disk, or restore the checkpoint: the query goes on "
-            "when it is started again; if it was replaced on purpose, start another process, "
-            "which says what can be done",
-            details=failed.details,
-        )
-        away.__cause__ = failed
-        return away
 
     def _plan_anew(self, query: StreamingQuery, failed: Exception) -> None:
         """Have the next start plan the query's batch anew, where only that helps: Spark runs the

@@ -29,6 +29,7 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 
 from onceward import patience
+from onceward.durable import RUN_FOLDER
 from onceward.errors import ConfigurationError, RegistryReplaced, SchemaUnknown, UnsupportedSchema
 from onceward.formats.avro.schemas import is_bytes
 from onceward.formats.registry.answers import (
@@ -39,7 +40,7 @@ from onceward.formats.registry.answers import (
     subject_context,
 )
 from onceward.formats.registry.client import SchemaRegistry
-from onceward.ids import RUN_FOLDER, PipelineId
+from onceward.ids import PipelineId
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
 
 log = logging.getLogger(__name__)

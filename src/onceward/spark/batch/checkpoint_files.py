@@ -52,6 +52,11 @@ class CheckpointFiles:
         self._session = session
         self._folder = folder
 
+    @property
+    def folder(self) -> str:
+        """Where they are."""
+        return self._folder
+
     def read(self) -> dict[str, str]:
         """Return what each file says; of one that is damaged or cut short, as much as is left.
         :raises CheckpointUnreachable: the folder cannot be listed, or a file not be opened."""

@@ -238,6 +238,7 @@ class _Pool:
 
 
 OS = SimpleNamespace(
+    environ={},
     O_RDONLY=_READ,
     PathLike=os.PathLike,
     fspath=os.fspath,
