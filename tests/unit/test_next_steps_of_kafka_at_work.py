@@ -10,6 +10,7 @@ import os
 import socket
 from contextlib import closing
 from datetime import datetime, timezone
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 import onceward as ow
+from onceward import durable
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import LimitLowered, RecordTooLarge, SendFailed, TopicMissing
 from onceward.ids import (
@@ -255,6 +257,23 @@ def test_limits_of_a_topic() -> None:
 
     try:
         follow(lambda: refused(limits, there, 1), r"set (\S+) of topic (\w+) back to (\d+)", back)
+    finally:
+        _largest.clear()
+
+
+def test_a_limit_that_was_lowered_is_known_to_the_next_process_of_a_runner(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(durable.RUN_FOLDER, str(tmp_path))
+    limits, there = TopicLimits(sink().settings), cluster(out=1)
+    there.configs["max.message.bytes"] = "9000"
+    try:
+        limits.producer_settings(there, "out")
+        there.configs["max.message.bytes"] = "2000"
+        for _ in range(2):
+            _largest.clear()
+            with pytest.raises(LimitLowered, match="it was 9000 before"):
+                refused(TopicLimits(sink().settings), there, 1)
     finally:
         _largest.clear()
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from onceward import surroundings
+from onceward import durable, surroundings
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
     AccessDenied,
@@ -43,8 +43,8 @@ was refused."""
 _LEAST_BYTES = 1_000
 """And no smaller than this, as ``batch.size``."""
 
-_largest: dict[tuple[str, str], int] = {}
-"""The largest limit that this process has seen, by servers and topic: whether one was lowered
+_largest: dict[str, int] = {}
+"""The largest limit that this process has seen, by topic and servers: whether one was lowered
 outlasts a restart."""
 
 _DAY_MS = 86_400_000
@@ -205,8 +205,8 @@ class TopicLimits:
                 "bytes; if it repeats, lower batch.size",
                 details=error.details,
             )
-        before = _largest.get(self._key(topic))
-        if limit is not None and before is not None and limit < size <= before:
+        before = self._largest(topic)
+        if limit is not None and limit < size <= before:
             return LimitLowered(
                 f"{error.message}; it was {before} before, which would do",
                 next_step=f"set max.message.bytes of topic {topic} back to {before}, and the "
@@ -254,12 +254,21 @@ class TopicLimits:
         value = config.get("max.message.bytes")
         if value is None:
             return None
-        key = self._key(topic)
-        _largest[key] = max(int(value), _largest.get(key, 0))
+        if int(value) > self._largest(topic):
+            _largest[self._key(topic)] = int(value)
+            durable.keep(self._key(topic), value)
         return int(value)
 
-    def _key(self, topic: str) -> tuple[str, str]:
-        return ",".join(self._settings.client.bootstrap_servers), topic
+    def _largest(self, topic: str) -> int:
+        """Return the largest limit that this process has seen, or one before it has
+        (``onceward run``)."""
+        key = self._key(topic)
+        return _largest.get(key) or int(durable.kept(key) or 0)
+
+    def _key(self, topic: str) -> str:
+        return (
+            f"max.message.bytes of {topic} on {','.join(self._settings.client.bootstrap_servers)}"
+        )
 
 
 class RetentionCheck:
