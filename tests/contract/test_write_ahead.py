@@ -530,7 +530,8 @@ def test_rows_that_change_after_somebody_looked_are_not_delivered(here: HttpKitH
         return found
 
     target._looked_at = and_changed  # type: ignore[method-assign]
-    with raises(PreparedDataLost):
+    # The next start looks at it anew
+    with raises(StoreUnreachable):
         process.finish()
     assert here.kept() == []
     first.write_bytes(whole)

@@ -27,7 +27,6 @@ from onceward.engine.task_writer import Task
 from onceward.errors import (
     ConfigurationError,
     LedgerUnreadable,
-    PreparedDataLost,
     RowRefused,
     StoreUnreachable,
 )
@@ -146,6 +145,16 @@ def test_a_full_disk_is_named_and_the_part_that_was_written_makes_room(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_is_gone_says_nothing_of_a_wrong_setting(tmp_path: Path):
+    """Whoever removes empty folders takes it between two batches, and leaves the note beside it:
+    the next start makes it again.
+    """
+    folder = tmp_path / "p"
+    row_files.note_path(folder).touch()
+    with raises(StoreUnreachable, store=str(folder)):
+        written(folder, "p", [["a"]])
+
+
 class Breaks(ow.TaskWriter):
     """What it fails for, and then again as it is closed."""
 
@@ -190,7 +199,7 @@ def test_of_a_file_that_changes_while_it_is_read_nothing_comes_but_what_it_was(
         changed[place] ^= 1
         path.write_bytes(changed)
         came: list[list[str]] = []
-        with raises(PreparedDataLost):
+        with raises(StoreUnreachable):
             came.extend(batch.column(0).to_pylist() for batch in file.read(tmp_path, looked))
         assert came == values[: len(came)]
 

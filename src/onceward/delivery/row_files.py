@@ -27,7 +27,6 @@ from onceward.engine.task_writer import Task, TaskWriter
 from onceward.errors import (
     ConfigurationError,
     LedgerUnreadable,
-    PreparedDataLost,
     StoreUnreachable,
 )
 
@@ -107,7 +106,7 @@ class RowFile(NamedTuple):
         """Yield its rows, in their order. No row comes of a block that is not as it was when
         somebody :attr:`looked`.
 
-        :raises PreparedDataLost: it is not what was written, although it was a moment ago.
+        :raises StoreUnreachable: it is not what was written, although it was a moment ago.
         """
         rows = 0
         try:
@@ -129,8 +128,8 @@ class RowFile(NamedTuple):
         if rows != self.rows:
             raise self._lost(folder, f"it has {rows} rows")
 
-    def _lost(self, folder: Path, how: str) -> PreparedDataLost:
-        return PreparedDataLost(
+    def _lost(self, folder: Path, how: str) -> StoreUnreachable:
+        return StoreUnreachable(
             f"{folder / self.name} was as it had been written, and is not any more: {how}",
             next_step="find out what else writes to the store; start the query again, which looks "
             "at it anew",
@@ -206,10 +205,7 @@ class RowFileWriter(TaskWriter):
         try:
             return self._path.open("xb")
         except FileNotFoundError as error:
-            must_be_there(self._folder)
-            raise not_shared(
-                self._folder, "the driver has made it, and an executor does not see it"
-            ) from error
+            raise _gone(self._folder) from error
 
     def pre_commit(self) -> str | None:
         """Close and sync the file, and return the name that it has then; None without rows."""
@@ -280,9 +276,11 @@ def listed(folder: Path) -> list[str]:
             return []
 
 
-def not_shared(folder: Path, how: str) -> ConfigurationError:
-    """Return the error for a folder that driver and executors do not share."""
-    return ConfigurationError(
+def not_shared(
+    folder: Path, how: str, *, has_worked: bool
+) -> ConfigurationError | StoreUnreachable:
+    """Return the error for a folder that driver and executors do not share, or not any more."""
+    return (StoreUnreachable if has_worked else ConfigurationError)(
         f"the store {folder} is not one folder for driver and executors: {how}",
         next_step="pass store=, a folder of a file system that all of them see under the same "
         "path",
@@ -314,11 +312,16 @@ def must_be_there(folder: Path) -> None:
     with reached(folder.parent):
         if note.exists() or folder.is_dir():
             return
-    raise StoreUnreachable(
+    raise _gone(folder)
+
+
+def _gone(folder: Path) -> StoreUnreachable:
+    return StoreUnreachable(
         f"{folder} is not there, though this pipeline has stored rows in it: its disk may not be "
         "mounted",
         next_step="mount it, for driver and executors under the same path; nothing was written in "
-        "its place. Where the store was emptied on purpose, pass another store=",
+        "its place. A folder that was removed while it was empty is made again by the next start; "
+        "where the store was emptied on purpose, pass another store=",
         details={"store": str(folder)},
     )
 

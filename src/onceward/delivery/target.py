@@ -259,7 +259,7 @@ class WriteAheadTarget(TwoPhaseTarget):
                 if chunk.rows.num_rows:
                     record = self._delivered(chunk, record)
                 record = self._counted(chunk, record)
-        except PreparedDataLost:
+        except (PreparedDataLost, StoreUnreachable):
             # A newer copy that has finished the batch has removed its files. Then this append is
             # refused, and the copy is Fenced instead of reporting rows as lost.
             self._progress(record)
@@ -410,7 +410,9 @@ class WriteAheadAttempt(TwoPhaseAttempt):
             # setting, where the driver sees it
             if self.sequence == 0 and "store" in error.details and note_path(self.folder).exists():
                 raise not_shared(
-                    self.folder, "the driver has made it, and an executor does not see it"
+                    self.folder,
+                    "the driver has made it, and an executor does not see it",
+                    has_worked=False,
                 ) from error
             raise
 
@@ -429,7 +431,9 @@ class WriteAheadAttempt(TwoPhaseAttempt):
                         self._policy.pipeline, f"the ledger, which has {newest.batch}"
                     )
                 raise not_shared(
-                    self.folder, f"an executor has written {name}, and the driver does not see it"
+                    self.folder,
+                    f"an executor has written {name}, and the driver does not see it",
+                    has_worked=self.sequence > 0,
                 )
         data = {
             **output.data,
