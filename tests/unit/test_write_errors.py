@@ -8,8 +8,8 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from onceward.errors import (
+    ColumnMismatch,
     ConfigurationError,
-    InvalidColumn,
     OncewardError,
     RowRefused,
     SendFailed,
@@ -148,7 +148,8 @@ OTHER_TYPE = (Thrown("org.apache.spark.sql.delta.DeltaAnalysisException", "incom
 
 
 @pytest.mark.parametrize(
-    ("behind", "error"), [(REFUSED, SendFailed), (OTHER_TYPE, InvalidColumn), ((), InvalidColumn)]
+    ("behind", "error"),
+    [(REFUSED, SendFailed), (OTHER_TYPE, ColumnMismatch), ((), ColumnMismatch)],
 )
 def test_a_catalog_that_is_away_says_nothing_of_the_frame(
     monkeypatch: pytest.MonkeyPatch, behind: Sequence[Thrown], error: type[OncewardError]
@@ -189,5 +190,5 @@ def test_a_table_that_is_not_found_while_it_is_written_may_come_back(
     with pytest.raises(SendFailed), write_errors.failures_told("to t", "table t"):
         raise AnalysisException("no t")
     monkeypatch.setattr(write_errors, "thrown_by", lambda error: ())
-    with pytest.raises(InvalidColumn), write_errors.failures_told("to t", "table t"):
+    with pytest.raises(ColumnMismatch), write_errors.failures_told("to t", "table t"):
         raise AnalysisException("no column")

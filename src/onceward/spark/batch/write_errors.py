@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward.errors import (
+    ColumnMismatch,
     ConfigurationError,
-    InvalidColumn,
     OncewardError,
     PartitionsAdded,
     RowRefused,
@@ -159,7 +159,7 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
 
     :param how: "as parquet", say.
     :param partition_by: the columns whose values are in the names of folders.
-    :raises InvalidColumn: the frame does not fit.
+    :raises ColumnMismatch: the frame does not fit, or a table that the query reads is another.
     :raises ConfigurationError: Spark refuses an option.
     :raises RowRefused: the frame's own plan (:mod:`onceward.spark.batch.carried`) or the table
         refuses a row.
@@ -240,8 +240,8 @@ def _outside(causes: Sequence[Thrown], place: str) -> SendFailed | None:
     )
 
 
-def _unfit_frame(how: str, why: str) -> InvalidColumn:
-    return InvalidColumn(
+def _unfit_frame(how: str, why: str) -> ColumnMismatch:
+    return ColumnMismatch(
         f"the frame cannot be written {how}: {why}",
         next_step="select and cast columns in the query so that they fit",
     )

@@ -25,6 +25,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 
 from onceward.errors import (
+    ColumnMismatch,
     ConfigurationError,
     InvalidColumn,
     ServerMisconfigured,
@@ -200,34 +201,20 @@ class DeltaTable:
         :raises ServerMisconfigured: columns are generated or constrained, or the table drops
             application ids.
         """
-        shape = self.begin().shape
-        for name, column in shape.columns.items():
-            if more := [
-                feature for key, feature in _MORE_THAN_A_TYPE.items() if key in column["metadata"]
-            ]:
-                raise ServerMisconfigured(
-                    f"column {name} of the Delta table {self.path} is {more[0]}, which Onceward "
-                    "does not do",
-                    next_step="do it in the query, and write to a table whose columns have plain "
-                    "types",
-                )
-        forgets = "delta.setTransactionRetentionDuration"
-        if forgets in shape.settings:
-            raise ServerMisconfigured(
-                f"the Delta table {self.path} has {forgets}={shape.settings[forgets]}: after that "
-                "time it has forgotten which batches it has, and could take one twice",
-                next_step=f"ALTER TABLE delta.`{self.path}` UNSET TBLPROPERTIES ('{forgets}')",
-            )
+        _must_be_plain(self.begin().shape, self.path)
 
     def fitting(self, frame: DataFrame) -> DataFrame:
         """Return ``frame`` with its columns in the table's order. Its job fails with
         ``RowRefused`` at a row whose partition value the table would change.
 
-        :raises InvalidColumn: it has other columns, or other types; or a partition column of it
-            keeps no value.
+        :raises ColumnMismatch: it has other columns, or other types.
+        :raises InvalidColumn: a partition column of it keeps no value.
+        :raises ServerMisconfigured: as :meth:`must_be_plain`.
         :raises ConfigurationError: this session changes values on their way into the table.
         """
         shape = self.begin().shape
+        # It may have been altered since the run began
+        _must_be_plain(shape, self.path)
         schema = self._must_fit(frame, shape)
         must_keep_microseconds(self._session, frame.schema)
         must_keep_dates(self._session, frame.schema, "parquet")
@@ -239,7 +226,7 @@ class DeltaTable:
         schema = StructType.fromJson({"type": "struct", "fields": list(shape.columns.values())})
         types = {field.name: field.dataType for field in frame.schema}
         if len(types) != len(frame.columns) or types.keys() != set(schema.names):
-            raise InvalidColumn(
+            raise ColumnMismatch(
                 f"the frame has the columns {', '.join(frame.columns)}, and the Delta table "
                 f"{self.path} has {', '.join(schema.names)}",
                 next_step="select exactly the table's columns in the query, or ALTER TABLE … ADD "
@@ -247,7 +234,7 @@ class DeltaTable:
             )
         for field in schema:
             if not _same(types[field.name].jsonValue(), field.dataType.jsonValue()):
-                raise InvalidColumn(
+                raise ColumnMismatch(
                     f"column {field.name} is {types[field.name].simpleString()} in the frame, and "
                     f"{field.dataType.simpleString()} in the Delta table {self.path}",
                     next_step="cast it in the query: a value that does not fit is yours to decide "
@@ -259,7 +246,7 @@ class DeltaTable:
         """Write ``frame`` by one job into files that no reader knows; Delta's actions, as JSON,
         and what the table was that the files were written for.
 
-        :raises InvalidColumn, RowRefused, SendFailed: see :func:`failures_told`.
+        :raises ColumnMismatch, RowRefused, SendFailed: see :func:`failures_told`.
         """
         options = self._delta.DeltaOptions(
             # It would have a shuffle of its own, behind the frame's plan and out of sight of those
@@ -295,6 +282,26 @@ class DeltaTable:
     def _system(self) -> Any:
         configuration = self._session._jsparkSession.sessionState().newHadoopConf()
         return self._jvm.org.apache.hadoop.fs.Path(self.path).getFileSystem(configuration)
+
+
+def _must_be_plain(shape: Shape, path: str) -> None:
+    for name, column in shape.columns.items():
+        if more := [
+            feature for key, feature in _MORE_THAN_A_TYPE.items() if key in column["metadata"]
+        ]:
+            raise ServerMisconfigured(
+                f"column {name} of the Delta table {path} is {more[0]}, which Onceward "
+                "does not do",
+                next_step="do it in the query, and write to a table whose columns have plain "
+                "types",
+            )
+    forgets = "delta.setTransactionRetentionDuration"
+    if forgets in shape.settings:
+        raise ServerMisconfigured(
+            f"the Delta table {path} has {forgets}={shape.settings[forgets]}: after that "
+            "time it has forgotten which batches it has, and could take one twice",
+            next_step=f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ('{forgets}')",
+        )
 
 
 class DeltaTransaction:

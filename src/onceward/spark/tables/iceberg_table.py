@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from onceward.errors import (
+    ColumnMismatch,
     ConfigurationError,
-    InvalidColumn,
     ReportMismatch,
     ServerMisconfigured,
     TableMissing,
@@ -224,7 +224,7 @@ class IcebergTable:
         """Return ``frame``, whose job fails with ``RowRefused`` at a value that the table does not
         keep.
 
-        :raises InvalidColumn: a column cannot take the values of ``frame`` as they are.
+        :raises ColumnMismatch: a column cannot take the values of ``frame`` as they are.
         """
         self._refresh()
         schema = self._table.schema()
@@ -233,7 +233,7 @@ class IcebergTable:
                 json.loads(self._iceberg.spark.SparkSchemaUtil.convert(schema).json())
             )
         if found := misfit(frame.schema, columns):
-            raise InvalidColumn(
+            raise ColumnMismatch(
                 f"{found} in the Iceberg table {self.name}, where its values might be others",
                 next_step="cast it in the query: a value that does not fit is yours to decide on",
             )
@@ -245,7 +245,7 @@ class IcebergTable:
         """Write ``frame`` by one job into a staged snapshot, by that name; its id, and how many
         rows it has.
 
-        :raises InvalidColumn, RowRefused, SendFailed: see :func:`failures_told`.
+        :raises ColumnMismatch, RowRefused, SendFailed: see :func:`failures_told`.
         """
         self.must_stage()
         planned = planned_once(frame)
