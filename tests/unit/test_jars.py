@@ -7,7 +7,11 @@ from __future__ import annotations
 import json
 import multiprocessing
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -140,3 +144,46 @@ def test_a_process_that_resolves_for_ever_is_not_waited_for_for_ever(
         pytest.fail("two resolvers at a time")
     with jars._one_resolver_at_a_time(tmp_path):
         pass
+
+
+def test_no_repository_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch):
+    """Also one within a chain; what the user's settings say of it holds."""
+    limits: dict[str, int] = {}
+
+    class Resolver:
+        def __init__(self, kind: str, *, limit: object = None, inner: Sequence[object] = ()):
+            self.kind, self.limit, self.named, self.inner = kind, limit, "", inner
+
+        def getTimeoutConstraint(self) -> object:  # noqa: N802 — Ivy's names
+            return self.limit
+
+        def setTimeoutConstraint(self, name: str) -> None:  # noqa: N802
+            self.named = name
+
+        def validate(self) -> None:
+            self.limit = limits[self.named]
+
+        def getResolvers(self) -> SimpleNamespace:  # noqa: N802
+            return SimpleNamespace(toArray=lambda: list(self.inner))
+
+    class Limit:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def setConnectionTimeout(self, limit_ms: int) -> None:  # noqa: N802
+            limits[self.name] = limit_ms
+
+        def setReadTimeout(self, limit_ms: int) -> None:  # noqa: N802
+            assert limits[self.name] == limit_ms
+
+    plain, own = Resolver("AbstractResolver"), Resolver("AbstractResolver", limit="the user's")
+    settings: Any = Resolver("", inner=[Resolver("ChainResolver", inner=[plain]), own])
+    settings.addConfigured = lambda limit: None
+    gateway = SimpleNamespace(jvm=MagicMock())
+    gateway.jvm.org.apache.ivy.core.settings.NamedTimeoutConstraint = Limit
+    monkeypatch.setattr(
+        "py4j.java_gateway.is_instance_of",
+        lambda _, resolver, kind: kind.rpartition(".")[2] == resolver.kind,
+    )
+    assert jars._in_bounds(gateway, settings) is settings
+    assert (plain.limit, own.limit) == (30_000, "the user's")

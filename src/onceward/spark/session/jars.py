@@ -56,6 +56,8 @@ JVM listens.
 _FORMAT = 2
 _OTHERS_SECONDS = 900
 _LOOK_SECONDS = 0.2
+_ANSWER_MS = 30_000
+"""For a connection, and for each piece of a download."""
 _LOG_TAIL_CHARACTERS = 3_000
 # How Ivy sums up what it could not find
 _NOT_FOUND = re.compile(r":: ([^#\s]+)#([^;\s]+);(\S+): not found")
@@ -278,7 +280,7 @@ def _resolve_in_jvm(gateway: Any, question: Question) -> list[Path]:
     """Resolve by ``org.apache.spark.util.MavenUtils``, which ``spark-submit --packages`` uses."""
     jvm = gateway.jvm
     maven, errors = jvm.org.apache.spark.util.MavenUtils, jvm.java.lang.System.err
-    settings = ivy_settings(jvm, question.ivy_settings)
+    settings = _in_bounds(gateway, ivy_settings(jvm, question.ivy_settings))
     exclusions = getattr(jvm.scala.collection.immutable, "Nil$").__getattr__("MODULE$")
     for excluded in question.without:
         exclusions = exclusions.prepended(excluded)
@@ -335,7 +337,8 @@ def _asked(gateway: Any, parts: list[str], settings: str | None) -> list[Path]:
     group, artifact, version, kind, classifier = parts
     jvm = gateway.jvm
     descriptors = jvm.org.apache.ivy.core.module.descriptor
-    ivy = jvm.org.apache.ivy.Ivy.newInstance(_without_poms(gateway, ivy_settings(jvm, settings)))
+    in_bounds = _in_bounds(gateway, ivy_settings(jvm, settings))
+    ivy = jvm.org.apache.ivy.Ivy.newInstance(_without_poms(gateway, in_bounds))
     new_id = jvm.org.apache.ivy.core.module.id.ModuleRevisionId.newInstance
     module = descriptors.DefaultModuleDescriptor.newDefaultInstance(
         new_id("onceward", f"{artifact}-archive", "1")
@@ -365,14 +368,36 @@ def _asked(gateway: Any, parts: list[str], settings: str | None) -> list[Path]:
 
 def _without_poms(gateway: Any, settings: Any) -> Any:
     """Return Ivy settings without POMs: a lone file needs none, and parents may be missing."""
+    for resolver in _resolvers(gateway, settings, "IBiblioResolver"):
+        resolver.setUsepoms(False)
+        resolver.setUseMavenMetadata(False)
+    return settings
+
+
+def _in_bounds(gateway: Any, settings: Any) -> Any:
+    """Return Ivy settings with a time limit, where they have none: Ivy waits for a repository for
+    ever, and what it says is shown only once it has failed."""
+    limit = gateway.jvm.org.apache.ivy.core.settings.NamedTimeoutConstraint("onceward")
+    limit.setConnectionTimeout(_ANSWER_MS)
+    limit.setReadTimeout(_ANSWER_MS)
+    settings.addConfigured(limit)
+    for resolver in _resolvers(gateway, settings, "AbstractResolver"):
+        if resolver.getTimeoutConstraint() is None:
+            resolver.setTimeoutConstraint("onceward")
+            # which looks it up
+            resolver.validate()
+    return settings
+
+
+def _resolvers(gateway: Any, settings: Any, kind: str) -> Iterator[Any]:
+    """Yield all resolvers of a class of Ivy's, those in chains, too."""
     from py4j.java_gateway import is_instance_of
 
+    package = "org.apache.ivy.plugins.resolver"
     waiting = list(settings.getResolvers().toArray())
     while waiting:
         resolver = waiting.pop()
-        if is_instance_of(gateway, resolver, "org.apache.ivy.plugins.resolver.ChainResolver"):
+        if is_instance_of(gateway, resolver, f"{package}.ChainResolver"):
             waiting += list(resolver.getResolvers().toArray())
-        elif is_instance_of(gateway, resolver, "org.apache.ivy.plugins.resolver.IBiblioResolver"):
-            resolver.setUsepoms(False)
-            resolver.setUseMavenMetadata(False)
-    return settings
+        elif is_instance_of(gateway, resolver, f"{package}.{kind}"):
+            yield resolver
