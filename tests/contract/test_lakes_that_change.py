@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -1156,12 +1157,31 @@ def test_a_catalog_that_does_not_answer_is_waited_for(lake: Any):
             lake.conf.unset(catalog + name)
 
 
+def test_limits_of_catalogs_are_those_of_their_clients():
+    set_by_us: dict[str, str] = {}
+    conf = SimpleNamespace(contains=lambda name: False, setConfString=set_by_us.__setitem__)
+    given = {
+        "a.type": "rest",
+        "b.uri": "jdbc:postgresql://host/db",
+        "c.uri": "jdbc:mysql://host/db?socketTimeout=1",
+        "d.uri": "jdbc:mariadb://host/db",
+        "d.jdbc.connectTimeout": "1",
+    }
+    catalogs = "spark.sql.catalog."
+    iceberg_table._limit_waits({catalogs + name: value for name, value in given.items()}, conf)
+    assert {name.removeprefix(catalogs): value for name, value in set_by_us.items()} == {
+        "a.rest.client.socket-timeout-ms": "120000",
+        "b.jdbc.socketTimeout": "60",
+        "d.jdbc.socketTimeout": "60000",
+    }
+
+
 @pytest.mark.parametrize("kind", ["type", "catalog-impl"])
 def test_a_catalog_that_is_silent_is_waited_for_in_bounds(
     lake: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ):
     """It, or what stands before it, takes the connection and never answers."""
-    monkeypatch.setattr(iceberg_table, "_ANSWER_MS", 1_000)
+    monkeypatch.setattr(iceberg_table, "_ANSWER_SECONDS", 1.0)
     catalog = f"spark.sql.catalog.silent_{kind[:4]}"
     with socket.create_server(("127.0.0.1", 0)) as server:
         lake.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
@@ -1171,7 +1191,7 @@ def test_a_catalog_that_is_silent_is_waited_for_in_bounds(
         )
         lake.conf.set(f"{catalog}.uri", f"http://127.0.0.1:{server.getsockname()[1]}")
         try:
-            with pytest.raises(TargetUnreachable, match="does not say what table"):
+            with pytest.raises(TargetUnreachable, match="has not answered for 1 s"):
                 IcebergTable(lake, f"silent_{kind[:4]}.shop.visits")
         finally:
             for name in dict(lake.conf.getAll):
@@ -1179,7 +1199,9 @@ def test_a_catalog_that_is_silent_is_waited_for_in_bounds(
                     lake.conf.unset(name)
 
 
-def test_a_catalog_that_goes_away_while_a_query_runs_is_waited_for(iceberg: IcebergKit):
+def test_a_catalog_that_goes_away_while_a_query_runs_is_waited_for(
+    iceberg: IcebergKit, monkeypatch: pytest.MonkeyPatch
+):
     """Each batch asks it what the table is like by now."""
     process = Process(iceberg).open()
     process.commit(FIRST)
@@ -1198,6 +1220,12 @@ def test_a_catalog_that_goes_away_while_a_query_runs_is_waited_for(iceberg: Iceb
     table._table = SimpleNamespace(refresh=closed.remove)
     with pytest.raises(TargetUnreachable, match="IllegalStateException"):
         process.begin()
+    # Whatever the catalog is, and whoever has asked it first
+    monkeypatch.setattr(iceberg_table, "_ANSWER_SECONDS", 0.2)
+    table._table = SimpleNamespace(refresh=lambda: time.sleep(20))
+    with pytest.raises(TargetUnreachable, match=r"has not answered for 0\.2 s"):
+        process.begin()
+    monkeypatch.undo()
     table._table = opened
     folder = Path(folder_of(iceberg))
     folder.rename(folder.with_name("hidden"))

@@ -13,15 +13,18 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from onceward import patience
 from onceward.errors import (
     ColumnMismatch,
     ConfigurationError,
+    OncewardError,
     ReportMismatch,
     ServerMisconfigured,
     TableMissing,
@@ -32,6 +35,8 @@ from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told
 from onceward.spark.session.connector import must_have
 from onceward.spark.tables.iceberg_values import Metadata, guarded, misfit, parse_fields
+
+T = TypeVar("T")
 
 _WAP_ENABLED = "write.wap.enabled"
 _WAP_ID = "spark.wap.id"
@@ -74,7 +79,14 @@ whatever was closed: a client, Spark's context.
 """
 
 _REST = ("rest", "org.apache.iceberg.rest.restcatalog")
-_ANSWER_MS = 120_000
+_ANSWER_SECONDS = 120.0
+_MILLISECONDS = {"jdbc.connectTimeout": "60000", "jdbc.socketTimeout": "60000"}
+_JDBC: Mapping[str, Mapping[str, str]] = {
+    # In seconds; of a connection that breaks Iceberg makes another, once
+    "jdbc:postgresql:": {"jdbc.socketTimeout": "60"},
+    "jdbc:mysql:": _MILLISECONDS,
+    "jdbc:mariadb:": _MILLISECONDS,
+}
 
 _TRIES = 5
 _CHANGED_MEANWHILE = "CommitFailedException"
@@ -111,12 +123,11 @@ class IcebergTable:
             "one for your Spark, and with a catalog (spark.sql.catalog.…)",
         )
         self._iceberg = self._jvm.org.apache.iceberg
-        _limit_waits(session.conf.getAll, jvm.org.apache.spark.sql.internal.SQLConf.get())
         try:
-            inner: Any = session
-            spark3 = self._iceberg.spark.Spark3Util
-            self._table = spark3.loadIcebergTable(inner._jsparkSession, name)
-            last = str(spark3.catalogAndIdentifier(inner._jsparkSession, name).identifier().name())
+            active = jvm.org.apache.spark.sql.classic.SparkSession.getActiveSession()
+            self._table, last = self._answered(lambda: self._loaded(active))
+        except OncewardError:
+            raise
         except Exception as error:
             causes = thrown_by(error)
             if causes and has_kind(causes, *_NO_SUCH_TABLE) is None and self._names_a_catalog():
@@ -140,6 +151,34 @@ class IcebergTable:
                 next_step=f"pass the name of the table itself, without {last}",
             )
 
+    def _loaded(self, active: Any) -> tuple[Any, str]:
+        """Return the table, and the last part of its name. ``active``: the session by whose
+        settings the thread that asks would make a catalog."""
+        inner: Any = self._session
+        java, jvm = inner._jsparkSession, self._jvm
+        if active.isDefined():
+            jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(active.get())
+        _limit_waits(self._session.conf.getAll, jvm.org.apache.spark.sql.internal.SQLConf.get())
+        spark3 = self._iceberg.spark.Spark3Util
+        table = spark3.loadIcebergTable(java, self.name)
+        return table, str(spark3.catalogAndIdentifier(java, self.name).identifier().name())
+
+    def _answered(self, ask: Callable[[], T]) -> T:
+        """Return what a catalog answers. Whatever it waits for itself, a batch does not wait
+        longer, and a query that is stopped no more.
+
+        :raises TargetUnreachable: it has not answered in time.
+        """
+        late = TargetUnreachable(
+            f"the catalog of {self.name} has not answered for {_ANSWER_SECONDS:g} s",
+            next_step="see that the catalog (spark.sql.catalog.…) and the storage of its tables "
+            "answer",
+        )
+        # It goes on, and changes nothing that a later one does not find
+        return patience.in_time(
+            ask, _ANSWER_SECONDS, "onceward-catalog", late=late, abandon=lambda: None
+        )
+
     def _names_a_catalog(self) -> bool:
         """Return whether the session has the catalog; without it, or while it is away, Spark asks
         its own (``REQUIRES_SINGLE_PART_NAMESPACE``)."""
@@ -157,7 +196,7 @@ class IcebergTable:
     def _refresh(self) -> None:
         """Look at the table as it is now; see :meth:`_asked`."""
         with self._asked():
-            self._table.refresh()
+            self._answered(lambda: self._table.refresh())
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
@@ -285,7 +324,7 @@ class IcebergTable:
     def metadata(self) -> Metadata:
         """Read the table's snapshots as they are now. All of them: much, if the table has many."""
         with self._asked():
-            return self._parsed(self._table.operations().refresh())
+            return self._parsed(self._answered(lambda: self._table.operations().refresh()))
 
     def _parsed(self, metadata: Any) -> Metadata:
         return Metadata(str(self._iceberg.TableMetadataParser.toJson(metadata)))
@@ -315,12 +354,12 @@ class IcebergTable:
         self._refresh()
         transaction = self._table.newTransaction()
         for snapshot in snapshots:
-            transaction.manageSnapshots().cherrypick(snapshot).commit()
+            self._answered(transaction.manageSnapshots().cherrypick(snapshot).commit)
         update = transaction.updateProperties()
         for name, value in properties.items():
             update = update.set(name, value)
         update.commit()
-        transaction.commitTransaction()
+        self._answered(transaction.commitTransaction)
         inner: Any = self._session
         # this session's own readers
         inner._jsparkSession.catalog().refreshTable(self.name)
@@ -350,13 +389,13 @@ class IcebergTable:
         operations = self._table.operations()
         for tries_left in reversed(range(_TRIES)):
             with self._asked():
-                base = operations.refresh()
+                base = self._answered(operations.refresh)
             made = made_of(base)
             if made is None:
                 return
             try:
                 # Refused if the table is another one by now
-                operations.commit(base, made)
+                self._answered(partial(operations.commit, base, made))
                 return
             except Exception as error:
                 if not tries_left or has_kind(thrown_by(error), _CHANGED_MEANWHILE) is None:
@@ -418,8 +457,9 @@ class IcebergTable:
 
 
 def _limit_waits(settings: Mapping[str, str], conf: Any) -> None:
-    """Give catalogs of type rest a time limit, where the user has set none: Iceberg's client waits
-    for an answer for ever. A catalog that the session has asked already keeps what it has.
+    """Give catalogs of type rest and jdbc a time limit of their own, where the user has set none:
+    their clients wait for an answer for ever, in a thread that nobody has any more. A catalog that
+    the session has asked already keeps what it has.
 
     :param conf: what holds in this thread of Spark's (``SQLConf.get``): by that a catalog is
         made, and within a batch it is not that of the session.
@@ -427,10 +467,18 @@ def _limit_waits(settings: Mapping[str, str], conf: Any) -> None:
     of_catalogs = {n: value for n, value in settings.items() if n.startswith("spark.sql.catalog.")}
     for name, value in of_catalogs.items():
         catalog, _, what = name.rpartition(".")
-        limit = f"{catalog}.rest.client.socket-timeout-ms"
-        is_set = limit in settings or conf.contains(limit)
-        if what in ("type", "catalog-impl") and value.lower() in _REST and not is_set:
-            conf.setConfString(limit, str(_ANSWER_MS))
+        for setting, limit in _limits(what, value.lower()).items():
+            if (full := f"{catalog}.{setting}") not in settings and not conf.contains(full):
+                conf.setConfString(full, limit)
+
+
+def _limits(what: str, value: str) -> Mapping[str, str]:
+    if what in ("type", "catalog-impl") and value in _REST:
+        return {"rest.client.socket-timeout-ms": str(round(_ANSWER_SECONDS * 1000))}
+    # What is in the address holds
+    if what != "uri" or "sockettimeout=" in value:
+        return {}
+    return next((limits for begin, limits in _JDBC.items() if value.startswith(begin)), {})
 
 
 @contextmanager
