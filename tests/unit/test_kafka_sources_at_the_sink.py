@@ -106,6 +106,31 @@ def test_a_topic_of_the_same_name_on_another_cluster_says_nothing_about_the_ledg
         offsets().refuse_ledger_behind(now, record(done), "checkpoint")
 
 
+@pytest.mark.parametrize("may_lose", [True, False])
+def test_a_batch_of_a_topic_that_is_gone_is_planned_anew(may_lose: bool) -> None:
+    """Spark reads what it has logged, and would look for it at each start. Of a batch that is
+    committed nobody reads it.
+    """
+    client: Any = Client()
+    running = batch(1, HERE, start=10, end=20)
+    running = replace(running, kafka_sources=(KafkaSource(0, HERE, may_lose),))
+    identity = KafkaSourceIdentity(lambda source: client)
+    identity.start(batch(0, HERE, start=0, end=10), None)
+
+    def gone(topics: set[str]) -> dict[str, str]:
+        raise TopicMissing("no topic", next_step="…", details={"subject": "topic orders"})
+
+    client.topic_ids = gone
+    refused = PartitionsAdded if may_lose else TopicMissing
+    with raises(refused, "was planned with topic orders") as found:
+        identity.identify(running)
+    assert "remove the file offsets/1 and" in found.value.next_step
+    assert (PLAN_ANEW in found.value.details) is may_lose
+    with pytest.raises(refused):
+        KafkaSourceIdentity(lambda source: client).start(running, None)
+    KafkaSourceIdentity(lambda source: client).start(running, record(running))
+
+
 @pytest.mark.parametrize("is_pending", [True, False])
 def test_a_group_without_its_marker_holds_no_start_up(
     is_pending: bool, monkeypatch: pytest.MonkeyPatch

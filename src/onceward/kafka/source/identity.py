@@ -107,15 +107,23 @@ class KafkaSourceIdentity:
         self._could: dict[int | None, KafkaClient] = {}
         self._known: dict[int, dict[str, str]] = {}
         self._first: BatchId | None = None
+        # The ledger's newest when the run began
+        self._committed: BatchId | None = None
 
     def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
         """Compare, before a run's first batch, the topics with those of the ledger's newest
-        record. :raises SourceTopicReplaced: as :meth:`identify`."""
+        record. :raises SourceTopicReplaced, TopicMissing, PartitionsAdded: as :meth:`identify`."""
         self._first = running.batch
+        self._committed = newest.batch if newest else None
         identities = [source.identity for source in newest.sources] if newest else []
         known = {i: dict(each) for i, each in enumerate(identities) if isinstance(each, Mapping)}
         self._known = dict(known)
-        self.identify(running)
+        try:
+            self.identify(running)
+        except TopicMissing:
+            # What is committed is not read again, or Spark says that it cannot be
+            if running.batch != self._committed:
+                raise
         # Also topics that this batch leaves out, which :meth:`check_parts` looks for
         self._known |= {i: ids | self._known.get(i, {}) for i, ids in known.items()}
 
@@ -145,6 +153,7 @@ class KafkaSourceIdentity:
         were so during the read.
 
         :raises SourceTopicReplaced: a topic is not the one that the ledger speaks of.
+        :raises TopicMissing, PartitionsAdded: a topic is gone; of the latter, and it may be.
         """
         questions = {source: self._question(source) for source in running.kafka_sources}
         topics_of: dict[_Question, set[str]] = {}
@@ -152,7 +161,12 @@ class KafkaSourceIdentity:
             topics_of.setdefault(question, set()).update(
                 source_topics(running.sources[source.index])
             )
-        ids = {question: self._topic_ids(question, names) for question, names in topics_of.items()}
+        try:
+            ids = {each: self._topic_ids(each, names) for each, names in topics_of.items()}
+        except TopicMissing as missing:
+            if self._first is None or running.batch == self._committed:
+                raise
+            raise _planned_with(missing, running) from missing
         found: list[Any] = [None] * len(running.sources)
         for source, question in questions.items():
             topics = source_topics(running.sources[source.index])
@@ -350,6 +364,35 @@ def _planned_without(topics: Sequence[str], running: RunningBatch) -> Partitions
         "principal lacked the right to describe it for a while, or a broker lagged behind",
         next_step=_plan_anew(number),
         details={"topics": list(topics), PLAN_ANEW: number},
+    )
+
+
+def _planned_with(missing: TopicMissing, running: RunningBatch) -> TopicMissing | PartitionsAdded:
+    """Return the error for a batch of a topic that is gone: Spark reads what it has logged, and
+    only a new plan leaves the topic out."""
+    what, number = str(missing.details.get("subject", "a topic")), running.batch.batch_id
+    read_by = [
+        source.may_lose
+        for source in running.kafka_sources
+        if what.removeprefix("topic ") in source_topics(running.sources[source.index])
+    ]
+    message = (
+        f"{running.batch} was planned with {what}, which does not exist any more, and Spark would "
+        "look for it at each start"
+    )
+    if read_by and all(read_by):
+        return PartitionsAdded(
+            message,
+            next_step=f"{remove_planned(number)}, and start the query again: it is planned anew, "
+            "without the topic; ow.supervise does both by itself",
+            details={**missing.details, PLAN_ANEW: number},
+        )
+    return TopicMissing(
+        message,
+        next_step="do not create it anew: its records would be others. To go on without it, and "
+        f"without its records that were not read, {remove_planned(number)}, and start once with "
+        'kafka_source(spark_options={"failOnDataLoss": False})',
+        details=missing.details,
     )
 
 
