@@ -5,6 +5,7 @@ frame.
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,6 +58,55 @@ def test_whoever_came_and_stayed_is_not_missed(monkeypatch: pytest.MonkeyPatch):
     read_twice(
         monkeypatch, [{"a"}, {"a", "b"}, {"a", "b"}, {"a", "b", "c"}]
     ).must_have_seen_the_same()
+
+
+class Operator:
+    """Of a physical plan, whose whole text Spark cuts off (``spark.sql.maxPlanStringLength``)."""
+
+    def __init__(self, text: str, *children: Operator) -> None:
+        self.simpleString = lambda most_fields: text
+        inside = SimpleNamespace(size=lambda: len(children), apply=children.__getitem__)
+        self.children = lambda: inside
+        self.toString = lambda: "Truncated plan of 2 operators"
+
+
+def test_state_is_looked_for_operator_by_operator(monkeypatch: pytest.MonkeyPatch):
+    def option(value: str) -> Any:
+        return SimpleNamespace(isEmpty=lambda: not value, get=lambda: value)
+
+    info = "state info [ checkpoint = c, runId = r, opId = {}, ver = 3, numPartitions = 1] None"
+    plan = Operator("Project", Operator(info.format(4), Operator(info.format(0))))
+    coordinator = SimpleNamespace(
+        getLocation=lambda store: option("" if "left" in store else f"executor_h_{store[1]}")
+    )
+    state = SimpleNamespace(
+        StateStoreId=lambda *store: store, StateStoreProviderId=lambda store, run: store
+    )
+    execution: Any = SimpleNamespace(
+        sparkSession=lambda: SimpleNamespace(
+            streams=lambda: SimpleNamespace(stateStoreCoordinator=lambda: coordinator)
+        ),
+        resolvedCheckpointRoot=lambda: "c",
+        runId=lambda: "r",
+        lastExecution=lambda: SimpleNamespace(executedPlan=lambda: plan),
+    )
+    streaming = SimpleNamespace(state=state)
+    jvm = SimpleNamespace(org=_package("apache.spark.sql.execution.streaming", streaming))
+    monkeypatch.setattr(
+        shuffles, "SparkSession", SimpleNamespace(active=lambda: SimpleNamespace(_jvm=jvm))
+    )
+    monkeypatch.setattr(shuffles, "_STORES", ("default", "left"))
+    running: Any = SimpleNamespace(history=SimpleNamespace(execution=execution))
+    assert shuffles._state_places(running) == {
+        (0, 0, "default"): "executor_h_0",
+        (4, 0, "default"): "executor_h_4",
+    }
+
+
+def _package(path: str, inside: Any) -> Any:
+    for name in reversed(path.split(".")):
+        inside = SimpleNamespace(**{name: inside})
+    return inside
 
 
 @pytest.mark.parametrize("lost", [True, False])

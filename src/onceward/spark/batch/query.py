@@ -345,7 +345,7 @@ def _run(frame: DataFrame, execution: Any) -> _RunFacts:
     refuse_renames_that_keep_a_file(
         str(session.conf.get(FILE_MANAGER, "")), str(execution.resolvedCheckpointRoot())
     )
-    stateful = _keeps_state(execution.lastExecution().executedPlan())
+    stateful = any(state_texts(execution.lastExecution().executedPlan()))
     found = _facts(execution, run_id, stateful=stateful)
     with _lock:
         _runs[run_id] = found
@@ -388,20 +388,19 @@ def ended_batch(query: StreamingQuery) -> RunningBatch | None:
     return _describe(facts, execution, BatchId(str(query.id), int(newest.get())))
 
 
-def _keeps_state(plan: Any) -> bool:
-    """Return whether one of the plan's operators keeps state. Operator by operator: the text of a
-    whole plan is cut off at ``spark.sql.maxPlanStringLength``.
+def state_texts(plan: Any) -> Iterator[str]:
+    """Yield how each of the plan's operators that keeps state prints itself. Operator by operator:
+    the text of a whole plan is cut off at ``spark.sql.maxPlanStringLength``.
 
     Without a look under ``AdaptiveSparkPlanExec``, which Spark uses for stateless queries only.
     """
     waiting = [plan]
     while waiting:
         operator = waiting.pop()
-        if _STATEFUL in str(operator.simpleString(_SHOWN_FIELDS)):
-            return True
+        if _STATEFUL in (text := str(operator.simpleString(_SHOWN_FIELDS))):
+            yield text
         children = operator.children()
         waiting.extend(children.apply(index) for index in range(children.size()))
-    return False
 
 
 def _describe(run: _RunFacts, execution: Any, batch: BatchId) -> RunningBatch:

@@ -87,7 +87,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ComputationsMixed, OncewardError
 from onceward.spark.batch.job import JobInterrupted
-from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.query import RunningBatch, state_texts
 
 
 class Readers:
@@ -446,8 +446,8 @@ def _state_places(running: RunningBatch) -> dict[tuple[int, int, str], str]:
     coordinator = execution.sparkSession().streams().stateStoreCoordinator()
     root = f"{execution.resolvedCheckpointRoot()}/state"
     found = {}
-    plan = str(execution.lastExecution().executedPlan().toString())
-    for operator, partitions in {(int(o), int(n)) for o, n in _STATE.findall(plan)}:
+    texts = "\n".join(state_texts(execution.lastExecution().executedPlan()))
+    for operator, partitions in {(int(o), int(n)) for o, n in _STATE.findall(texts)}:
         for store in product([operator], range(partitions), _STORES):
             store_id = state.StateStoreProviderId(
                 state.StateStoreId(root, *store), execution.runId()
