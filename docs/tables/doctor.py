@@ -44,7 +44,8 @@ def page() -> str:
 
 def _row(kind: Misconfiguration) -> str:
     name = f"`{kind.name}`" + (", **fatal**" if kind.status == "fail" else "")
-    names = {"name": "TOPIC", "servers": "BROKERS", "login": "LOGIN", "alike": "(those alike)"}
+    names = {"name": "TOPIC", "servers": "BROKERS", "login": "LOGIN", "table": "TABLE",
+             "alike": "(those alike)"}  # fmt: skip
     if kind.subject in ("OpenSearch", "schema registry"):
         names["name"] = "NAME"
     names |= {"transaction_timeout_ms": "…", "largest_source_record": "…"}

@@ -229,7 +229,16 @@ def test_a_postgresql() -> None:
         wanted = {"pooler", "fsync", "standby", "prepared-transactions", "row-security"}
         assert set(found) == wanted
         with psycopg.connect(server.url, autocommit=True) as admin:
-            admin.execute(found["row-security"].partition(";")[0])
+            by_role, _, by_policy = found["row-security"].partition("; or ")
+            admin.execute(by_policy)
+            url = f"postgresql://etl:pw@127.0.0.1:{server.port}/{database}"
+            assert "row-security" not in amiss(check_target(url, ["t"]))
+            (missing,) = [
+                each for each in check_target(url, ["nowhere"]) if "nowhere" in each.what
+            ]
+            assert missing.status == "fail", "a name that is none"
+            admin.execute("DROP POLICY onceward ON t")
+            admin.execute(by_role)
             # What stands for a standby here
             admin.execute("ALTER ROLE etl RESET default_transaction_read_only")
             for statement in found["fsync"].split("; "):
@@ -237,7 +246,6 @@ def test_a_postgresql() -> None:
             admin.execute(found["prepared-transactions"].partition(",")[0])
         server.kill()
         server.start()
-        url = f"postgresql://etl:pw@127.0.0.1:{server.port}/{database}"
         (sound,) = check_target(url, ["t"])
         assert sound.status == "ok", sound
         assert "pw" not in sound.what

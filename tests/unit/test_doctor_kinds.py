@@ -61,7 +61,7 @@ TESTED = [kind for kind in KINDS if kind.is_amiss is not None]
 
 def found(kind: Misconfiguration, value: str | None) -> list[str]:
     facts = {**BESIDE, kind.setting: value}
-    names = {"name": "t", "servers": "b:1", "login": "etl", "alike": "none"}
+    names = {"name": "t", "servers": "b:1", "login": "etl", "table": "t", "alike": "none"}
     return [one.kind for one in diagnose(kind.subject, "it", facts, **names)]
 
 

@@ -253,7 +253,8 @@ KINDS: tuple[Misconfiguration, ...] = (
     Misconfiguration(
         "row-security", "target table", "row_security", "yes",
         'a row that the login may not see is not changed, and mode="changes" refuses the table',
-        "ALTER ROLE {login} BYPASSRLS; or CREATE POLICY … USING (true) for it",
+        "ALTER ROLE {login} BYPASSRLS; or CREATE POLICY onceward ON {table} TO {login} "
+        "USING (true)",
         _either("yes"), "fail"),
     Misconfiguration(
         "local-infile", "MySQL", "local_infile", "OFF",

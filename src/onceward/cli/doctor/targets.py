@@ -23,6 +23,8 @@ from onceward.formats.registry.client import SchemaRegistry
 from onceward.sql.ledger.database import Database, Session
 from onceward.sql.ledger.mysql import MySQL
 from onceward.sql.ledger.postgresql import PostgreSQL
+from onceward.sql.ledger.table import DEFAULT_TABLE
+from onceward.sql.postgresql.catalogue import table_named
 
 _SECONDS = 10
 _REDIS = ("appendonly", "appendfsync", "maxmemory-policy")
@@ -78,7 +80,9 @@ def _postgresql(url: str, tables: Sequence[str]) -> list[CheckResult]:
     def ask(session: Any) -> list[CheckResult]:
         names = ("fsync", "transaction_read_only", "max_prepared_transactions")
         settings = ", ".join(f"current_setting('{name}')" for name in names)
-        row = session.execute(f"SELECT pg_backend_pid(), current_user, {settings}").fetchone()
+        row = session.execute(
+            f"SELECT pg_backend_pid(), quote_ident(current_user), {settings}"
+        ).fetchone()
         # A pooler makes up the process number that a session begins with.
         is_pooled = session.connection.info.backend_pid != row[0]
         facts = dict(zip(names, map(str, row[2:]), strict=True))
@@ -88,16 +92,17 @@ def _postgresql(url: str, tables: Sequence[str]) -> list[CheckResult]:
             facts | {"pooler": "yes" if is_pooled else "no"},
         )
         for table in tables:
-            (hides,) = session.execute(
-                "SELECT coalesce(bool_or(row_security_active(oid)), false) FROM pg_class "
-                "WHERE oid = to_regclass(%s)",
-                (table,),
-            ).fetchone()
-            seen = {"row_security": "yes" if hides else "no"}
-            found += diagnose("target table", f"table {table}", seen, login=str(row[1]))
+            found += run_checks(partial(_table, session, table, str(row[1])))
         return _sound(f"PostgreSQL at {database.host}", found)
 
     return _asked(database, ask)
+
+
+def _table(session: Session, name: str, login: str) -> list[CheckResult]:
+    # As the sink looks at it
+    table = table_named(session, name, DEFAULT_TABLE)
+    seen = {"row_security": "yes" if table.hides_rows else "no"}
+    return diagnose("target table", f"table {name}", seen, table=table.sql, login=login)
 
 
 def _mysql(url: str) -> list[CheckResult]:
