@@ -259,6 +259,8 @@ def test_a_typed_error_is_found_in_sparks_text():
         "quoted, by who knows the secret"
     )
     row = str(Carried(RowRefused("no such time", next_step="cast it")))
+    # spark.sql.legacy.raiseErrorWithoutErrorClass=true
+    assert type(carried_in(row)) is RowRefused
     assert type(carried_in(f"[USER_RAISED_EXCEPTION] {row} SQLSTATE: P0001")) is RowRefused
     assert carried_in(f"[USER_RAISED_EXCEPTION] not a number: {row}") is None
     assert there.secret not in repr(there)

@@ -64,9 +64,11 @@ SECRET = surroundings.random_bytes(16).hex()
 
 # Base64, because a Java stack trace indents lines, cuts at none, and may quote; it has no
 # character that JSON would escape. And only where an exception is named, as Python and Spark do at
-# the beginning of a line: behind another name it is quoted.
+# the beginning of a line: behind another name it is quoted. (The condition is missing with
+# spark.sql.legacy.raiseErrorWithoutErrorClass=true.)
 _NAMED = (
-    r"^\s*(?:onceward\.spark\.batch\.carried\.Carried:|\[USER_RAISED_EXCEPTION\] RowRefused:) "
+    r"^\s*(?:onceward\.spark\.batch\.carried\.Carried:"
+    r"|(?:\[USER_RAISED_EXCEPTION\] )?RowRefused:) "
 )
 _CARRIED = re.compile(rf"{_NAMED}.*\[onceward:{SECRET}:([A-Za-z0-9+/=]+)\]", re.MULTILINE)
 
