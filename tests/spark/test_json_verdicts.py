@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable
 from datetime import date, datetime, timezone
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,9 +18,10 @@ from streaming_pipeline import Pipeline
 
 import onceward as ow
 from onceward.engine import decoding
-from onceward.errors import InvalidRecord, OncewardError
+from onceward.errors import ConfigurationError, InvalidRecord, OncewardError
 from onceward.spark.batch.causes import thrown_by
 from onceward.spark.batch.failures import known_failure
+from support.errors import raises
 from support.verify_process import verify_at
 
 SCHEMA = """id BIGINT NOT NULL, h SMALLINT, i INT, ok BOOLEAN, f FLOAT, d DOUBLE, s STRING, day DATE, at TIMESTAMP,
@@ -339,6 +341,25 @@ def test_poison_stops_whatever_the_query_looks_at(spark: Any, use: str):
         "class": "DoesNotFit", "topic": "people", "partition": 1, "offset": 1,
     }  # fmt: skip
     assert "field 's'" in error.message
+
+
+@pytest.mark.parametrize(
+    ("setting", "schema"),
+    [
+        ("spark.sql.legacy.json.allowEmptyString.enabled", "n INT"),
+        ("spark.sql.variant.allowDuplicateKeys", "l ARRAY<VARIANT>"),
+    ],
+)
+def test_a_session_that_reads_records_as_others_is_refused(
+    spark: Any, request: pytest.FixtureRequest, setting: str, schema: str
+):
+    frame = spark.createDataFrame([(b"{}",)], "value BINARY")
+    spark.conf.set(setting, "true")
+    request.addfinalizer(partial(spark.conf.unset, setting))
+    with raises(ConfigurationError, f"{setting}=true"):
+        ow.json.decode(frame, schema=schema)
+    spark.conf.set(setting, "false")
+    ow.json.decode(frame, schema=schema)
 
 
 def test_a_record_is_read_once(spark: Any):

@@ -247,7 +247,15 @@ class JsonPlan:
         return reason.otherwise(self._types.misfit(self._record))
 
 
-_EMPTY_IS_NULL = "spark.sql.legacy.json.allowEmptyString.enabled"
+_UNFIT: dict[str, tuple[type[DataType], str]] = {
+    "spark.sql.legacy.json.allowEmptyString.enabled": (
+        DataType, "makes nulls of empty texts where a number is wanted",
+    ),
+    "spark.sql.variant.allowDuplicateKeys": (
+        VariantType, "takes the last value of a name that is twice in a VARIANT's object",
+    ),
+}  # fmt: skip
+"""Settings of a session by which records are read as others, and in which types."""
 
 
 def decode(
@@ -301,11 +309,12 @@ def decode_with(
             f"JSON is not read by this schema: {why}",
             next_step="take another type for the field there",
         )
-    if str(frame.sparkSession.conf.get(_EMPTY_IS_NULL, "false")).lower() == "true":
-        raise ConfigurationError(
-            f"{_EMPTY_IS_NULL}=true makes nulls of empty texts where a number is wanted",
-            next_step=f"set {_EMPTY_IS_NULL} to false, its default",
-        )
+    for setting, (kind, what) in _UNFIT.items():
+        is_on = str(frame.sparkSession.conf.get(setting, "false")).lower() == "true"
+        if is_on and contains_type(schema, kind):
+            raise ConfigurationError(
+                f"{setting}=true {what}", next_step=f"set {setting} to false, its default"
+            )
     plan = JsonPlan(tag := TAG + uuid.uuid4().hex, column, schema, types)
     return ValidatingStep(tag, plan, sets_aside=on_error == "dead_letter").apply(frame)
 
