@@ -393,9 +393,8 @@ def _lost_input(causes: Sequence[Thrown]) -> OncewardError | None:
         next_step="lengthen the source topic's retention (retention.ms, retention.bytes); nothing "
         "of the batch was written; if the topic was deleted and created again, begin anew with "
         "another pipeline_id and checkpoint, or its records below the old offsets are skipped; if "
-        "the end of its log was lost (an unclean leader election), remove the newest file of "
-        "offsets/ in the query's checkpoint, and start the query again; to go on without records "
-        "that retention has removed, start once with "
+        f"the end of its log was lost (an unclean leader election), {remove_planned()}, and start "
+        "the query again; to go on without records that retention has removed, start once with "
         'kafka_source(spark_options={"failOnDataLoss": False})',
         details={"condition": lost.condition},
     )
