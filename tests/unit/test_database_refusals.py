@@ -207,9 +207,13 @@ def test_a_staging_table_that_is_gone_is_not_the_users() -> None:
         mysql.refusal(1146, "Table 'app.onceward_staging_1' doesn't exist", "loading rows"),
         SendFailed,
     )
-    assert isinstance(
-        postgresql.refusal("42P01", 'relation "orders" does not exist', "looking"), TableMissing
-    )
+    for name in ("orders", "onceward_staging.orders", "onceward_staging_eu.orders"):
+        gone = f'relation "{name}" does not exist'
+        assert isinstance(postgresql.refusal("42P01", gone, "looking"), TableMissing)
+        gone = f"Table '{name}' doesn't exist"
+        assert isinstance(mysql.refusal(1146, gone, "looking"), TableMissing)
+    gone = "Unknown database 'onceward_staging'"
+    assert isinstance(mysql.refusal(1049, gone, "looking"), TableMissing)
 
 
 # Of a COMMIT: has the server refused it, or does nobody know?

@@ -28,10 +28,10 @@ from onceward.errors import (
 )
 from onceward.sql.ledger.database import Overdue
 from onceward.sql.ledger.mysql import Ended, Warned
+from onceward.sql.sink.columns import OWN_TABLE
 
 _DENIED = (1044, 1142, 1143, 1227, 1370)
 _MISSING = (1049, 1054, 1146)
-_OURS = re.compile(r"\bonceward_(?:staging|held|prepared)")
 _LOCKED = (1205, 3572)
 _NO_LOADING = (1148, 3948, 4166)
 _BY_STATEMENT = 1665
@@ -158,7 +158,7 @@ def _refused_setting(number: int, text: str, message: str) -> OncewardError | No
         )
     if number in _MISSING:
         # A newer copy has dropped it, or the session that it was in is gone
-        if _OURS.search(text):
+        if OWN_TABLE.search(text):
             return SendFailed(message, next_step="nothing; the batch runs again")
         return TableMissing(
             message,

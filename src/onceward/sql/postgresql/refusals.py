@@ -23,9 +23,9 @@ from onceward.errors import (
     ServerMisconfigured,
     TableMissing,
 )
+from onceward.sql.sink.columns import OWN_TABLE
 
 _MISSING = ("42P01", "3F000", "42703")
-_OURS = re.compile(r"\bonceward_(?:staging|rows|held|prepared)")
 _DENIED = "42501"
 _LOCKED = "55P03"
 _NOT_IN_STATE = "55000"
@@ -83,7 +83,7 @@ def refusal(
         )
     if code in _MISSING:
         # A newer copy has dropped it, or a crash has taken it that nobody waited for
-        if _OURS.search(text):
+        if OWN_TABLE.search(text):
             return SendFailed(message, next_step="nothing; the batch runs again")
         return TableMissing(
             message,

@@ -17,6 +17,7 @@ In a circle somebody has to be first; then it takes keys that are checked at the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -26,6 +27,9 @@ import pyarrow.compute as pc
 from pyspark.sql.types import DataType, StructType
 
 from onceward.errors import ColumnMismatch, InvalidColumn, RowRefused, ServerMisconfigured
+
+OWN_TABLE = re.compile(r"\bonceward_(?:(?:staging|rows|held)_\w+|prepared)\b(?![\"'`]?\.)")
+"""In a server's words: a table that the sink makes and drops, and no database of such a name."""
 
 TASK = "onceward_task"
 """Column of a staging table: the task attempt that wrote the row. Those that no report names do
