@@ -135,8 +135,12 @@ def test_a_folder_that_spark_makes_up_is_no_checkpoint_location(root: str):
         Started("file:/mnt/temporary-1", temporary=True),
         Started(f"file:/mnt/c/{DRAWN}"),
     ):
-        with raises(UnsupportedQuery, "file:/", "checkpointLocation"):
+        with raises(UnsupportedQuery, "file:/", "checkpointLocation") as refused:
             refuse_made_up_checkpoint(made_up, root)
+        # It may have been given, named as Spark would name it
+        assert ("no UUID" in refused.value.next_step) is made_up.resolvedCheckpointRoot().endswith(
+            DRAWN
+        )
 
 
 def test_a_root_of_object_storage_is_one():

@@ -35,11 +35,15 @@ def refuse_made_up_checkpoint(execution: Any, root: str) -> None:
         and int(execution.lastExecution().currentBatchId()) == 0
     )
     if drawn or _is_temporary(execution):
+        # Spark does not keep whether it was given
+        given = ", or one that is named as Spark names those that it makes up" * drawn
         raise UnsupportedQuery(
-            "the query has no checkpoint location: Spark keeps its progress in a folder that it "
-            f"has made up ({checkpoint}), and no later start would find it",
+            f"the query has no checkpoint location{given}: Spark keeps its progress in a folder "
+            f"that it has made up ({checkpoint}), and no later start would find it",
             next_step='start it with writeStream.option("checkpointLocation", "…"), a folder of '
-            "this query's own that outlasts the driver" + ", or give it a queryName" * drawn,
+            "this query's own that outlasts the driver"
+            + ", and whose name is no UUID; or give it a queryName"
+            * drawn,
         )
 
 
