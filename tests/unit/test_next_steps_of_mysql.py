@@ -26,6 +26,7 @@ from onceward.mysql.binlog.event import (
     unreadable_event,
 )
 from onceward.mysql.binlog.gtid_sets import Gtids
+from onceward.mysql.binlog.sql_effects import _unsupported_versioning
 from onceward.mysql.snapshot import catalogue
 from onceward.mysql.source import requirements
 from onceward.mysql.source.grants import grant_target
@@ -272,6 +273,16 @@ def test_a_column_of_another_type_can_be_in_a_snapshot():
     assert step == "leave the table out of tables, or change the column's type"
     assert described("bigint") is not None
     assert not changes(tables=["shop.b"]).selects("shop", "a")
+
+
+def test_statements_name_tables_whatever_they_are_called():
+    def asked(_: str) -> list[tuple[str, str, int]]:
+        return [("BASE TABLE", "MyISAM", 0)]
+
+    step = advice(lambda: catalogue._describe_row_bytes(asked, "", "shop-eu", "a`b"))
+    assert "ALTER TABLE `shop-eu`.`a``b` ENGINE = InnoDB" in step
+    versions = _unsupported_versioning(("shop-eu", "a`b"))
+    assert "ALTER TABLE `shop-eu`.`a``b` DROP SYSTEM VERSIONING" in versions.next_step
 
 
 def addresses(offered: Iterable[str], table: str = "onceward_ledger") -> None:

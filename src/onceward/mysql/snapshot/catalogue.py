@@ -77,7 +77,7 @@ def describe_table(query: Query, dialect: Dialect, database: str, table: str) ->
     kinds = {str(row[0]): (str(row[1]), str(row[2]), str(row[8] or "")) for row in columns}
     names = list(found)
     key = _describe_key(query, where, f"{database}.{table}", found, kinds)
-    row_bytes = _describe_row_bytes(query, where, f"{database}.{table}")
+    row_bytes = _describe_row_bytes(query, where, database, table)
     places = tuple(names.index(column.name) for column in key)
     return TableDescription(
         TableMap(0, database, table, tuple(found.values()), places, dialect),
@@ -87,7 +87,8 @@ def describe_table(query: Query, dialect: Dialect, database: str, table: str) ->
     )
 
 
-def _describe_row_bytes(query: Query, where: str, name: str) -> int:
+def _describe_row_bytes(query: Query, where: str, database: str, table: str) -> int:
+    name = f"{database}.{table}"
     rows = query(
         f"SELECT TABLE_TYPE, ENGINE, AVG_ROW_LENGTH "  # noqa: S608
         f"FROM information_schema.TABLES WHERE {where}"
@@ -104,7 +105,8 @@ def _describe_row_bytes(query: Query, where: str, name: str) -> int:
         raise _no_snapshot_error(
             name,
             f"its engine is {engine}, which has no consistent view of rows that others change",
-            f"ALTER TABLE {name} ENGINE = InnoDB, or use another start than initial",
+            f"ALTER TABLE {quote_table(database, table)} ENGINE = InnoDB, or use another start "
+            "than initial",
         )
     return int(row_bytes or 0)
 
