@@ -187,7 +187,8 @@ class TwoPhaseTarget(Target):
         if of_another := [one for one in undecided if not self.is_of_this_chain(one)]:
             log.warning(
                 "%s: %d are prepared by another pipeline, or under this pipeline's id by that of "
-                "another ledger, which may have decided them; they are left to it, or to you: %s",
+                "another ledger, which may have decided them; they are left to it, or to you "
+                "(what a sink puts before task.name makes another pipeline's of it): %s",
                 self._policy.pipeline,
                 len(of_another),
                 str(of_another)[:_LONGEST_TEXT],
