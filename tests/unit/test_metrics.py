@@ -6,6 +6,7 @@ import base64
 import logging
 import runpy
 import socket
+import sys
 import threading
 import time
 import urllib.request
@@ -476,6 +477,29 @@ def test_a_gateway_that_is_away_or_hangs_is_logged_once(caplog: pytest.LogCaptur
         assert time.monotonic() - began < 5
     warned = [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert ["push gateway" in r.getMessage() for r in warned] == [True]
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ({}, ("onceward", "orders_job")),
+        ({"job": "orders"}, ("orders", "orders")),
+        ({"instance": "a"}, ("onceward", "a")),
+    ],
+)
+def test_two_jobs_do_not_replace_each_others_numbers(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], key: tuple[str, str]
+):
+    """A gateway keeps the numbers of one push for each job and instance."""
+    pushed: list[tuple[str, str]] = []
+    monkeypatch.setattr(sys, "argv", ["/jobs/orders_job.py", "--fast"])
+    monkeypatch.setattr(
+        metrics.Metrics,
+        "push",
+        lambda _, gateway, job, instance, *times: pushed.append((job, instance)),
+    )
+    metrics.push_metrics("http://gateway:9091", **given).stop()
+    assert pushed == [key]
 
 
 def test_a_push_that_is_answered_a_byte_at_a_time_is_not_the_last():

@@ -23,9 +23,11 @@ import logging
 import math
 import os
 import socket
+import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from onceward import events, surroundings
@@ -148,6 +150,7 @@ FAILURES = "/failures"
 _HTTP_SECONDS = 10.0
 _MOST_BYTES = 4 << 20
 _BIND_AGAIN_SECONDS = 10.0
+_JOB = "onceward"
 
 
 class Metrics:
@@ -418,7 +421,7 @@ def serve_metrics(
 
 def push_metrics(
     gateway: str,
-    job: str = "onceward",
+    job: str = _JOB,
     *,
     instance: str = "",
     interval_s: float = 15.0,
@@ -429,14 +432,17 @@ def push_metrics(
     """Push the metrics of this process's pipelines to a push gateway, for jobs that end soon.
 
     :param gateway: its URL, ``https://user:password@host:port`` where it wants a login.
-    :param instance: label ``instance``, one for each job. Default: ``job``.
+    :param instance: label ``instance``. A gateway keeps the numbers of one push for each ``job``
+        and ``instance``: two jobs with the same replace each other's. Default: ``job``, and
+        without one the name of the program's file.
     :param interval_s: between two pushes; one more comes with ``stop()``.
     :param timeout_s: how long a push may take. Nobody waits for it but ``stop()``.
     """
     _must_be_seconds("interval_s", interval_s)
     _must_be_seconds("timeout_s", timeout_s)
     metrics = Metrics(per_partition=per_partition, lag_interval_s=lag_interval_s)
-    metrics.push(gateway, job, instance or job, interval_s, timeout_s)
+    own = job if job != _JOB else Path(sys.argv[0]).stem
+    metrics.push(gateway, job, instance or own or job, interval_s, timeout_s)
     return metrics
 
 
