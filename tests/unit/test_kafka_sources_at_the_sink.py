@@ -128,7 +128,10 @@ def test_a_batch_of_a_topic_that_is_gone_is_planned_anew(may_lose: bool) -> None
     assert (PLAN_ANEW in found.value.details) is may_lose
     with pytest.raises(refused):
         KafkaSourceIdentity(lambda source: client).start(running, None)
-    KafkaSourceIdentity(lambda source: client).start(running, record(running))
+    identity = KafkaSourceIdentity(lambda source: client)
+    identity.start(running, record(running))
+    with raises(SourceDataLost, "is committed, and topic orders"):
+        identity.identify(running)
 
 
 @pytest.mark.parametrize("is_pending", [True, False])

@@ -33,6 +33,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from onceward import events, patience, surroundings
@@ -234,10 +235,12 @@ class MicroBatches:
 
     def _replay(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Run a committed batch without output, and write the frames that it lacks."""
+        assert self._identity is not None  # noqa: S101 — asked when the batch was admitted
+        look = partial(self._identity.identify, running)
         with events.step(events.REPLAY, **self._ids(running)):
             missing, _ = self._as_often_as_it_takes(
                 running,
-                lambda: replay(writes, running, self._newest, self._policy, self._journal),
+                lambda: replay(writes, running, self._newest, self._policy, self._journal, look),
             )
         if missing:
             self._write(missing, running, self._newest)

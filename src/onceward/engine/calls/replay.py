@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from onceward.engine.calls.advice import batch_changed, dead_letters_changed
@@ -48,12 +48,14 @@ def replay(
     newest: LedgerRecord | None,
     policy: SinkPolicy,
     journal: Journal | None,
+    look: Callable[[], object] = lambda: None,
 ) -> Sequence[Write]:
     """Run the plan of the batch of ``newest`` and drop its rows.
 
     Return the frames that the committed batch lacks, if the user wants them written
     (``resume="write_missing"``).
 
+    :param look: raises ``SourceDataLost`` where it is known that the batch cannot be read again.
     :raises BatchChanged: there are rows that the committed batch has not.
     :raises ComputationsMixed: the numbers may be of two computations of the batch. Compared with
         the committed ones they would name rows as lacking that are there, in another frame.
@@ -65,6 +67,7 @@ def replay(
     committed = newest.frames if newest else None
     kinds = journal.kinds(running.batch.batch_id) if journal is not None else set()
     try:
+        look()
         with naming_failures():
             # The whole plan runs, although nothing is sent: state stores and the watermark of the
             # next batch come out of this run, which Spark has not committed.

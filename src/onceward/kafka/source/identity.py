@@ -120,8 +120,8 @@ class KafkaSourceIdentity:
         self._known = dict(known)
         try:
             self.identify(running)
-        except TopicMissing:
-            # What is committed is not read again, or Spark says that it cannot be
+        except SourceDataLost:
+            # What is committed need not be read again
             if running.batch != self._committed:
                 raise
         # Also topics that this batch leaves out, which :meth:`check_parts` looks for
@@ -153,7 +153,8 @@ class KafkaSourceIdentity:
         were so during the read.
 
         :raises SourceTopicReplaced: a topic is not the one that the ledger speaks of.
-        :raises TopicMissing, PartitionsAdded: a topic is gone; of the latter, and it may be.
+        :raises TopicMissing, PartitionsAdded, SourceDataLost: a topic is gone, of a batch that is
+            to be planned anew: by a person, or by itself; and of one that is committed.
         """
         questions = {source: self._question(source) for source in running.kafka_sources}
         topics_of: dict[_Question, set[str]] = {}
@@ -164,8 +165,10 @@ class KafkaSourceIdentity:
         try:
             ids = {each: self._topic_ids(each, names) for each, names in topics_of.items()}
         except TopicMissing as missing:
-            if self._first is None or running.batch == self._committed:
+            if self._first is None:
                 raise
+            if running.batch == self._committed:
+                raise _committed_with(missing, running) from missing
             raise _planned_with(missing, running) from missing
         found: list[Any] = [None] * len(running.sources)
         for source, question in questions.items():
@@ -392,6 +395,16 @@ def _planned_with(missing: TopicMissing, running: RunningBatch) -> TopicMissing 
         next_step="do not create it anew: its records would be others. To go on without it, and "
         f"without its records that were not read, {remove_planned(number)}, and start once with "
         'kafka_source(spark_options={"failOnDataLoss": False})',
+        details=missing.details,
+    )
+
+
+def _committed_with(missing: TopicMissing, running: RunningBatch) -> SourceDataLost:
+    return SourceDataLost(
+        f"{running.batch} is committed, and {missing.details.get('subject', 'a topic')}, which it "
+        "has read, does not exist any more: what Spark has not noted of the batch cannot be "
+        "computed again",
+        next_step="begin anew with another pipeline_id and checkpoint, without the topic",
         details=missing.details,
     )
 
