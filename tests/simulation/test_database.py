@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from onceward.sql.ledger import mysql, table
-from onceward.sql.postgresql import statements
+from onceward.sql.postgresql.statements import PostgreSQLStatements
 from onceward.sql.sink import attempt, prepared, prepared_target, run
 from simulation import swarm
 from simulation.run import Outcome, simulate, simulate_setting
@@ -103,8 +103,7 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
     ),
     "every attempt of a task counts": (
         "database",
-        changed(statements, "staged_rows", "WHERE {TASK} = ANY", "WHERE {TASK} >= 0 OR {TASK} = "
-                                                                 "ANY"),
+        changed(PostgreSQLStatements, "of_tasks", "{TASK} = ANY", "{TASK} >= 0 OR {TASK} = ANY"),
         {"spark:task fails": 6},
         {**STAGED, "piece_rows": 2, "piece": 2},
     ),

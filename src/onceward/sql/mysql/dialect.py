@@ -12,9 +12,10 @@ from onceward.engine.task_writer import Beginner, OpenWriter
 from onceward.errors import RowRefused, ServerMisconfigured
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.mysql import SORTED_BYTES, MySQL
-from onceward.sql.mysql import catalogue, prepared, statements
+from onceward.sql.mysql import catalogue, prepared
 from onceward.sql.mysql.refusals import is_conflict, translate_errors, typed_error
 from onceward.sql.mysql.staging import OpenStagingWriter, load
+from onceward.sql.mysql.statements import STATEMENTS
 from onceward.sql.sink.columns import (
     Merge,
     Rows,
@@ -24,7 +25,7 @@ from onceward.sql.sink.columns import (
     must_take,
     null_error,
 )
-from onceward.sql.sink.dialect import Beside, Dialect, quoted_pair
+from onceward.sql.sink.dialect import Beside, Dialect
 
 # The task attempt of rows that the driver has
 _OURS = 0
@@ -33,7 +34,7 @@ _OURS = 0
 class MySQLDialect(Dialect):
     """See the module."""
 
-    statements = statements
+    statements = STATEMENTS
     catalogue = catalogue
     prepared = prepared
     staged = staticmethod(catalogue.staged)
@@ -60,7 +61,7 @@ class MySQLDialect(Dialect):
     def open_staging(
         self, connection: Session, schema: str, name: str, staged: Mapping[str, str]
     ) -> OpenWriter:
-        return OpenStagingWriter(self._parameters, quoted_pair(statements, schema, name))
+        return OpenStagingWriter(self._parameters, STATEMENTS.quoted_pair(schema, name))
 
     def open_transactions(
         self,
@@ -78,7 +79,7 @@ class MySQLDialect(Dialect):
         """Insert the driver's rows into a temporary table."""
         with _outside_transactions(connection):
             connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {name}")
-            connection.execute(statements.staging_table(name, staged, temporary=True), ())
+            connection.execute(STATEMENTS.staging_table(name, staged, temporary=True), ())
             load(connection, name, rows, _OURS, 0)
 
     def fill_table(self, connection: Session, statements: Sequence[Rows]) -> None:
@@ -88,7 +89,7 @@ class MySQLDialect(Dialect):
     def held_rows(
         self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None
     ) -> Rows:
-        return statements.staged_rows(name, staged, [_OURS], only)
+        return STATEMENTS.staged_rows(name, staged, [_OURS], only)
 
     def take_time(self, connection: Session, lock_seconds: int) -> None:
         connection.execute(
@@ -107,30 +108,30 @@ class MySQLDialect(Dialect):
         connection: Session,
     ) -> None:
         nulls = [column for column in written if column.never_null]
-        for column, number in _asked(connection, statements.nulls, rows, nulls):
+        for column, number in _asked(connection, STATEMENTS.nulls, rows, nulls):
             if number:
                 raise null_error(table.name, column, number)
         limited = [column for column in written if column.most_bytes is not None]
         # MySQL copies a longtext into a shorter kind of text with its length modulo 256 or 65,536:
         # in a tinytext 256 bytes become an empty value, without an error or a warning.
-        for column, most in _asked(connection, statements.most_bytes, rows, limited):
+        for column, most in _asked(connection, STATEMENTS.most_bytes, rows, limited):
             must_take(table.name, column, most, column.most_bytes, "bytes")
         for column in written:
-            if column.charset and _number(connection, statements.no_place(rows, column)):
+            if column.charset and _number(connection, STATEMENTS.no_place(rows, column)):
                 raise RowRefused(
                     f"rows for table {table.name} have a character in column {column.name!r} that "
                     f"its character set {column.charset} has not",
                     next_step=f"ALTER TABLE {table.sql} CONVERT TO CHARACTER SET utf8mb4; or mend "
                     "such rows",
                 )
-            if column.labels and _number(connection, statements.no_label(rows, column)):
+            if column.labels and _number(connection, STATEMENTS.no_label(rows, column)):
                 raise label_error(table.name, column)
 
     def must_tell_keys_apart(
         self, rows: Rows, written: Sequence[Written], merge: Merge, connection: Session
     ) -> None:
         names = (*merge.key, *merge.order_by)
-        found = connection.execute(*statements.sorted_bytes(rows, written, merge)).fetchone()
+        found = connection.execute(*STATEMENTS.sorted_bytes(rows, written, merge)).fetchone()
         for name, most in zip(names, found, strict=True):
             if most is not None and most > SORTED_BYTES:
                 raise RowRefused(

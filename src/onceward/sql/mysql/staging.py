@@ -35,7 +35,7 @@ from onceward.libraries import readable_file
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.mysql import MySQLSession, connected, may_load
 from onceward.sql.mysql.refusals import translate_errors
-from onceward.sql.mysql.statements import ROW, quoted
+from onceward.sql.mysql.statements import ROW, STATEMENTS
 from onceward.sql.sink.columns import TASK
 from onceward.sql.sink.pieces import PieceWriter, SessionCache
 
@@ -149,6 +149,7 @@ def load_straight(
         for number, name in enumerate(rows.column_names)
         if name in converted
     }
+    quoted = STATEMENTS.quoted
     columns = ", ".join(places.get(name) or quoted(name) for name in rows.column_names)
     texts = ", ".join(
         f"{quoted(name)} = CONVERT({place} USING utf8mb4)" for name, place in places.items()

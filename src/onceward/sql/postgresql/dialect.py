@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from onceward.engine.task_writer import Beginner, OpenWriter
 from onceward.errors import ServerMisconfigured
 from onceward.sql.ledger.database import Overdue, Session
-from onceward.sql.postgresql import catalogue, prepared, statements
+from onceward.sql.postgresql import catalogue, prepared
 from onceward.sql.postgresql.refusals import CONFLICTS, translate_errors, typed_error
 from onceward.sql.postgresql.staging import OpenStagingWriter, must_be_storable, numbers
+from onceward.sql.postgresql.statements import STATEMENTS
 from onceward.sql.sink.columns import Rows, Table, Written, form_error, python_values
 from onceward.sql.sink.dialect import Beside, Dialect
 
@@ -23,7 +24,7 @@ from onceward.sql.sink.dialect import Beside, Dialect
 class PostgreSQLDialect(Dialect):
     """See the module."""
 
-    statements = statements
+    statements = STATEMENTS
     catalogue = catalogue
     prepared = prepared
     staged = staticmethod(catalogue.staged)
@@ -77,7 +78,7 @@ class PostgreSQLDialect(Dialect):
             column: python_values(_without_limits(mine.column(column)), column)
             for column in staged
         }
-        return statements.held_rows(staged, values)
+        return STATEMENTS.held_rows(staged, values)
 
     def is_conflict(self, error: BaseException | None) -> bool:
         return isinstance(error, psycopg.Error) and error.sqlstate in CONFLICTS
@@ -101,7 +102,7 @@ class PostgreSQLDialect(Dialect):
         formed = [column for column in written if column.pattern]
         if not formed:
             return
-        found = connection.execute(*statements.out_of_form(rows, formed)).fetchone()
+        found = connection.execute(*STATEMENTS.out_of_form(rows, formed)).fetchone()
         for column, number in zip(formed, found, strict=True):
             if number:
                 raise form_error(table.name, column)

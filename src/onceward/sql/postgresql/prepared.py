@@ -38,10 +38,11 @@ from onceward.engine.task_writer import Task, TaskWriter
 from onceward.errors import RowRefused, SendFailed, ServerMisconfigured
 from onceward.ids import MARK_LENGTH
 from onceward.sql.ledger.database import Session, seconds_for
-from onceward.sql.postgresql import staging, statements
+from onceward.sql.postgresql import staging
 from onceward.sql.postgresql.catalogue import parsed
 from onceward.sql.postgresql.refusals import translate_errors
 from onceward.sql.postgresql.staging import storable
+from onceward.sql.postgresql.statements import STATEMENTS
 from onceward.sql.sink.columns import TASK, Rows, Table, Written, must_stay_as_they_are
 from onceward.sql.sink.dialect import IDLE_SECONDS, Beside, transaction_name, with_number
 from onceward.sql.sink.pieces import PieceWriter
@@ -139,11 +140,11 @@ class TransactionWriter(PieceWriter):
                 next_step="nothing; the batch runs again",
             )
         if landing.straight is None:
-            statement = statements.staging_table(self._rows_sql(), landing.staged)
+            statement = STATEMENTS.staging_table(self._rows_sql(), landing.staged)
             staging.run(self._connection, statement.replace("%%", "%"))
 
     def _rows_sql(self) -> str:
-        return f"{statements.quoted(self._landing.home)}.{statements.quoted(self._rows_table)}"
+        return STATEMENTS.quoted_pair(self._landing.home, self._rows_table)
 
     def pre_commit(self) -> str | None:
         super().pre_commit()
@@ -169,7 +170,7 @@ class TransactionWriter(PieceWriter):
 
     def _cast(self) -> None:
         rows = Rows(f"SELECT * FROM {self._rows_sql()}", ())  # noqa: S608 — quoted
-        insert = statements.append(rows, self._landing.table, self._landing.written).sql.replace(
+        insert = STATEMENTS.append(rows, self._landing.table, self._landing.written).sql.replace(
             "%%", "%"
         )
         # Quoted.

@@ -14,13 +14,14 @@ length only, so that a pipeline's id that is too long for that is refused when t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.sql.types import DataType
 
+from onceward.engine.policy import DELETES
 from onceward.engine.task_writer import Beginner, OpenWriter, Task
 from onceward.errors import OncewardError
 from onceward.ids import AttemptId, PipelineId, chain_prefix
@@ -59,16 +60,41 @@ def with_number(name: str, number: int) -> str:
     return f"{name}.x{number}"
 
 
-class Statements(Protocol):
+class Statements(ABC):
     """The SQL of a batch: text and parameters (``%s``). Pure. Rows come from a staging table or
     from the driver; what is done with them is the same.
     """
 
+    mark: ClassVar[str]
+    """Around a quoted name."""
+
     def quoted(self, name: str) -> str:
         """Quote ``name`` for a statement with parameters."""
+        return self.mark + name.replace(self.mark, 2 * self.mark).replace("%", "%%") + self.mark
 
+    def quoted_pair(self, schema: str, name: str) -> str:
+        """Quote ``schema.name``."""
+        return f"{self.quoted(schema)}.{self.quoted(name)}"
+
+    def names(self, columns: Iterable[Written]) -> str:
+        """Quote the names of columns, with commas between them."""
+        return ", ".join(self.quoted(column.name) for column in columns)
+
+    @abstractmethod
+    def exact(self, text: str) -> str:
+        """Return a text such that it equals the same letters alone."""
+
+    @abstractmethod
+    def value(self, column: Written) -> str:
+        """Return a staged value as the table's column takes it."""
+
+    @abstractmethod
     def staging_table(self, sql_name: str, staged: Mapping[str, str]) -> str:
         """Return the statement that creates a staging table."""
+
+    @abstractmethod
+    def of_tasks(self, tasks: Sequence[int]) -> Rows:
+        """Return the condition that one of these task attempts has staged a row."""
 
     def staged_rows(
         self,
@@ -78,10 +104,23 @@ class Statements(Protocol):
         only: tuple[str, str] | None = None,
     ) -> Rows:
         """Select what these task attempts have staged; ``only`` where a column has a value."""
+        condition, parameters = self.of_tasks(tasks)
+        columns = ", ".join(map(self.quoted, staged))
+        return self._only(f"SELECT {columns} FROM {sql_name} WHERE {condition}", parameters, only)
+
+    def _only(
+        self, sql: str, parameters: tuple[object, ...], only: tuple[str, str] | None
+    ) -> Rows:
+        if only is None:
+            return Rows(sql, parameters)
+        condition = f"{self.exact(self.quoted(only[0]))} = {self.exact('%s')}"
+        return Rows(f"{sql} AND {condition}", (*parameters, only[1]))
 
     def count(self, rows: Rows) -> Rows:
         """Count the rows."""
+        return Rows(f"SELECT count(*) FROM ({rows.sql}) AS staged", rows.parameters)
 
+    @abstractmethod
     def number_steps(
         self, name: str, staged: Mapping[str, str], rows: Rows, order_by: Sequence[str]
     ) -> list[Rows]:
@@ -93,27 +132,60 @@ class Statements(Protocol):
         """Select the rows from the ``first`` to the ``last`` step; ``only`` where a column has a
         value.
         """
+        sql = f"SELECT * FROM {name} WHERE {STEP} BETWEEN {first:d} AND {last:d}"
+        return self._only(sql, (), only)
 
     def by_table(self, rows: Rows, column: str) -> Rows:
         """Count the rows for each value of ``column``, which names tables."""
+        name = self.quoted(column)
+        return Rows(
+            f"SELECT MIN({name}), count(*) FROM ({rows.sql}) AS staged GROUP BY "
+            f"{self.exact(name)}",
+            rows.parameters,
+        )
 
     def kept(self, rows: Rows, merge: Merge) -> Rows:
         """Select the rows that are written: a delete has no more than its key."""
+        if merge.op_column is None:
+            return rows
+        return Rows(
+            f"SELECT * FROM ({rows.sql}) AS staged WHERE NOT {self.deletes(merge)}",
+            rows.parameters,
+        )
+
+    def deletes(self, merge: Merge) -> str:
+        """Say whether a row is a delete."""
+        if merge.op_column is None:
+            return "false"
+        op = self.exact(self.quoted(merge.op_column))
+        return f"coalesce({op} IN ({words(DELETES)}), false)"
 
     def longest(self, rows: Rows, limited: Sequence[Written]) -> Rows:
-        """Select the length of the longest value of each of these columns."""
+        """Select the length of the longest value of each of these columns: servers cut spaces
+        beyond a limit silently.
+        """
+        lengths = ", ".join(f"max(char_length({self.quoted(column.name)}))" for column in limited)
+        return Rows(f"SELECT {lengths} FROM ({rows.sql}) AS staged", rows.parameters)
 
     def append(self, rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
         """Add them all."""
+        return Rows(
+            f"INSERT INTO {in_statement(table)} ({self.names(written)}) SELECT "
+            f"{', '.join(map(self.value, written))} FROM ({rows.sql}) AS staged",
+            rows.parameters,
+        )
 
+    @abstractmethod
     def looked_at(self, rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
         """Count rows with a key: all of them, those without a key, those with an unknown ``op``,
         those that are the last of their key, such keys, and among the last those that delete.
         """
 
+    @abstractmethod
     def delete(self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
         """Delete the rows whose last change is a delete."""
 
+    @abstractmethod
     def upsert(
         self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge
     ) -> list[Rows]:
@@ -121,10 +193,25 @@ class Statements(Protocol):
         number of keys.
         """
 
+    @abstractmethod
     def present(self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
         """Count the keys that the table has, among those whose last change deletes and among the
         others.
         """
+
+
+DELETED, STEP = "onceward_deletes", "onceward_step"
+"""Columns beside a frame's: the last change of the key deletes; the place among all changes."""
+
+
+def words(texts: Sequence[str]) -> str:
+    """Return words, which have no quotes, as SQL."""
+    return ", ".join(f"'{text}'" for text in texts)
+
+
+def in_statement(table: Table) -> str:
+    """Return a table's name for statements with parameters."""
+    return table.sql.replace("%", "%%")
 
 
 class Catalogue(Protocol):
@@ -331,8 +418,3 @@ class Dialect(ABC):
     @abstractmethod
     def in_a_hurry(self, connection: Session) -> None:
         """Wait for a lock but a moment in this transaction, and for no disk."""
-
-
-def quoted_pair(statements: Statements, schema: str, name: str) -> str:
-    """Quote ``schema.name`` for statements with parameters."""
-    return f"{statements.quoted(schema)}.{statements.quoted(name)}"

@@ -27,7 +27,7 @@ from onceward.errors import LedgerUnreadable, TargetUnreachable
 from onceward.sql.ledger.database import Session
 from onceward.sql.sink import dialect as names
 from onceward.sql.sink.columns import Table, fit, staged_columns
-from onceward.sql.sink.dialect import Beside, quoted_pair
+from onceward.sql.sink.dialect import Beside
 from onceward.sql.sink.run import MARKERS, DatabaseSinkSettings
 
 _IDLE_MS = 30_000
@@ -133,7 +133,7 @@ class PreparedTransactions:
         what = f"preparing to write to table {table.name}"
         with self.talking(what) as session, self._dialect.translate_errors(what):
             home, _ = self._dialect.catalogue.find_schema(session, self._settings.markers)
-            markers = quoted_pair(self._dialect.statements, home, MARKERS)
+            markers = self._dialect.statements.quoted_pair(home, MARKERS)
             beside = Beside(self._settings.ledger.table, markers, home, mark)
             return self._dialect.open_transactions(session, beside, staged, table, written)
 

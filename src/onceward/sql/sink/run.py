@@ -34,7 +34,7 @@ from onceward.sql.ledger.database import Database, Session
 from onceward.sql.ledger.database_ledger import DatabaseLedger
 from onceward.sql.ledger.mysql import MySQL
 from onceward.sql.sink.columns import Table, must_be_a_key, must_show_all
-from onceward.sql.sink.dialect import Dialect, quoted_pair
+from onceward.sql.sink.dialect import Dialect
 
 
 def dialect_for(database: Database) -> Dialect:
@@ -241,7 +241,7 @@ class DatabaseRun:
         """Qualify ``name`` with the ledger's schema, where this login may create tables; for
         statements with parameters.
         """
-        return quoted_pair(self.dialect.statements, self.schema, name)
+        return self.dialect.statements.quoted_pair(self.schema, name)
 
     def create_staging(self, name: str, staged: Mapping[str, str]) -> OpenWriter:
         """Create a staging table as the owner, who must own the chain until it exists; return what
