@@ -113,9 +113,7 @@ class KeyColumn:
             return f"_binary X'{value.hex()}'"
         if self.kind is ColumnKind.TIME:
             return f"CAST('{_check_temporal(value)}' AS TIME(6))"
-        return (
-            format(Decimal(value), "f") if self.kind in _DIGITS else f"'{_check_temporal(value)}'"
-        )
+        return self.literal(value)
 
 
 Key = tuple[KeyColumn, ...]
@@ -128,8 +126,8 @@ def quote(name: str) -> str:
 
 def range_condition(key: Key, after: KeyPlace | None, up_to: KeyPlace | None) -> str:
     """Return the condition of being behind ``after`` and not behind ``up_to``; None: no limit."""
-    sides = [_behind_condition(key, after)] if after else []
-    sides += [_not_behind_condition(key, up_to)] if up_to else []
+    sides = [_condition(key, after, ">", ">")] if after else []
+    sides += [_condition(key, up_to, "<", "<=")] if up_to else []
     return " AND ".join(sides) or "TRUE"
 
 
@@ -164,7 +162,7 @@ def _compare_on_server(
 
 
 def _comparison_queries(key: Key, place: KeyPlace, keys: list[tuple[Any, ...]]) -> Iterator[str]:
-    condition = _behind_condition(key, place)
+    condition = _condition(key, place, ">", ">")
     for first in range(0, len(keys), _AT_ONCE):
         rows: list[str] = []
         for number, each in enumerate(keys[first : first + _AT_ONCE], first):
@@ -181,24 +179,13 @@ def _comparison_queries(key: Key, place: KeyPlace, keys: list[tuple[Any, ...]]) 
 
 # Row constructors, ``(a, b) > (1, 2)``, mean the same as these OR conditions, but no server looks
 # them up in an index (MySQL manual, "Range Optimization of Row Constructor Expressions").
-def _behind_condition(key: Key, place: KeyPlace) -> str:
+def _condition(key: Key, place: KeyPlace, sign: str, last_sign: str) -> str:
+    """Compare a key with ``place``, its last column by ``last_sign``."""
     first, literal = key[0].quoted, key[0].literal(place[0])
     if len(key) == 1:
-        return f"{first} > {literal}"
-    return (
-        f"({first} > {literal} OR ({first} = {literal} AND "
-        f"{_behind_condition(key[1:], place[1:])}))"
-    )
-
-
-def _not_behind_condition(key: Key, place: KeyPlace) -> str:
-    first, literal = key[0].quoted, key[0].literal(place[0])
-    if len(key) == 1:
-        return f"{first} <= {literal}"
-    return (
-        f"({first} < {literal} OR ({first} = {literal} AND "
-        f"{_not_behind_condition(key[1:], place[1:])}))"
-    )
+        return f"{first} {last_sign} {literal}"
+    rest = _condition(key[1:], place[1:], sign, last_sign)
+    return f"({first} {sign} {literal} OR ({first} = {literal} AND {rest}))"
 
 
 def _check_temporal(moment: str) -> str:
