@@ -80,8 +80,8 @@ class Gtids(ABC):
     @abstractmethod
     def __bool__(self) -> bool: ...
 
-    @abstractmethod
-    def __eq__(self, other: object) -> bool: ...
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and str(self) == str(other)
 
     @abstractmethod
     def __str__(self) -> str:
@@ -124,7 +124,6 @@ class GtidSet(Gtids):
         return result
 
     def add(self, gtid: str) -> None:
-        """Add one transaction, in the order of the binlog."""
         name, _, number = gtid.rpartition(":")
         source, _, tag = name.partition(":")
         bounds = self._bounds.get((source, tag))
@@ -135,13 +134,11 @@ class GtidSet(Gtids):
             self.update(GtidSet.from_text(gtid))
 
     def update(self, other: Gtids) -> None:
-        """Add all of another set."""
         for (source, tag), bounds in _same_kind(self, other)._bounds.items():
             for first, end in zip(bounds[::2], bounds[1::2], strict=True):
                 self.add_range(source, tag, first, end, str(other))
 
     def covers(self, other: Gtids) -> bool:
-        """Check whether it has all of another set."""
         return all(
             _contains(self._bounds.get(key, []), first, end)
             for key, bounds in _same_kind(self, other)._bounds.items()
@@ -172,9 +169,6 @@ class GtidSet(Gtids):
 
     def __bool__(self) -> bool:
         return bool(self._bounds)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GtidSet) and self._bounds == other._bounds
 
     def __str__(self) -> str:
         sources: dict[str, str] = {}
@@ -218,11 +212,9 @@ class GtidBinlogState(Gtids):
         return result
 
     def add(self, gtid: str) -> None:
-        """Add one transaction, in the order of the binlog."""
         self._set_last(*_numbers(gtid))
 
     def update(self, other: Gtids) -> None:
-        """Add all of another set."""
         for domain, server, number in _same_kind(self, other)._triples():
             if number > self._last.get(domain, {}).get(server, -1):
                 self._set_last(domain, server, number)
@@ -234,7 +226,6 @@ class GtidBinlogState(Gtids):
             self._up_to.discard(domain)
 
     def covers(self, other: Gtids) -> bool:
-        """Check whether it has all of another set."""
         return all(
             number <= self._last.get(domain, {}).get(server, -1)
             or (domain in self._up_to and server not in self._last[domain])
@@ -251,10 +242,8 @@ class GtidBinlogState(Gtids):
                 there = servers.get(server, -1)
                 fits = there < number or (there == number and list(servers)[-1] == server)
             else:
-                fits = all(
-                    number <= self._last.get(domain, {}).get(server, -1)
-                    for server, number in servers.items()
-                )
+                last = self._last.get(domain, {})
+                fits = all(number <= last.get(server, -1) for server, number in servers.items())
             if not fits:
                 return False
         return True
@@ -322,9 +311,6 @@ class GtidBinlogState(Gtids):
 
     def __bool__(self) -> bool:
         return bool(self._last)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GtidBinlogState) and str(self) == str(other)
 
     def __str__(self) -> str:
         found = []
