@@ -75,9 +75,31 @@ def classify(
     if short_statement(event) in _HARMLESS:
         # Most are: without looking closer
         return NO_EFFECT
-    return classify_statement(
-        parse_statement(event), selects, selects_database, lower_case_names=lower_case_names
-    )
+    statement, effects = parse_statement(event), []
+    for text in statement.texts:
+        tokens = tokenize(
+            text, ansi_quotes=statement.ansi_quotes, backslashes=statement.backslashes
+        )
+        try:
+            reader = TokenReader(tokens, statement.database, lower_case_names)
+            effects.append(StatementClassifier(reader, selects, selects_database).classify())
+        except UnknownStatement:
+            effects.append(unknown_statement())
+    if not effects:
+        return unknown_statement("a statement in a character set that is not known")
+    no_effects = [effect for effect in effects if isinstance(effect, NoEffect)]
+    if len(no_effects) == len(effects):
+        return max(no_effects, key=lambda effect: effect.defines is not None)
+    other_tables = [effect.tables for effect in effects if isinstance(effect, OtherTables)]
+    if len(other_tables) == len(effects):
+        return OtherTables(
+            tuple(dict.fromkeys(name for tables in other_tables for name in tables))
+        )
+    if not isinstance(effects[0], Unsupported) and any(effect != effects[0] for effect in effects):
+        return unknown_statement(
+            "a statement whose character set is not sure, and which may be on a table that is read"
+        )
+    return effects[0]
 
 
 def short_statement(event: BinlogEvent) -> bytes:
@@ -116,41 +138,6 @@ def parse_statement(event: BinlogEvent) -> Statement:
     return Statement(
         database, tuple(texts), bool(mode & _ANSI_QUOTES), not mode & _NO_BACKSLASH_ESCAPES
     )
-
-
-def classify_statement(
-    statement: Statement,
-    selects: Callable[[str, str], bool],
-    selects_database: Callable[[str], bool] = lambda _: True,
-    *,
-    lower_case_names: bool = False,
-) -> Effect:
-    """Return what a statement does to the selected tables."""
-    effects = []
-    for text in statement.texts:
-        tokens = tokenize(
-            text, ansi_quotes=statement.ansi_quotes, backslashes=statement.backslashes
-        )
-        try:
-            reader = TokenReader(tokens, statement.database, lower_case_names)
-            effects.append(StatementClassifier(reader, selects, selects_database).classify())
-        except UnknownStatement:
-            effects.append(unknown_statement())
-    if not effects:
-        return unknown_statement("a statement in a character set that is not known")
-    no_effects = [effect for effect in effects if isinstance(effect, NoEffect)]
-    if len(no_effects) == len(effects):
-        return max(no_effects, key=lambda effect: effect.defines is not None)
-    other_tables = [effect.tables for effect in effects if isinstance(effect, OtherTables)]
-    if len(other_tables) == len(effects):
-        return OtherTables(
-            tuple(dict.fromkeys(name for tables in other_tables for name in tables))
-        )
-    if not isinstance(effects[0], Unsupported) and any(effect != effects[0] for effect in effects):
-        return unknown_statement(
-            "a statement whose character set is not sure, and which may be on a table that is read"
-        )
-    return effects[0]
 
 
 def _parse_variables(variables: EventFields) -> tuple[int, int]:
