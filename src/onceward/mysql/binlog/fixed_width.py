@@ -138,9 +138,8 @@ def decimal_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Ce
         wide = np.empty((len(value), 2), np.int64)
         wide[:, 0], wide[:, 1] = value, value >> 63
         return _array_from_words(pa.decimal128(column.precision, column.scale), wide, cells.null)
-    kind = (pa.decimal128 if column.precision <= 38 else pa.decimal256)(
-        column.precision, column.scale
-    )
+    make = pa.decimal128 if column.precision <= 38 else pa.decimal256
+    kind = make(column.precision, column.scale)
     return _array_from_words(kind, _limbs(groups, negative, kind.bit_width // 32), cells.null)
 
 
@@ -238,7 +237,9 @@ def temporal_array(table: TableMap, column: TableColumn, at: CellBytes, cells: C
     _put_pair(digits, 0, parts[0] // 100)
     for place, part in zip((2, 5, 8, 11, 14, 17), (parts[0] % 100, *parts[1:]), strict=False):
         _put_pair(digits, place, part)
-    return _fixed_width_strings(digits, cells.null)
+    rows, width = digits.shape
+    edges = np.arange(0, (rows + 1) * width, width, dtype=np.int32)
+    return _string_array(edges, digits, cells.null)
 
 
 def _datetimes(at: CellBytes, cells: Cells) -> list[Numbers]:
@@ -318,11 +319,6 @@ def _time_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cell
     return _string_array(
         np.concatenate([np.zeros(1, np.int32), ends]), digits[visible], cells.null
     )
-
-
-def _fixed_width_strings(digits: Bytes, null: Mask | None) -> pa.Array:
-    rows, width = digits.shape
-    return _string_array(np.arange(0, (rows + 1) * width, width, dtype=np.int32), digits, null)
 
 
 def _string_array(edges: npt.NDArray[np.int32], digits: Bytes, null: Mask | None) -> pa.Array:

@@ -30,12 +30,10 @@ from onceward.errors import OncewardError
 from onceward.mysql.binlog.column_types import TEMPORAL, ColumnKind, TableColumn
 from onceward.mysql.binlog.event import InvalidCell, unreadable_change
 from onceward.mysql.binlog.json_binary import double_text
-from onceward.mysql.binlog.rows import Numbers
+from onceward.mysql.binlog.rows import Mask, Numbers
 from onceward.mysql.binlog.table_map import TableMap
 
-CONVERTED = TEMPORAL
 _SECOND_BYTES = 19
-_MILLISECOND_DIGITS = 3
 _HOURS_DIGITS = 3
 
 
@@ -55,34 +53,25 @@ def debezium_temporals(
         return _number_texts(days, null), False
     if column.kind is ColumnKind.TIMESTAMP:
         # Written as they are but for these two; a null stays one.
-        parts = [
-            pc.utf8_slice_codeunits(array, 0, 10),
-            "T",
-            pc.utf8_slice_codeunits(array, 11),
-            "Z",
-            "",
-        ]
-        return pc.binary_join_element_wise(*parts), True
-    seconds = ((days * 24 + _number(digits, 11, 2)) * 60 + _number(digits, 14, 2)) * 60 + _number(
-        digits, 17, 2
-    )
-    if column.fsp <= _MILLISECOND_DIGITS:
-        return _number_texts(seconds * 1000 + _scaled_fraction(digits, column.fsp, 3), null), False
-    return _number_texts(
-        seconds * 1_000_000 + _scaled_fraction(digits, column.fsp, 6), null
-    ), False
+        day, clock = pc.utf8_slice_codeunits(array, 0, 10), pc.utf8_slice_codeunits(array, 11)
+        return pc.binary_join_element_wise(day, "T", clock, "Z", ""), True
+    minutes = (days * 24 + _number(digits, 11, 2)) * 60 + _number(digits, 14, 2)
+    seconds = minutes * 60 + _number(digits, 17, 2)
+    precision = 3 if column.fsp <= 3 else 6
+    numbers = seconds * 10**precision + _scaled_fraction(digits, column.fsp, precision)
+    return _number_texts(numbers, null), False
 
 
 def debezium_geometry(value: bytes) -> str:
     """Return ``io.debezium.data.geometry.Geometry``."""
     srid = int.from_bytes(value[:4], "little")
-    wkb = binascii.b2a_base64(value[4:], newline=False).decode()
+    wkb = _base64(value[4:])
     return f'{{"wkb":"{wkb}","srid":{srid or "null"}}}'
 
 
 def debezium_bits(value: bytes) -> str:
     """Return ``io.debezium.data.Bits``: the least byte first."""
-    return binascii.b2a_base64(value[::-1], newline=False).decode()
+    return _base64(value[::-1])
 
 
 def _width(column: TableColumn) -> int:
@@ -145,9 +134,7 @@ def _microseconds(column: TableColumn, array: pa.Array) -> Numbers:
     return np.where(negative, -microseconds, microseconds)
 
 
-def _number_texts(
-    numbers: Numbers, null: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None
-) -> pa.Array:
+def _number_texts(numbers: Numbers, null: Mask | None) -> pa.Array:
     return pa.array(numbers, mask=null).cast(pa.string())
 
 
@@ -229,7 +216,7 @@ def _value_texts(
 ) -> tuple[pa.Array, bool]:
     """Return the texts of one column, and whether they are quoted."""
     kind, debezium = column.kind, values == "debezium"
-    if debezium and kind in CONVERTED:
+    if debezium and kind in TEMPORAL:
         return debezium_temporals(table, column, array)
     if kind in (ColumnKind.INTEGER, ColumnKind.YEAR):
         return array.cast(pa.string()), False

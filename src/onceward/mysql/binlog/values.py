@@ -34,6 +34,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -60,10 +61,10 @@ _MOST = 1032
 """Bytes that one of deflate becomes at most: a greater length is wrong."""
 
 
-def decompressed_array(
-    table: TableMap, column: TableColumn, at: CellBytes, cells: Cells
-) -> pa.Array:
-    """Return the bytes of a COMPRESSED column."""
+def _variable_bytes(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
+    """Return the bytes of cells that have a length, decompressed."""
+    if not column.is_compressed:
+        return at.binary(cells)
     found: list[bytes | None] = []
     title = f"a value of the compressed column {column.name!r} of {table.name}"
     try:
@@ -101,26 +102,16 @@ def _decompress_value(value: bytes) -> bytes:
     return found
 
 
-def text_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
-    """Decode CHAR, VARCHAR or TEXT.
-
-    :raises InvalidCell: bytes are no text of the column's charset, or the charset has no codec.
-    """
-    raw = (
-        decompressed_array(table, column, at, cells) if column.is_compressed else at.binary(cells)
-    )
-    return decode_texts(table, column, raw)
-
-
 def decode_texts(table: TableMap, column: TableColumn, raw: pa.Array) -> pa.Array:
-    """Decode the bytes of ``raw`` by the column's charset."""
+    """Decode the bytes of ``raw`` by the column's charset.
+
+    :raises InvalidCell: bytes are no text of it, or it has no codec.
+    """
     if column.charset in UTF8:
-        try:
+        with suppress(pa.ArrowInvalid):
             # looks at every byte
             return raw.cast(pa.string())
-        except pa.ArrowInvalid:
-            return _decode_one_by_one(table, column, raw)
-    if single_byte_table(column.charset) is not None and raw.null_count < len(raw):
+    elif single_byte_table(column.charset) is not None and raw.null_count < len(raw):
         return _decode_single_byte(table, column, raw)
     return _decode_one_by_one(table, column, raw)
 
@@ -139,7 +130,8 @@ def _decode_single_byte(table: TableMap, column: TableColumn, raw: pa.Array) -> 
     if len(text) == len(content):
         edges_out = places - places[0]
     else:
-        lengths = _utf8_lengths(column.charset)[np.frombuffer(content, np.uint8)]
+        table_lengths = [len(each.encode()) for each in single_byte_table(column.charset) or ""]
+        lengths = np.array(table_lengths, np.uint8)[np.frombuffer(content, np.uint8)]
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
         edges_out = ends[places - places[0]].astype(np.int32)
     if raw.offset:
@@ -148,12 +140,6 @@ def _decode_single_byte(table: TableMap, column: TableColumn, raw: pa.Array) -> 
         pa.string(),
         len(raw),
         [valid, pa.py_buffer(np.ascontiguousarray(edges_out)), pa.py_buffer(text)],
-    )
-
-
-def _utf8_lengths(charset: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    return np.array(
-        [len(character.encode()) for character in single_byte_table(charset) or ""], np.uint8
     )
 
 
@@ -213,9 +199,7 @@ def binary_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cel
         if cells.null is None:
             return raw
         return pc.if_else(pa.array(cells.null), pa.scalar(None, pa.binary()), raw)
-    if column.is_compressed:
-        return decompressed_array(table, column, at, cells)
-    raw = at.binary(cells)
+    raw = _variable_bytes(table, column, at, cells)
     if column.is_padded:
         return _pad(table, column, raw)
     if column.kind is ColumnKind.GEOMETRY:
@@ -287,12 +271,10 @@ def _take_labels(texts: list[str], numbers: Numbers, cells: Cells) -> pa.Array:
 
 def json_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
     """Decode MySQL's JSON to texts."""
-    documents = at.slices(cells)
     found: list[str | None] = []
     try:
-        for document in documents:
-            text = None if document is None else json_text(document)
-            found.append(text)
+        for document in at.slices(cells):
+            found.append(None if document is None else json_text(document))  # noqa: PERF401  for its length
     except InvalidJson as error:
         what = (
             f"column {column.name!r} of {table.name} has a document that cannot be read: {error}"
@@ -348,7 +330,7 @@ def _array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) ->
     if kind in TEMPORAL:
         return temporal_array(table, column, at, cells)
     if kind is ColumnKind.TEXT:
-        return text_array(table, column, at, cells)
+        return decode_texts(table, column, _variable_bytes(table, column, at, cells))
     if kind is ColumnKind.JSON:
         return json_array(table, column, at, cells)
     if kind in (ColumnKind.ENUM, ColumnKind.SET):
