@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -72,7 +73,9 @@ class Binlogs:
         self, at: tuple[str, int], until: tuple[str, int] | tuple[()] = (), **said: Any
     ) -> list[BinlogEvent]:
         with Dump(self.connected(said.pop("user", None)), self.kind, *at, **said) as dump:
-            return [event for event in dump.until(*until) if not event.artificial]
+            return [
+                event for event in chain.from_iterable(dump.blocks(*until)) if not event.artificial
+            ]
 
     def read(self, at: tuple[str, int], **login: str) -> None:
         """Through what knows what a refusal means."""
@@ -140,7 +143,9 @@ def test_a_dump_from_any_event_to_any_other_is_what_the_files_have(binlogs: Binl
         assert facts(binlogs.dumped(places[at], places[-2])) == whole[at:-2]
     assert binlogs.dumped(start, start) == []
     with Dump(binlogs.connected(), binlogs.kind, *start) as dump:
-        pieces = [list(dump.until(*place)) for place in [*places[1::4], places[-1]]]
+        pieces = [
+            list(chain.from_iterable(dump.blocks(*place))) for place in [*places[1::4], places[-1]]
+        ]
     assert (
         facts([event for piece in pieces for event in piece if not event.artificial]) == whole[:-1]
     )
@@ -162,7 +167,7 @@ def test_two_dumps_at_once_do_not_end_each_other(binlogs: Binlogs):
         Dump(binlogs.connected(), binlogs.kind, *start, block_bytes=256) as one,
         Dump(binlogs.connected(), binlogs.kind, *start, block_bytes=256) as two,
     ):
-        first, second = iter(one.until()), iter(two.until())
+        first, second = chain.from_iterable(one.blocks()), chain.from_iterable(two.blocks())
         pairs = list(zip(first, second, strict=True))
     assert facts([event for event, _ in pairs]) == facts([event for _, event in pairs])
     assert sum(event.kind in ROWS_EVENTS for event, _ in pairs) == 30
@@ -224,7 +229,7 @@ def test_an_end_in_the_middle_is_a_server_that_cannot_be_reached(binlogs: Binlog
     connection = binlogs.connected()
     binlogs.sql("INSERT INTO filled (v) VALUES " + ", ".join(["(repeat(0x78, 100000))"] * 100))  # noqa: S608
     with Dump(connection, binlogs.kind, *start, block_bytes=1000) as dump:
-        events = dump.until()
+        events = chain.from_iterable(dump.blocks())
         assert not next(event for event in events if event.kind == TABLE_MAP).artificial
         binlogs.sql(f"KILL {connection.thread_id()}")
         with pytest.raises(ServerUnreachable, match=f"{start[0]}:"):
@@ -317,7 +322,7 @@ def test_a_sink_that_stands_still_for_longer_than_the_server_would_is_waited_for
         binlogs.sql("INSERT INTO filled (v) VALUES " + ", ".join(["(repeat(0x78, 100000))"] * 100))  # noqa: S608
     until = binlogs.end()
     with Dump(binlogs.connected(), binlogs.kind, *at) as dump:
-        events = dump.until(*until)
+        events = chain.from_iterable(dump.blocks(*until))
         found = [next(events)]
         time.sleep(4)  # which is longer than what its buffers hold
         found += events

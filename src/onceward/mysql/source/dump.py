@@ -63,21 +63,16 @@ class Dump:
     def __exit__(self, *_: object) -> None:
         self._session.close()
 
-    def until(self, file: str | None = None, position: int | None = None) -> Iterator[BinlogEvent]:
-        """Yield the events before ``position`` of ``file``; without it, all that the server has at
-        this moment.
+    def blocks(
+        self, file: str | None = None, position: int | None = None
+    ) -> Iterator[list[BinlogEvent]]:
+        """Yield the events before ``position`` of ``file`` in blocks; without it, all that the
+        server has at this moment.
 
         :raises BinlogCorrupted: bytes are not what was written, or no event begins at that place.
         :raises ServerUnreachable: the server closed the connection.
         :raises DumpRefused: with an error.
         """
-        for block in self.blocks(file, position):
-            yield from block
-
-    def blocks(
-        self, file: str | None = None, position: int | None = None
-    ) -> Iterator[list[BinlogEvent]]:
-        """Yield the events of :meth:`until` in blocks: cheaper by a call for each event."""
         reader = self.reader
         until = None if file is None or position is None else (file, position)
         block = reader.events(0, until)
