@@ -34,13 +34,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceward.errors import OncewardError, ServerMisconfigured, ServerUnreachable
-from onceward.libraries import library
 from onceward.mysql.binlog.blocks import CHANGES, snapshot_changes, snapshot_table
 from onceward.mysql.binlog.compression import COMPRESSED_EVENTS
 from onceward.mysql.binlog.decoder import Decoder, inner_events
@@ -55,6 +53,7 @@ from onceward.mysql.snapshot.result_set import fetch_columns
 from onceward.mysql.snapshot.state import Chunk, describe_if_there, parse_key
 from onceward.mysql.source.connection import (
     Server,
+    driver,
     driver_errors,
     error_number,
     open_dump,
@@ -168,7 +167,7 @@ def read_rows(
         try:
             keys = untouched.keys()
             break
-        except _driver().MySQLError as error:
+        except driver().MySQLError as error:
             if error_number(error) != _DEFINITION_CHANGED:
                 with driver_errors(server.where):
                     raise
@@ -394,10 +393,6 @@ def _check_literal(gtids: str) -> str:
     if "'" in gtids or "\\" in gtids:
         raise ValueError(f"{gtids!r} is no set of GTIDs")
     return gtids
-
-
-def _driver() -> Any:
-    return library("a snapshot of a MySQL or MariaDB needs PyMySQL", "mysql", "pymysql")
 
 
 def read_chunk(settings: ChangesSettings, chunk: Chunk, as_of: Position) -> Iterator[pa.Table]:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from onceward.errors import ServerUnreachable
-from onceward.libraries import library
+from onceward.mysql.source.connection import driver
 
 _QUERY = 3
 _HEADER = 4
@@ -59,9 +59,7 @@ def fetch_columns(
         starts, stops = block
         yield _split_columns(packets.buffer, starts, stops, columns)
     if packets.refusal is not None:
-        library(
-            "a snapshot of a MySQL or MariaDB needs PyMySQL", "mysql", "pymysql"
-        ).err.raise_mysql_exception(packets.refusal)
+        driver().err.raise_mysql_exception(packets.refusal)
 
 
 class _RowPackets:

@@ -337,32 +337,33 @@ def follow(
 @contextmanager
 def driver_errors(where: str) -> Iterator[None]:
     """Raise errors of PyMySQL and of the network as ours, for the ``with`` block."""
-    driver = library("changes of a MySQL or MariaDB server need PyMySQL", "mysql", "pymysql")
     try:
         yield
     except OncewardError:
         raise
-    except (driver.MySQLError, OSError) as error:
-        is_numbered = (
-            error.args and isinstance(error.args[0], int) and not isinstance(error, OSError)
-        )
-        number = error.args[0] if is_numbered else 0
-        text = str(error.args[1]) if is_numbered and len(error.args) > 1 else str(error)
+    except (driver().MySQLError, OSError) as error:
+        number = _number(error)
+        is_numbered = number is not None and len(error.args) > 1
+        text = str(error.args[1]) if is_numbered else str(error)
         raise _driver_error(
-            number, f"{where} says: ({number}) {' '.join(text.split())}", where
+            number or 0, f"{where} says: ({number or 0}) {' '.join(text.split())}", where
         ) from error
 
 
 def error_number(error: BaseException) -> int:
     """Return the number of PyMySQL's error that ``error`` is or was raised from; or 0."""
     cause = error.__cause__ if isinstance(error, OncewardError) else error
-    driver = library("changes of a MySQL or MariaDB server need PyMySQL", "mysql", "pymysql")
-    is_numbered = (
-        isinstance(cause, driver.MySQLError)
-        and bool(cause.args)
-        and isinstance(cause.args[0], int)
-    )
-    return int(cause.args[0]) if is_numbered and cause is not None else 0
+    return (_number(cause) or 0) if cause is not None else 0
+
+
+def _number(error: BaseException) -> int | None:
+    first = error.args[0] if isinstance(error, driver().MySQLError) and error.args else None
+    return first if isinstance(first, int) else None
+
+
+def driver() -> Any:
+    """Import PyMySQL."""
+    return library("changes of a MySQL or MariaDB server need PyMySQL", "mysql", "pymysql")
 
 
 def _driver_error(number: int, text: str, where: str) -> OncewardError:
