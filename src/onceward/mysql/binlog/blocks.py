@@ -56,7 +56,7 @@ row before has an even number and the one after the next.
 _MOST_NAMED = 100
 """Rows in one error."""
 BlockKind = Literal["insert", "update", "delete", "truncate"]
-_OPS = {"insert": "c", "delete": "d", "truncate": "t"}
+_OPS = {"insert": "c", "delete": "d"}
 
 
 @dataclass
@@ -70,9 +70,9 @@ class SourceEvents:
     """Of each, its number among all that were fed."""
     skippable: Skippable = NOTHING_SKIPPABLE
 
-    def locate(self, error: OncewardError, event: int) -> OncewardError:
-        """Return ``error`` with the place of that event."""
-        return add_event(error, self.events[event], gtid_text(self.gtids[event]))
+    def locate(self, error: OncewardError, event: int, rows: Sequence[str] = ()) -> OncewardError:
+        """Return ``error`` with the place of that event, or of rows in it."""
+        return add_event(error, self.events[event], gtid_text(self.gtids[event]), rows=rows)
 
 
 class _InvalidRows:
@@ -90,10 +90,8 @@ class _InvalidRows:
         if not isinstance(error.error, ChangeUnreadable):
             raise source.locate(error.error, number) from None
         first = error.row - error.row % self._pair
-        at = source.events[number]
-        if not any(
-            source.skippable.has_row(at, int(each)) for each in row[first : first + self._pair]
-        ):
+        at, pair = source.events[number], row[first : first + self._pair]
+        if not any(source.skippable.has_row(at, int(each)) for each in pair):
             self._first = self._first or (error.error, number)
             self._names.append(row_id(at, place))
             if len(self._names) >= _MOST_NAMED:
@@ -106,10 +104,7 @@ class _InvalidRows:
         """Raise the error of the rows that are not skippable."""
         if self._first is not None:
             error, number = self._first
-            source = self._source
-            raise add_event(
-                error, source.events[number], gtid_text(source.gtids[number]), rows=self._names
-            ) from None
+            raise self._source.locate(error, number, self._names) from None
 
 
 @dataclass(frozen=True)
@@ -253,12 +248,9 @@ def snapshot_changes(
         :func:`onceward.mysql.binlog.values.columns_from_text`.
     :raises InvalidCell: a value has no place in that form.
     """
-    count = rows.num_rows
     texts, keys = row_json(map, rows, values), key_json(map, rows, values)
-    return snapshot_table(
-        map.db, map.table, keys, texts, pa.array(np.arange(count, dtype=np.int32)),
-        ts_ms=ts_ms, file=file, pos=pos,
-    )  # fmt: skip
+    numbers = pa.array(np.arange(rows.num_rows, dtype=np.int32))
+    return snapshot_table(map.db, map.table, keys, texts, numbers, ts_ms=ts_ms, file=file, pos=pos)
 
 
 def snapshot_table(
@@ -281,10 +273,8 @@ def snapshot_table(
 def _changes_with_order(block: RowBlock, values: ValueForm) -> tuple[pa.Table, Numbers]:
     """Return a block's changes, and the number by which changes of several blocks are ordered."""
     if block.kind == "truncate":
-        nothing = pa.nulls(1, pa.string())
-        return _changes_table(
-            block, pa.array(["t"]), (nothing, nothing, nothing), block.event, block.row
-        )
+        none = pa.nulls(1, pa.string())
+        return _changes_table(block, pa.array(["t"]), (none,) * 3, block.event, block.row)
     invalid = _InvalidRows(block.source, block.kind)
     while True:
         try:
@@ -299,9 +289,8 @@ def _changes_with_order(block: RowBlock, values: ValueForm) -> tuple[pa.Table, N
         return _update_changes(block, keys, texts)
     nothing = pa.nulls(count, pa.string())
     columns = (keys, nothing, texts) if block.kind == "insert" else (keys, texts, nothing)
-    return _changes_table(
-        block, pa.repeat(_OPS[block.kind], count), columns, block.event, block.row
-    )
+    ops = pa.repeat(_OPS[block.kind], count)
+    return _changes_table(block, ops, columns, block.event, block.row)
 
 
 def _update_changes(block: RowBlock, keys: pa.Array, texts: pa.Array) -> tuple[pa.Table, Numbers]:

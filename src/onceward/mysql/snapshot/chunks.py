@@ -127,10 +127,8 @@ class ConsistentView:
                 "than initial",
             )
         while gtids:
-            (answer,) = self._server.query(
-                f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{_check_literal(gtids)}', 1)"
-            )
-            if answer[0] == 0:
+            ((answer,),) = self._server.query("SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, 1)", (gtids,))
+            if answer == 0:
                 return
             self.check_deadline("it is not in gtid_executed")
 
@@ -161,7 +159,9 @@ def read_rows(
     view, tries = ConsistentView(server, as_of), 0
     while True:
         high = view.open()
-        table = _describe_in_view(query, as_of, chunk)
+        # The transaction holds the definition from here on
+        query("SET character_set_results = 'utf8mb4'")
+        table = describe_if_there(query, as_of.dialect, chunk["table"], chunk["key"])
         first = _rows_at_first_change(query, reading, chunk, as_of, high, settings)
         untouched = _Untouched(server, table, chunk, as_of, settings.values, first)
         try:
@@ -180,9 +180,14 @@ def read_rows(
                     "it is started again",
                 ) from error
             time.sleep(0.05)
-    changed = _changed_rows(
-        chunk, as_of, {key: row for key, row in first.items() if row is not None}
-    )
+    # The rows of step 6
+    there = {key: row for key, row in first.items() if row is not None}
+    keys_changed, images = (pa.array(each, pa.string()) for each in (there, there.values()))
+    database, name = chunk["table"]
+    changed = snapshot_table(
+        database, name, keys_changed, images, pa.repeat(pa.scalar(0, pa.int32()), len(there)),
+        ts_ms=chunk["ts_ms"], file=as_of.file, pos=as_of.pos,
+    )  # fmt: skip
     every = pa.chunked_array([*keys, *changed["key"].chunks], pa.string()).combine_chunks()
     in_order = every.take(pc.sort_indices(every))
     # The transaction holds the table's definition by now
@@ -208,12 +213,6 @@ def _numbered(rows: pa.Table, in_order: pa.Array) -> pa.Table:
     place = CHANGES.get_field_index("row")
     numbers = pc.index_in(rows["key"], value_set=in_order)
     return rows.set_column(place, CHANGES.field(place), numbers)
-
-
-def _describe_in_view(query: Query, as_of: Position, chunk: Chunk) -> TableDescription | None:
-    """Return the table's definition, which the transaction holds; None without such a table."""
-    query("SET character_set_results = 'utf8mb4'")
-    return describe_if_there(query, as_of.dialect, chunk["table"], chunk["key"])
 
 
 def _rows_at_first_change(
@@ -379,29 +378,12 @@ def _row_error(map: TableMap, columns: Sequence[pa.Array], invalid: InvalidCell)
     )
 
 
-def _changed_rows(chunk: Chunk, as_of: Position, rows: dict[str, str]) -> pa.Table:
-    """Return the rows of step 6."""
-    keys, images = (pa.array(each, pa.string()) for each in (rows, rows.values()))
-    numbers = pa.repeat(pa.scalar(0, pa.int32()), len(rows))
-    database, name = chunk["table"]
-    place = {"ts_ms": chunk["ts_ms"], "file": as_of.file, "pos": as_of.pos}
-    return snapshot_table(database, name, keys, images, numbers, **place)
-
-
-def _check_literal(gtids: str) -> str:
-    """Check that nothing in a set of GTIDs could end a literal."""
-    if "'" in gtids or "\\" in gtids:
-        raise ValueError(f"{gtids!r} is no set of GTIDs")
-    return gtids
-
-
 def read_chunk(settings: ChangesSettings, chunk: Chunk, as_of: Position) -> Iterator[pa.Table]:
     """Yield the rows of one chunk, in a task, as :data:`onceward.mysql.binlog.blocks.CHANGES`.
 
     :raises ServerUnreachable: it does not answer, or another one does now.
     :raises BinlogPurged: it has not kept its binlog back to ``as_of``.
-    :raises ChangeUnreadable: as
-        :func:`read_rows`.
+    :raises ChangeUnreadable: as :func:`read_rows`.
     """
     with open_session(settings, as_of.server) as server:
         yield from read_rows(

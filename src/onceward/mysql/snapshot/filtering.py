@@ -58,11 +58,8 @@ class SnapshotFilter:
                 whole_blocks.append(block)
             else:
                 filtered_blocks.append(block)
-        return select_changes(filtered_blocks, self._is_done, values, whole_blocks)
-
-    def _is_done(self, table: TableMap, keys: Sequence[pa.Array]) -> Mask:
-        check_binlog_key(table, self._key)
-        return ~_compare(self._key, self._after, table, keys, self._query)
+        is_done = range_filter(self._key, None, self._after, self._query)
+        return select_changes(filtered_blocks, is_done, values, whole_blocks)
 
 
 def range_filter(

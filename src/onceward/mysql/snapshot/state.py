@@ -41,9 +41,7 @@ _ROWS_UNKNOWN = 1_000
 _SMALL = 1 / 16
 """Part of a whole chunk that the last one of a table counts: most tables are small."""
 # ER_NO_SUCH_TABLE, ER_BAD_DB_ERROR
-MISSING = (1146, 1049)
-
-
+_MISSING = (1146, 1049)
 CHUNKS = 8
 """In a batch: so many tasks have something to read."""
 
@@ -193,7 +191,7 @@ def key_changed_error(database: str, table: str) -> OncewardError:
 
 def is_missing(error: BaseException) -> bool:
     """Check whether the server says that there is no such table; not that it may not be seen."""
-    return error_number(error) in MISSING
+    return error_number(error) in _MISSING
 
 
 def describe_if_there(
