@@ -160,14 +160,12 @@ _NOT_ALLOWED = (1227, 1401)
 
 
 def each_by_itself(session: Session) -> None:
-    """Switch the session to autocommit: XA COMMIT may not run inside another transaction. A marker
-    that a prepared transaction still locks is not waited for.
-    """
+    # XA COMMIT may not run inside another transaction. A marker that a prepared transaction still
+    # locks is not waited for.
     session.execute("SET autocommit = 1, innodb_lock_wait_timeout = 5")
 
 
 def must_keep(session: Any) -> None:
-    """Check that the server keeps prepared transactions."""
     import pymysql
 
     if not session.is_mariadb and session.version < _LEAST:
@@ -197,7 +195,6 @@ def must_keep(session: Any) -> None:
 
 
 def listed(session: Any, beginning: str) -> list[str]:
-    """List the names of prepared transactions that begin with ``beginning``."""
     found = session.execute("XA RECOVER" if session.is_mariadb else "XA RECOVER CONVERT XID")
     names = []
     for kind, first, _, data in found:
@@ -207,15 +204,7 @@ def listed(session: Any, beginning: str) -> list[str]:
     return [name for name in names if name.startswith(beginning)]
 
 
-def commit(session: Session, name: str) -> bool:
-    return _ended(session, "COMMIT", name)
-
-
-def roll_back(session: Session, name: str) -> bool:
-    return _ended(session, "ROLLBACK", name)
-
-
-def _ended(session: Session, how: str, name: str) -> bool:
+def end(session: Session, how: str, name: str) -> bool:
     import pymysql
 
     try:
@@ -230,10 +219,7 @@ def _ended(session: Session, how: str, name: str) -> bool:
 def landing(
     parameters: Mapping[str, Any], beside: Beside, table: Table, written: Sequence[Written]
 ) -> Landing:
-    """Return what tasks need to write and prepare.
-
-    :param parameters: what PyMySQL needs to connect.
-    """
+    """Return what tasks need to write and prepare."""
     theirs = {column.name: column for column in table.columns}
     # As the table says: Written has no character set for an enum, whose labels are looked at one
     # by one, and the server compares bytes with labels in the table's.

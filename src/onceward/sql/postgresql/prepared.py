@@ -251,14 +251,13 @@ tgtype bits 1, 2 and 4) left out.
 
 
 def each_by_itself(session: Any) -> None:
-    """Switch the session to autocommit: COMMIT PREPARED must run outside a transaction."""
+    # COMMIT PREPARED must run outside a transaction
     session.each_by_itself = True
     # A COMMIT PREPARED that no standby has is undone by a failover. No transaction pins it here.
     session.execute("SET synchronous_commit = on")
 
 
 def must_keep(session: Session) -> None:
-    """Check that the server keeps prepared transactions."""
     (most,) = session.execute(
         "SELECT current_setting('max_prepared_transactions')::int"
     ).fetchone()
@@ -273,7 +272,6 @@ def must_keep(session: Session) -> None:
 
 
 def listed(session: Session, beginning: str) -> list[str]:
-    """List the names of transactions prepared in this database that begin with ``beginning``."""
     found = session.execute(
         "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND "
         "starts_with(gid, %s)",
@@ -282,16 +280,7 @@ def listed(session: Session, beginning: str) -> list[str]:
     return [str(name) for (name,) in found]
 
 
-def commit(session: Session, name: str) -> bool:
-    """Commit a prepared transaction; return False if the server has none of that name."""
-    return _ended(session, "COMMIT", name)
-
-
-def roll_back(session: Session, name: str) -> bool:
-    return _ended(session, "ROLLBACK", name)
-
-
-def _ended(session: Session, how: str, name: str) -> bool:
+def end(session: Session, how: str, name: str) -> bool:
     import psycopg
 
     assert _NAME.fullmatch(name), name  # noqa: S101 — made by transaction_names
@@ -312,10 +301,7 @@ def landing(
     table: Table,
     written: Sequence[Written],
 ) -> Landing:
-    """Return what tasks need to write and prepare.
-
-    :param connection: what libpq needs to connect.
-    """
+    """Return what tasks need to write and prepare."""
     literal = table.sql.replace("'", "''")
     if session.execute(
         f"SELECT 1 FROM pg_rewrite WHERE ev_class = '{literal}'::regclass"  # noqa: S608

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.sql.types import DataType
@@ -264,14 +264,9 @@ class PreparedWords(Protocol):
     def listed(self, session: Session, beginning: str) -> list[str]:
         """List the names of prepared transactions that begin with ``beginning``."""
 
-    def commit(self, session: Session, name: str) -> bool:
-        """Commit a prepared transaction; return False if the server has none of that name that
-        this session may end.
-        """
-
-    def roll_back(self, session: Session, name: str) -> bool:
-        """Roll back a prepared transaction; return False if the server has none of that name that
-        this session may end.
+    def end(self, session: Session, how: Literal["COMMIT", "ROLLBACK"], name: str) -> bool:
+        """End a prepared transaction; return False if the server has none of that name that this
+        session may end.
         """
 
 

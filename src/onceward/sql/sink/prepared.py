@@ -65,7 +65,7 @@ class PreparedTransactions:
     def commit(self, name: str) -> CommitResult:
         for _ in range(_COMMIT_PAUSES):
             with self.talking(f"committing {name}") as session:
-                if self._words.commit(session, name):
+                if self._words.end(session, "COMMIT", name):
                     return CommitResult.DONE
                 # The list first, then the marker. The other way round:
                 # 1. no marker is found, because the transaction is still prepared;
@@ -87,9 +87,9 @@ class PreparedTransactions:
         """Roll back a prepared transaction."""
         for _ in range(_ABORT_PAUSES):
             with self.talking(f"rolling back {name}") as session:
-                if self._words.roll_back(session, name) or name not in self._words.listed(
-                    session, name
-                ):
+                if self._words.end(session, "ROLLBACK", name):
+                    return
+                if name not in self._words.listed(session, name):
                     return
             surroundings.sleep(_PAUSE_SECONDS)
         raise TargetUnreachable(
