@@ -117,7 +117,6 @@ _NO_KEYS = ("float", "double", "enum", "json")
 
 
 def staged(name: str, kind: DataType) -> str:
-    """Return the type by which a column of a frame is staged."""
     if isinstance(kind, DecimalType) and kind.scale <= _MOST_SCALE:
         return f"decimal({kind.precision},{kind.scale})"
     for spark_type, found in _STAGED.items():
@@ -127,7 +126,6 @@ def staged(name: str, kind: DataType) -> str:
 
 
 def fitting(name: str, staged: str, column: Column, table: Table) -> Written:
-    """See :data:`onceward.sql.sink.columns.Fitting`."""
     if column.generated:
         raise generated_error(table.name, name)
     base, mods = parsed(column.type)
@@ -161,11 +159,9 @@ def _fits(staged: str, base: str, mods: str) -> bool:
     if base in ("float", "double") and mods:
         # rounded to so many digits
         return False
-    return (
-        f"{base}({mods})" == staged
-        if ours in ("timestamp", "datetime")
-        else base in _WIDER.get(ours, ())
-    )
+    if ours in ("timestamp", "datetime"):
+        return f"{base}({mods})" == staged
+    return base in _WIDER.get(ours, ())
 
 
 def _has_room(ours: str, our_mods: str, mods: str) -> bool:
@@ -184,14 +180,6 @@ def parsed(kind: str) -> tuple[str, str]:
     """Parse ``decimal(10,2) unsigned`` into ``("decimal", "10,2")``."""
     found = _TYPE.fullmatch(kind)
     return (found["name"], found["mods"] or "") if found else (kind, "")
-
-
-def why_no_key(kind: str) -> str:
-    """Return why a column of that type cannot be part of a key; empty if it can."""
-    base, _ = parsed(kind)
-    if base in _NO_KEYS:
-        return f"is of type {base}, whose values are compared in a way of their own"
-    return ""
 
 
 _PART = r"\s*(?:`((?:[^`]|``)+)`|([0-9A-Za-z$_\u0080-\uffff]+))\s*"
@@ -267,7 +255,7 @@ def _column(
     words, quote, labels = kind.partition("'")
     kind, extra, not_null = words.lower() + quote + labels, extra.lower(), nullable == "NO"
     generated = "virtual" in extra or "stored" in extra or "persistent" in extra
-    counts = "auto_increment" in extra
+    counts, base = "auto_increment" in extra, parsed(kind)[0]
     return Column(
         name,
         kind,
@@ -275,10 +263,12 @@ def _column(
         not_null=not_null,
         generated=generated,
         # A null becomes the next number, or with some settings this moment.
-        replaces_null=counts or (not_null and parsed(kind)[0] == "timestamp"),
+        replaces_null=counts or (not_null and base == "timestamp"),
         collation=collation,
         charset=None if charset == _EVERYTHING else _SPELLED.get(charset or "", charset),
-        no_key=why_no_key(kind),
+        no_key=f"is of type {base}, whose values are compared in a way of their own"
+        if base in _NO_KEYS
+        else "",
     )
 
 
@@ -327,7 +317,6 @@ def _parts(name: str) -> tuple[str | None, str]:
 
 
 def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
-    """Return the foreign keys between these tables, those of a table to itself included."""
     relations = {table.oid for table in tables if isinstance(table.oid, _Relation)}
     rows = [
         (oid, _Relation(*name))
@@ -338,7 +327,6 @@ def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
 
 
 def find_schema(connection: Session, table: str) -> tuple[str, str]:
-    """Return the database of a table, and the table's identity at the server."""
     schema, name = _parts(table)
     found = connection.execute(_RELATION, (schema, name)).fetchone()
     if found is None:
@@ -347,5 +335,4 @@ def find_schema(connection: Session, table: str) -> tuple[str, str]:
 
 
 def staging_left(connection: Session, schema: str, prefix: str) -> list[str]:
-    """List the tables of a database whose names begin with ``prefix``."""
     return [str(name) for (name,) in connection.execute(_LEFT, (schema, len(prefix), prefix))]

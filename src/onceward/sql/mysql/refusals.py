@@ -201,14 +201,12 @@ def translate_errors(what: str) -> Iterator[None]:
 
 
 def is_conflict(error: BaseException | None) -> bool:
-    """Return whether another row is in the way of a unique index or a foreign key, or missing."""
     import pymysql
 
     return isinstance(error, pymysql.MySQLError) and error.args[:1] in [(n,) for n in _CONFLICTS]
 
 
 def typed_error(error: Exception, what: str) -> OncewardError:
-    """Translate ``error``, raised by the client library, into a typed one."""
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     return refusal(number, text, what, isinstance(error, Warned))

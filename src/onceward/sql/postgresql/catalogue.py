@@ -115,7 +115,6 @@ _TYPE = re.compile(
 
 
 def staged(name: str, kind: DataType) -> str:
-    """Return the type by which a column of a frame is staged."""
     if isinstance(kind, DecimalType):
         return f"numeric({kind.precision},{kind.scale})"
     if isinstance(kind, ArrayType) and not isinstance(kind.elementType, ArrayType):
@@ -127,7 +126,6 @@ def staged(name: str, kind: DataType) -> str:
 
 
 def fitting(name: str, staged: str, column: Column, table: Table) -> Written:
-    """See :data:`onceward.sql.sink.columns.Fitting`."""
     if column.generated:
         raise generated_error(table.name, name)
     base, mods, array = parsed(column.type)
@@ -274,19 +272,8 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
             next_step="create it, with the columns of the frame; or correct table=, which is "
             'spelled as in SQL: schema.table, and names with capital letters as "Name"',
         )
-    (
-        oid,
-        sql,
-        _,
-        own_name,
-        persistence,
-        has_children,
-        instead,
-        frail_part,
-        is_ledger,
-        encoding,
-        hides_rows,
-    ) = found
+    oid, sql, _, own_name, persistence, has_children, instead, *others = found
+    frail_part, is_ledger, encoding, hides_rows = others
     if is_ledger or own_name.startswith("onceward_"):
         raise ContradictoryOptions(
             f"table {name} is the sink's own",
@@ -310,13 +297,11 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
 
 
 def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
-    """Return the foreign keys between these tables, those of a table to itself included."""
     oids = [table.oid for table in tables]
     return [Reference(*found) for found in connection.execute(_REFERENCES, (oids, oids))]
 
 
 def find_schema(connection: Session, table: str) -> tuple[str, int]:
-    """Return the schema of a table, and the table's identity at the server."""
     found = connection.execute(
         "SELECT n.nspname::text, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = "
         "c.relnamespace WHERE c.oid = to_regclass(%s)",
@@ -328,6 +313,5 @@ def find_schema(connection: Session, table: str) -> tuple[str, int]:
 
 
 def staging_left(connection: Session, schema: str, prefix: str) -> list[str]:
-    """List the tables of a schema whose names begin with ``prefix``."""
     escaped = prefix.replace("_", r"\_")
     return [str(name) for (name,) in connection.execute(_LEFT, (schema, f"{escaped}%"))]

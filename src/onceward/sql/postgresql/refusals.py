@@ -135,7 +135,6 @@ def translate_errors(what: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def typed_error(error: Exception, what: str) -> OncewardError:
-    """Translate ``error``, raised by the client library, into a typed one."""
     # What the client itself refuses, a NUL in a text, never gets to the server.
     by_the_client = _CLIENTS_DATA if type(error).__name__ == "DataError" else None
     state = getattr(error, "sqlstate", None) or by_the_client
