@@ -16,7 +16,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -53,23 +54,20 @@ from onceward.sql.sink.merging import Merging, Order, Part, Steps, not_all
 from onceward.sql.sink.run import TABLE_COLUMN, DatabaseRun
 
 
+@dataclass(eq=False, repr=False)
 class Frame(ABC):
-    """The rows of one frame, on their way.
+    """The rows of one frame, on their way."""
 
-    :param name: of where they are: nobody else's in the session.
-    """
+    dialect: Dialect
+    staged: Mapping[str, str]
+    table: str | None
+    name: str
+    """Of where they are: nobody else's in the session."""
 
-    number: int
-    """Of all its rows."""
-
-    def __init__(
-        self, dialect: Dialect, staged: Mapping[str, str], table: str | None, name: str
-    ) -> None:
-        self._dialect = dialect
-        self.staged = staged
-        self.table = table
-        self._name = name
-        self._steps = ""
+    @property
+    @abstractmethod
+    def number(self) -> int:
+        """Of all its rows."""
 
     def bring(self, connection: Session) -> None:  # noqa: B027
         """Send the rows ahead of the transaction that decides."""
@@ -88,14 +86,14 @@ class Frame(ABC):
     def number_steps(self, connection: Session, place: int, order_by: Sequence[str]) -> None:
         """Give each row its step among all of the frame, for :meth:`steps`."""
         self._steps = f"onceward_held_steps_{place}"
-        numbered = self._dialect.statements.number_steps(
+        numbered = self.dialect.statements.number_steps(
             self._steps, self.staged, self._select(None), order_by
         )
-        self._dialect.fill_table(connection, numbered)
+        self.dialect.fill_table(connection, numbered)
 
     def steps(self, table: str, first: int, last: int) -> Rows:
         """Select of the rows for one table those of some steps of the whole frame."""
-        return self._dialect.statements.steps(self._steps, first, last, self._only(table))
+        return self.dialect.statements.steps(self._steps, first, last, self._only(table))
 
     @abstractmethod
     def _select(self, only: tuple[str, str] | None) -> Rows:
@@ -105,52 +103,43 @@ class Frame(ABC):
         return None if self.table is not None else (TABLE_COLUMN, table)
 
 
+@dataclass(eq=False, repr=False)
 class HeldFrame(Frame):
     """In the driver's memory."""
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        staged: Mapping[str, str],
-        table: str | None,
-        name: str,
-        rows: pa.Table,
-    ) -> None:
-        super().__init__(dialect, staged, table, name)
-        self._rows = rows
-        self.number = int(rows.num_rows)
+    held: pa.Table
+
+    @property
+    def number(self) -> int:
+        return int(self.held.num_rows)
 
     def _by_table(self, connection: Session) -> Mapping[str | None, int]:
-        return Counter(python_values(self._rows.column(TABLE_COLUMN), TABLE_COLUMN))
+        return Counter(python_values(self.held.column(TABLE_COLUMN), TABLE_COLUMN))
 
     def bring(self, connection: Session) -> None:
-        self._dialect.bring(connection, self._name, self.staged, self._rows)
+        self.dialect.bring(connection, self.name, self.staged, self.held)
 
     def _select(self, only: tuple[str, str] | None) -> Rows:
-        return self._dialect.held_rows(self._name, self.staged, self._rows, only)
+        return self.dialect.held_rows(self.name, self.staged, self.held, only)
 
 
+@dataclass(eq=False, repr=False)
 class StagedFrame(Frame):
     """In a staging table."""
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        staged: Mapping[str, str],
-        table: str | None,
-        name: str,
-        results: list[TaskResult],
-    ) -> None:
-        super().__init__(dialect, staged, table, name)
-        self._tasks = [result.task_attempt_id for result in results]
-        self.number = sum(result.rows for result in results)
+    results: list[TaskResult]
+
+    @property
+    def number(self) -> int:
+        return sum(result.rows for result in self.results)
 
     def _by_table(self, connection: Session) -> Mapping[str | None, int]:
-        by_table = self._dialect.statements.by_table(self._select(None), TABLE_COLUMN)
+        by_table = self.dialect.statements.by_table(self._select(None), TABLE_COLUMN)
         return {table: int(n) for table, n in connection.execute(*by_table)}
 
     def _select(self, only: tuple[str, str] | None) -> Rows:
-        return self._dialect.statements.staged_rows(self._name, self.staged, self._tasks, only)
+        tasks = [result.task_attempt_id for result in self.results]
+        return self.dialect.statements.staged_rows(self.name, self.staged, tasks, only)
 
 
 log = logging.getLogger(__name__)
@@ -159,6 +148,16 @@ KIND = "table"
 """Of a ledger record's outputs, by the names of the tables: ``{"mode": …}``."""
 
 _FORMAT = 1
+
+
+@contextmanager
+def _undecided() -> Iterator[None]:
+    """Let the batch run again: before the COMMIT nothing has happened."""
+    try:
+        yield
+    except LedgerUnreachable as error:
+        again = f"the batch runs again; if it repeats, {error.next_step}"
+        raise SendFailed(error.message, next_step=again) from error
 
 
 class DatabaseAttempt(Attempt):
@@ -182,11 +181,8 @@ class DatabaseAttempt(Attempt):
 
     # each frame is computed by one Spark job
 
+    @_undecided()
     def write(self, write: Write, running: RunningBatch) -> int:
-        with _undecided():
-            return self._write(write, running)
-
-    def _write(self, write: Write, running: RunningBatch) -> int:
         ids = self._ids(running)
         table = write.where or self._settings.table
         with events.step(events.PLAN, **ids):
@@ -278,8 +274,11 @@ class DatabaseAttempt(Attempt):
         try:
             self._put(record, running)
         except RowRefused as refused:
-            if self._may_turn and self._put_in(Order.WRITES_FIRST, record, running):
-                return
+            if self._may_turn:
+                self._order = Order.WRITES_FIRST
+                with suppress(RowRefused):
+                    self._put(record, running)
+                    return
             settings = self._settings
             if settings.mode == "append" or not self._dialect.is_conflict(refused.__cause__):
                 raise
@@ -295,14 +294,6 @@ class DatabaseAttempt(Attempt):
             )
             self._order = Order.OF_CHANGES
             self._put(record, running)
-
-    def _put_in(self, order: Order, record: LedgerRecord, running: RunningBatch) -> bool:
-        self._order = order
-        try:
-            self._put(record, running)
-        except RowRefused:
-            return False
-        return True
 
     def _put(self, record: LedgerRecord, running: RunningBatch) -> None:
         self._run.chain.put(
@@ -459,16 +450,6 @@ class DatabaseAttempt(Attempt):
 
 
 _LOCK_SECONDS = 60
-
-
-@contextmanager
-def _undecided() -> Iterator[None]:
-    """Let the batch run again: before the COMMIT nothing has happened."""
-    try:
-        yield
-    except LedgerUnreachable as error:
-        again = f"the batch runs again; if it repeats, {error.next_step}"
-        raise SendFailed(error.message, next_step=again) from error
 
 
 def _row_bytes(staged: Mapping[str, str], wide: Sequence[str]) -> str:
