@@ -27,7 +27,7 @@ from onceward_testing import LocalMySQL, LocalPostgres
 from onceward_testing.sink_contract import TwoPhaseContract, TwoPhaseKit, batch, lost_append
 from support.lost_answers import lost_commit
 from support.mysql_client import sql_at
-from support.tasks_here import ArrowFrame, TasksHere
+from support.tasks_here import ArrowFrame, TasksHere, forget_all
 
 
 class PreparedKit(TwoPhaseKit):
@@ -147,7 +147,7 @@ class WithoutSpark(PreparedContract):
     def _tasks_here(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(spark_jobs, "run", TasksHere().run)
         yield
-        staging.sessions.forget_all()
+        forget_all(staging.sessions)
 
 
 class TestInPostgreSQL(WithoutSpark):

@@ -15,7 +15,7 @@ from onceward.sql.mysql import staging as mysql_staging
 from onceward.sql.postgresql import staging
 from onceward.sql.sink import attempt
 from onceward_testing import LocalMySQL, LocalPostgres
-from support.tasks_here import TasksHere
+from support.tasks_here import TasksHere, forget_all
 
 MARIADB = pytest.param("mariadb_place", marks=pytest.mark.once_more)
 
@@ -73,7 +73,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Place],
 
         yield prepared
     for each in (staging, mysql_staging):
-        each.sessions.forget_all()
+        forget_all(each.sessions)
 
 
 @pytest.fixture(params=["by tasks", "by the driver"])

@@ -30,7 +30,7 @@ from onceward.sql.mysql import dialect, staging
 from onceward.sql.sink import attempt
 from onceward_testing.sink_contract import Process, batch
 from support.mysql_client import transact_at, transaction_at
-from support.tasks_here import ArrowFrame
+from support.tasks_here import ArrowFrame, forget_all
 
 UTC = dt.timezone.utc
 MOMENT = dt.datetime(2026, 11, 22, 1, 2, 3, 456_789)
@@ -597,7 +597,7 @@ HOSTILE = {
 @pytest.fixture
 def hostile(my_either: Place) -> Iterator[Place]:
     """The server's own settings; the connections of workers are of before."""
-    staging.sessions.forget_all()
+    forget_all(staging.sessions)
     changed = []
     for name, value in HOSTILE.items():
         name = "transaction_isolation" if name == "tx_isolation" else name

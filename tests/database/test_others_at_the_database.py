@@ -40,7 +40,7 @@ from onceward.sql.sink import attempt, pieces
 from onceward.sql.sink.sink import DatabaseTarget
 from onceward_testing.sink_contract import batch
 from support.mysql_client import transaction_at
-from support.tasks_here import ArrowFrame
+from support.tasks_here import ArrowFrame, forget_all
 
 
 def values(*numbers: int) -> pa.Table:
@@ -478,7 +478,7 @@ def test_a_batch_larger_than_a_transaction_may_be_is_written_once_the_limit_is_r
         assert "max_binlog_cache_size" in found.value.next_step
     finally:
         mysql_place.sql("SET GLOBAL max_binlog_cache_size = %s", limit)
-        mysql_staging.sessions.forget_all()  # sessions keep the limit that they began with
+        forget_all(mysql_staging.sessions)  # sessions keep the limit that they began with
     Running(mysql_place).write(rows)
     assert len(stored(mysql_place)) == 50_000
 
@@ -563,7 +563,7 @@ def test_a_task_that_finds_no_connection_left_tries_again(
     my_place.sql(f"ALTER USER {login} WITH MAX_USER_CONNECTIONS 0")
     running.write(values(1))
     running.target.close()
-    mysql_staging.sessions.forget_all()
+    forget_all(mysql_staging.sessions)
     assert stored(my_place) == [1]
 
 

@@ -39,7 +39,7 @@ from onceward.sql.sink.prepared_target import PreparedAttempt, PreparedTarget
 from onceward_testing import LocalPostgres
 from onceward_testing.sink_contract import Died, Process, batch
 from support.mysql_client import sql_at
-from support.tasks_here import ArrowFrame
+from support.tasks_here import ArrowFrame, forget_all
 
 TABLE = "CREATE TABLE {s}.t (value varchar(20))"
 
@@ -702,7 +702,7 @@ def test_a_crash_of_the_server_takes_nothing_and_its_room_is_named(
     process.decide(["a", "b"])
     found.place.server.kill()
     found.place.server.start()
-    staging.sessions.forget_all()
+    forget_all(staging.sessions)
     Process(found).open()
     assert found.values() == ["a", "b"]
     for one in found.targets:

@@ -31,7 +31,7 @@ from onceward.sql.postgresql import staging
 from onceward.sql.postgresql.dialect import connection_words
 from onceward_testing import LocalPostgres
 from onceward_testing.sink_contract import Process, batch
-from support.tasks_here import ArrowFrame
+from support.tasks_here import ArrowFrame, forget_all
 
 UTC = dt.timezone.utc
 MOMENT = dt.datetime(2026, 11, 22, 1, 2, 3, 456_789)
@@ -350,7 +350,7 @@ class _ElsewhereFrame(ArrowFrame):
 
     def part(self, number: int) -> Iterator[pa.RecordBatch]:
         self.file.unlink(missing_ok=True)
-        staging.sessions.forget_all()
+        forget_all(staging.sessions)
         yield from super().part(number)
 
 

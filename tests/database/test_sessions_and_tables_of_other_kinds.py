@@ -24,7 +24,7 @@ from onceward.errors import (
 )
 from onceward.sql.postgresql import staging
 from onceward_testing.sink_contract import Process, batch
-from support.tasks_here import ArrowFrame
+from support.tasks_here import ArrowFrame, forget_all
 
 HOSTILE = {
     "client_encoding": "LATIN1",
@@ -42,7 +42,7 @@ HOSTILE = {
 @pytest.fixture
 def hostile(either: Place) -> Iterator[Place]:
     """The role's own settings; the connections of workers are of before."""
-    staging.sessions.forget_all()
+    forget_all(staging.sessions)
     for name, value in HOSTILE.items():
         either.sql(f"ALTER ROLE postgres SET {name} = '{value}'")
     yield either
@@ -178,7 +178,7 @@ def test_texts_are_ordered_by_their_bytes_whatever_the_databases_language(
         assert shop.sql("SELECT * FROM {s}.t ORDER BY id") == [(1, "two"), (2, "new")]
     finally:
         shop.close()
-        staging.sessions.forget_all()
+        forget_all(staging.sessions)
         place.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 

@@ -23,6 +23,13 @@ from pyspark.sql.types import StructType
 from onceward.engine.task_writer import OpenWriter, TaskResult, _written
 from onceward.errors import OncewardError, from_json, to_json
 from onceward.ids import TaskAttempt
+from onceward.sql.sink.pieces import SessionCache
+
+
+def forget_all(sessions: SessionCache[Any]) -> None:
+    """Close all cached sessions of this process."""
+    for dsn in list(sessions.cached):
+        sessions.forget(dsn)
 
 
 @dataclass

@@ -92,8 +92,3 @@ class SessionCache(Generic[S]):
         session = self.cached.pop(dsn, None)
         if session is not None:
             self._give_up(session)
-
-    def forget_all(self) -> None:
-        """Close all cached sessions, at the end of a worker."""
-        for dsn in list(self.cached):
-            self.forget(dsn)
