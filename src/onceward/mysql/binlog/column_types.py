@@ -72,11 +72,6 @@ class TableColumn:
     geometry: int = 0
     """The geometry type, as the server counts them."""
 
-    @property
-    def is_single_bit(self) -> bool:
-        """``BIT(1)``, which is true or false."""
-        return self.kind is ColumnKind.BIT and self.bits == 1
-
 
 _NUMERIC = frozenset({1, 2, 3, 4, 5, 8, 9, 246})
 YEAR = 13
@@ -112,7 +107,8 @@ _TYPE_NAMES = {
     11: "TIME of before MySQL 5.6",
     12: "DATETIME of before MySQL 5.6", 6: "NULL", 20: "an array", 243: "an invalid type",
 }  # fmt: skip
-_STRING = 254
+FIXED_STRING = 254
+"""CHAR or BINARY, whose padding at the end is not in the binlog."""
 _TEMPORAL_TYPES = {
     17: (ColumnKind.TIMESTAMP, 4), 18: (ColumnKind.DATETIME, 5), 19: (ColumnKind.TIME, 3),
 }  # fmt: skip
@@ -131,11 +127,6 @@ class StoredColumn:
     number: int
     column: TableColumn
 
-    @property
-    def is_fixed_string(self) -> bool:
-        """CHAR or BINARY, whose padding at the end is not in the binlog."""
-        return self.number == _STRING
-
 
 def parse_types(
     types: bytes, metadata: bytes, names: Sequence[str], table: str
@@ -147,7 +138,7 @@ def parse_types(
     data = MetadataFields(metadata, f"the table map of {table}")
     found = []
     for name, number in zip(names, types, strict=True):
-        if number == _STRING:
+        if number == FIXED_STRING:
             found.append(_string_column(name, data.take_byte(), data.take_byte(), table))
         else:
             found.append(StoredColumn(number, _parse_type(name, number, data, table)))
@@ -173,7 +164,10 @@ def _parse_type(name: str, number: int, data: MetadataFields, table: str) -> Tab
     if number in (10, 14):
         return TableColumn(name, ColumnKind.DATE, 3)
     if number in _TEMPORAL_TYPES:
-        return _temporal_column(name, number, data.take_byte(), table)
+        if (fsp := data.take_byte()) > 6:
+            raise damaged_data(f"the table map of {table} has {fsp} digits of a second")
+        kind, whole = _TEMPORAL_TYPES[number]
+        return TableColumn(name, kind, whole + (fsp + 1) // 2, fsp=fsp)
     if number == 246:
         return _decimal_column(name, data.take_byte(), data.take_byte(), table)
     if number == 16:
@@ -193,13 +187,6 @@ def _parse_type(name: str, number: int, data: MetadataFields, table: str) -> Tab
             raise damaged_data(f"the table map of {table} has a length of {length_bytes} bytes")
         return TableColumn(name, kind, 0, length_bytes, is_compressed=number == 140)
     raise _unsupported_type(name, number, table)
-
-
-def _temporal_column(name: str, number: int, fsp: int, table: str) -> TableColumn:
-    if fsp > 6:
-        raise damaged_data(f"the table map of {table} has {fsp} digits of a second")
-    kind, whole = _TEMPORAL_TYPES[number]
-    return TableColumn(name, kind, whole + (fsp + 1) // 2, fsp=fsp)
 
 
 def _decimal_column(name: str, precision: int, scale: int, table: str) -> TableColumn:
@@ -223,7 +210,7 @@ def _string_column(name: str, first: int, second: int, table: str) -> StoredColu
         return StoredColumn(
             real, TableColumn(name, ColumnKind.ENUM if real == 247 else ColumnKind.SET, second)
         )
-    if real != _STRING:
+    if real != FIXED_STRING:
         raise damaged_data(f"the table map of {table} has a CHAR of type {real}")
     return StoredColumn(real, TableColumn(name, ColumnKind.TEXT, 0, 1 + (size > 255), size=size))
 

@@ -230,7 +230,7 @@ def _value_texts(
         return array, False
     if kind in (ColumnKind.TEXT, ColumnKind.ENUM, ColumnKind.SET, ColumnKind.JSON):
         return escape(array, table), True
-    if column.is_single_bit:
+    if kind is ColumnKind.BIT and column.bits == 1:
         return pc.if_else(pc.equal(array, b"\x01"), "true", "false"), False
     if kind is ColumnKind.GEOMETRY:
         return _map_texts(array, debezium_geometry if debezium else _geometry), False

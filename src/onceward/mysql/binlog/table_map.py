@@ -19,10 +19,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from onceward.mysql.binlog.charsets import charset_by_collation, decode_label, decode_name
 from onceward.mysql.binlog.column_types import (
     CHARACTER_TYPES,
+    FIXED_STRING,
     LABEL_TYPES,
     ColumnKind,
     StoredColumn,
@@ -127,13 +129,9 @@ class TableMap:
         :raises BinlogCorrupted: as :meth:`parse`.
         """
         data = MetadataFields(body, "a table map", ID_BYTES + 2)
-        db, table = _take_names(data)
-        types = data.take(data.lenenc_int())
-        metadata = data.take(data.lenenc_int())
-        return [
-            each.column
-            for each in parse_types(types, metadata, [""] * len(types), f"{db}.{table}")
-        ]
+        name = ".".join(_take_names(data))
+        types, metadata = data.take(data.lenenc_int()), data.take(data.lenenc_int())
+        return [each.column for each in parse_types(types, metadata, [""] * len(types), name)]
 
     @staticmethod
     def parse(body: bytes, dialect: Dialect, writer: tuple[int, ...] | None = ()) -> TableMap:
@@ -191,7 +189,6 @@ class _OptionalMetadata:
     ) -> None:
         self._fields = fields
         self._table = table
-        self._count = len(types)
         self._numeric, self._character = numeric_types(dialect, writer), CHARACTER_TYPES[dialect]
         if _NAMES not in fields:
             raise unreadable_change(
@@ -230,18 +227,14 @@ class _OptionalMetadata:
         return readings[0] if readings else self._signs(layouts, older or frozenset())
 
     def _signs(self, layouts: list[StoredColumn], numeric: frozenset[int]) -> dict[int, bool]:
-        places = [place for place, each in enumerate(layouts) if each.number in numeric]
+        places = _places(layouts, numeric)
         bits = self._reader(_SIGNEDNESS).take((len(places) + 7) // 8)
         return {place: bool(bits[n // 8] >> (7 - n % 8) & 1) for n, place in enumerate(places)}
 
     def charsets(self, layouts: list[StoredColumn]) -> dict[int, str]:
         """Return charsets by the index of a column with characters."""
-        characters = [
-            place for place, each in enumerate(layouts) if each.number in self._character
-        ]
-        enums_and_sets = [
-            place for place, each in enumerate(layouts) if each.number in LABEL_TYPES
-        ]
+        characters = _places(layouts, self._character)
+        enums_and_sets = _places(layouts, LABEL_TYPES)
         return {
             **self._collations(characters, _DEFAULT_CHARSET, _COLUMN_CHARSET),
             **self._collations(enums_and_sets, _LABELLED_DEFAULT_CHARSET, _LABELLED_CHARSET),
@@ -287,7 +280,7 @@ class _OptionalMetadata:
             if field == _PREFIXED_KEY:
                 # How much of it is in the index; rows have all of it
                 data.lenenc_int()
-        if any(place >= self._count for place in places):
+        if any(place >= len(self.names) for place in places):
             raise damaged_data(
                 f"the table map of {self._table} has a key of columns that are not there"
             )
@@ -318,19 +311,20 @@ class _OptionalMetadata:
                 "wanted ones",
             ) from None
 
-    @property
-    def label_fields(self) -> dict[ColumnKind, Iterator[list[bytes]]]:
-        return {ColumnKind.ENUM: self.labels(_ENUMS), ColumnKind.SET: self.labels(_SETS)}
+
+def _places(layouts: list[StoredColumn], types: frozenset[int]) -> list[int]:
+    return [place for place, each in enumerate(layouts) if each.number in types]
 
 
 def _parse_columns(
     layouts: list[StoredColumn], nullable: bytes, optional: _OptionalMetadata
 ) -> Iterator[TableColumn]:
     unsigned, charsets = optional.unsigned(layouts), optional.charsets(layouts)
-    labels, geometries = optional.label_fields, optional.geometries()
+    labels = {ColumnKind.ENUM: optional.labels(_ENUMS), ColumnKind.SET: optional.labels(_SETS)}
+    geometries = optional.geometries()
     for place, each in enumerate(layouts):
         column = each.column
-        shared = {
+        shared: dict[str, Any] = {
             "nullable": bool(nullable[place // 8] >> (place % 8) & 1),
             "unsigned": unsigned.get(place, False),
         }
@@ -341,19 +335,13 @@ def _parse_columns(
                 raise damaged_data(
                     f"the table map of {optional.names[place]!r} has no labels of it"
                 )
-            yield _with(
-                column,
-                labels=optional.decode_labels(found, charset, place),
-                charset=charset or "ascii",
-                **shared,
-            )
+            texts = optional.decode_labels(found, charset, place)
+            yield replace(column, labels=texts, charset=charset or "ascii", **shared)
         elif column.kind is ColumnKind.TEXT and charset == "binary":
-            yield _with(column, kind=ColumnKind.BINARY, is_padded=each.is_fixed_string, **shared)
+            yield replace(
+                column, kind=ColumnKind.BINARY, is_padded=each.number == FIXED_STRING, **shared
+            )
         elif column.kind is ColumnKind.GEOMETRY:
-            yield _with(column, geometry=next(geometries, 0), **shared)
+            yield replace(column, geometry=next(geometries, 0), **shared)
         else:
-            yield _with(column, charset=charset, **shared)
-
-
-def _with(column: TableColumn, **changed: object) -> TableColumn:
-    return replace(column, **changed)  # type: ignore[arg-type]
+            yield replace(column, charset=charset, **shared)
