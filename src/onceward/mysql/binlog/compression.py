@@ -21,6 +21,7 @@ from onceward.mysql.binlog.event import (
     HEADER_BYTES,
     QUERY,
     QUERY_COMPRESSED,
+    SECOND_VERSION,
     TRANSACTION_PAYLOAD,
     BinlogEvent,
     damaged_event,
@@ -38,8 +39,6 @@ _ZSTD, _NONE = 0, 255
 _BLOCK_BYTES = 1 << 20
 # Rows events with two bitmaps of columns
 _UPDATES = frozenset({24, 31})
-# Rows events from that kind on have a length and extra bytes in front of their columns
-_WITH_EXTRA = 30
 
 
 def decompress(event: BinlogEvent) -> Iterator[BinlogEvent]:
@@ -171,7 +170,7 @@ def _rows_start(event: BinlogEvent, kind: int) -> int:
     """Return the offset of the rows in a rows event's body."""
     fields = EventFields(event)
     fields.take(8)
-    if kind >= _WITH_EXTRA:
+    if kind >= SECOND_VERSION:
         extra = fields.fixed_int(2)
         if extra < 2:
             raise damaged_event(event, f"a rows event with {extra} extra bytes")

@@ -28,6 +28,7 @@ from onceward.mysql.binlog.event import (
     QUERY,
     ROTATE,
     ROWS_EVENTS,
+    SECOND_VERSION,
     SET_FULL_IMAGE,
     TABLE_MAP,
     TRANSACTION_STARTS,
@@ -51,7 +52,6 @@ _FLAGS_AT = HEADER_BYTES + ID_BYTES
 _WRITER_AT, _WRITER_BYTES = 2, 50
 _COLUMNS_AT = _FLAGS_AT + 2
 """Offset of a rows event's column bitmaps in their first possible place."""
-_SECOND_VERSION = 30
 _END_OF_STATEMENT = 1
 _NO_TABLE = b"\xff\xff\xff\0\0\0"
 """Table id of a rows event without rows, which only ends a statement."""
@@ -73,15 +73,11 @@ class _ReadableTable:
         self.map, self.body = map, body
         self.layout = RowLayout(map.columns)
         self.row_bytes = sum(_cell_bytes(column) for column in map.columns)
-        self._bytes_per_byte = (
-            _PACKED_BYTE_BECOMES
-            if any(each.is_compressed for each in map.columns)
-            else _BYTE_BECOMES
-        )
+        is_packed = any(each.is_compressed for each in map.columns)
+        self._bytes_per_byte = _PACKED_BYTE_BECOMES if is_packed else _BYTE_BECOMES
         self.pending: dict[int, PendingRows] = {}
         """By type of event."""
-        bits = ((1 << len(map.columns)) - 1).to_bytes(map.bitmap_bytes, "little")
-        self.all_columns = bits
+        self.all_columns = ((1 << len(map.columns)) - 1).to_bytes(map.bitmap_bytes, "little")
         self.headers = {kind: self._usual_header(kind) for kind in ROWS_EVENTS}
         """By type of event, the usual bytes before its rows."""
 
@@ -92,7 +88,7 @@ class _ReadableTable:
     def _usual_header(self, kind: int) -> bytes:
         count = len(self.map.columns)
         number = bytes([count]) if count < 251 else b"\xfc" + count.to_bytes(2, "little")
-        extra = b"\x02\0" if kind >= _SECOND_VERSION else b""
+        extra = b"\x02\0" if kind >= SECOND_VERSION else b""
         return extra + number + self.all_columns * (2 if ROWS_EVENTS[kind] == "update" else 1)
 
 
@@ -119,12 +115,9 @@ def inner_events(event: BinlogEvent, skippable: Skippable) -> Iterator[BinlogEve
 
 def _cell_bytes(column: TableColumn) -> int:
     """Return the size of a cell in a row's JSON, whatever its value."""
-    return (
-        _CELL_BYTES
-        + len(column.name)
-        + max((len(label) for label in column.labels), default=0)
-        + (sum(len(label) + 1 for label in column.labels) if column.kind is ColumnKind.SET else 0)
-    )
+    labels = [len(label) for label in column.labels]
+    together = sum(labels) + len(labels) if column.kind is ColumnKind.SET else 0
+    return _CELL_BYTES + len(column.name) + max(labels, default=0) + together
 
 
 class Decoder:
@@ -189,7 +182,9 @@ class Decoder:
             self._describe(event)
             return
         if self._maps and kind != ROTATE:
-            self._parse_maps()
+            maps, self._maps = self._maps, []
+            for body in maps:
+                self._map(body)
         if kind in ROWS_EVENTS:
             self._rows(event)
         elif kind == TABLE_MAP:
@@ -213,11 +208,6 @@ class Decoder:
         writer = tuple(int(part) for part in found[0].split(b".")) if found else None
         if writer != self._writer:
             self._writer, self._tables = writer, {}
-
-    def _parse_maps(self) -> None:
-        maps, self._maps = self._maps, []
-        for body in maps:
-            self._map(body)
 
     @property
     def is_full(self) -> bool:
@@ -338,14 +328,11 @@ class Decoder:
         head = table.headers[kind]
         at += len(head)
         if buffer[start + _COLUMNS_AT : at] != head or at > stop:
+            columns_at = start + _COLUMNS_AT
             try:
-                at = (
-                    start
-                    + _COLUMNS_AT
-                    + self._parse_header(table, kind, bytes(buffer[start + _COLUMNS_AT : stop]))
-                )
+                at = columns_at + self._parse_header(table, kind, bytes(buffer[columns_at:stop]))
                 # The bits behind the last column are set or not.
-                table.headers[kind] = bytes(buffer[start + _COLUMNS_AT : at])
+                table.headers[kind] = bytes(buffer[columns_at:at])
             except OncewardError as error:
                 self._refuse(event, error, table.body)
                 return
@@ -382,7 +369,7 @@ class Decoder:
         """Return the header length of a rows event with a non-default header."""
         name = table.map.name
         fields = MetadataFields(data, f"a rows event of {name}")
-        if kind >= _SECOND_VERSION:
+        if kind >= SECOND_VERSION:
             extra = int.from_bytes(fields.take(2), "little")
             if extra < 2:
                 raise damaged_data(f"a rows event of {name} has {extra} extra bytes")

@@ -84,6 +84,8 @@ ROWS_EVENTS: dict[int, RowChange] = {
     23: _INSERT, 24: _UPDATE, 25: _DELETE, 30: _INSERT, 31: _UPDATE, 32: _DELETE,
 }  # fmt: skip
 """Rows events: of version 1, which MariaDB writes, and of version 2."""
+SECOND_VERSION = 30
+"""From this type on they have a length and extra bytes in front of their columns."""
 
 COMPRESSED_ROWS_EVENTS = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
 """MariaDB's with ``log_bin_compress``, and the types that they are decompressed to."""

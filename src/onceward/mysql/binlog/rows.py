@@ -28,6 +28,7 @@ from onceward.mysql.binlog.event import (
     HEADER_BYTES,
     PARTIAL_UPDATE_ROWS,
     ROWS_EVENTS,
+    SECOND_VERSION,
     BinlogEvent,
     InvalidCell,
     damaged_data,
@@ -43,6 +44,7 @@ TOGETHER = 12
 """Fewer events than this are walked one after the other."""
 _SPARE = 16
 """Bytes behind a block that may be read, and mean nothing."""
+_TOO_LONG = "a row runs past the end of its event"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,9 @@ class RowLayout:
         number = 0
         while len(start) >= TOGETHER:
             end, cells = self._walk_together(block, start)
-            _check_ends(end <= stop, event)
+            fits = end <= stop
+            if not fits.all():
+                raise InvalidCell(int(event[int(np.argmin(fits))]), damaged_data(_TOO_LONG))
             steps.append((event, np.full(len(event), number), cells))
             number += 1
             live = end < stop
@@ -183,7 +187,7 @@ class RowLayout:
             except IndexError:
                 found = -1
             if found < 0:
-                raise InvalidCell(each, damaged_data("a row runs past the end of its event"))
+                raise InvalidCell(each, damaged_data(_TOO_LONG))
             counts.append(found)
         numbers = sum(1 + bool(each.length_bytes or each.nullable) for each in self._columns)
         table = np.frombuffer(flat, np.int64).reshape(-1, numbers)
@@ -265,26 +269,14 @@ class RowLayout:
         if self._columns[place].length_bytes:
             lengths = [part.length for part in parts if part.length is not None]
             length = np.concatenate(lengths)[order]
-        nulls = [(part.null, len(event)) for part, (event, _, _) in zip(parts, steps, strict=True)]
-        return Cells(
-            np.concatenate([part.start for part in parts])[order], length, _nulls(nulls, order)
-        )
-
-
-def _nulls(parts: list[tuple[Mask | None, int]], order: Numbers) -> Mask | None:
-    if all(null is None for null, _ in parts):
-        return None
-    result: Mask = np.concatenate(
-        [np.zeros(count, np.bool_) if null is None else null for null, count in parts]
-    )[order]
-    return result
-
-
-def _check_ends(fits: Mask, event: Numbers) -> None:
-    if not fits.all():
-        raise InvalidCell(
-            int(event[int(np.argmin(fits))]), damaged_data("a row runs past the end of its event")
-        )
+        null: Mask | None = None
+        if any(part.null is not None for part in parts):
+            nulls = [
+                np.zeros(len(part.start), np.bool_) if part.null is None else part.null
+                for part in parts
+            ]
+            null = np.concatenate(nulls)[order]
+        return Cells(np.concatenate([part.start for part in parts])[order], length, null)
 
 
 def count_rows(
@@ -301,30 +293,20 @@ def count_rows(
     while at < len(data):
         columns = images[count % len(images)]
         if partial_json and count % len(images):
-            options, at = data[at], at + 1
-            at += (
-                (sum(column.kind is ColumnKind.JSON for column in columns) + 7) // 8
-                if options & 1
-                else 0
-            )
+            documents = sum(column.kind is ColumnKind.JSON for column in columns)
+            at += 1 + ((documents + 7) // 8 if data[at] & 1 else 0)
         nulls = int.from_bytes(data[at : at + (len(columns) + 7) // 8], "little")
         at += (len(columns) + 7) // 8
         for place, column in enumerate(columns):
             if nulls >> place & 1:
                 continue
-            length = (
-                int.from_bytes(data[at : at + column.length_bytes], "little")
-                if column.length_bytes
-                else 0
-            )
+            # 0 where it has none
+            length = int.from_bytes(data[at : at + column.length_bytes], "little")
             at += column.length_bytes + length + column.width
         count += 1
     if at != len(data):
         raise IndexError
     return count // len(images)
-
-
-_SECOND_VERSION = 30
 
 
 def describe_rows(event: BinlogEvent, map: bytes) -> str:
@@ -346,7 +328,7 @@ def _count_event_rows(event: BinlogEvent, map: bytes) -> int:
     data = MetadataFields(
         bytes(event.buffer[event.start + HEADER_BYTES : event.stop]), "a rows event", ID_BYTES + 2
     )
-    if event.kind >= _SECOND_VERSION:
+    if event.kind >= SECOND_VERSION:
         data.take(int.from_bytes(data.take(2), "little") - 2)
     many = data.lenenc_int()
     partial = event.kind == PARTIAL_UPDATE_ROWS
