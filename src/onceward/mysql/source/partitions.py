@@ -51,13 +51,12 @@ def read_partition(settings: ChangesSettings, part: Mapping[str, Any]) -> Iterat
     settings = settings.for_server(part["names"]).for_tables(part.get("tables"))
     if "chunk" in part:
         as_of = Position.from_json(part["as_of"])
-        for table in read_chunk(settings, part["chunk"], as_of):
-            if table.num_rows:
-                yield to_frame(table, as_of.era)
-        return
-    for table in _read_range(settings, part):
+        era, tables = as_of.era, read_chunk(settings, part["chunk"], as_of)
+    else:
+        era, tables = int(part["era"]), _read_range(settings, part)
+    for table in tables:
         if table.num_rows:
-            yield to_frame(table, int(part["era"]))
+            yield to_frame(table, era)
 
 
 def join_pieces(pieces: Iterable[pa.Table]) -> pa.Table:
@@ -72,21 +71,24 @@ def to_frame(changes: pa.Table, era: int) -> pa.Table:
     begins = numbers.take(
         pc.index_in(changes["file"].combine_chunks(), value_set=pa.array(names, pa.string()))
     )
-    texts = [_zero_pad(changes[name].combine_chunks(), digits) for name, digits in _POSITION]
+    texts = [
+        pc.utf8_lpad(changes[name].combine_chunks().cast(pa.string()), digits, "0")
+        for name, digits in _POSITION
+    ]
     return changes.append_column(
         "position", pc.binary_join_element_wise(begins, *texts, "-")
     ).select(COLUMNS)
-
-
-def _zero_pad(column: pa.Array, digits: int) -> pa.Array:
-    return pc.utf8_lpad(pc.cast(column, pa.string()), digits, "0")
 
 
 def _read_range(settings: ChangesSettings, part: Mapping[str, Any]) -> Iterator[pa.Table]:
     server, place = str(part["server"]), Coordinates(part["file"], part["from"])
     maps = [base64.b64decode(one) for one in part.get("maps", ())]
     snapshot, skippable = part.get("snapshot"), settings.skippable
-    with open_dump(settings, server, place) as dump, _flush_function(settings, snapshot) as flush:
+    # Changes are all that come, or those that a snapshot lets through
+    flushing: AbstractContextManager[Callable[[Decoder], pa.Table]] = (
+        nullcontext(Decoder.flush) if snapshot is None else snapshot_filter(settings, snapshot)
+    )
+    with open_dump(settings, server, place) as dump, flushing as flush:
         decoder = Decoder(
             dump.reader.dialect, settings.selects, values=settings.values, maps=maps,
             gtid=part.get("gtid"),
@@ -108,13 +110,6 @@ def _read_range(settings: ChangesSettings, part: Mapping[str, Any]) -> Iterator[
                             yield flush(decoder)
         while decoder.has_changes:
             yield flush(decoder)
-
-
-def _flush_function(
-    settings: ChangesSettings, state: Any
-) -> AbstractContextManager[Callable[[Decoder], pa.Table]]:
-    """Return the function that takes changes: all, or those that a snapshot lets through."""
-    return nullcontext(Decoder.flush) if state is None else snapshot_filter(settings, state)
 
 
 def _check_file_creation_time(event: BinlogEvent, created_at: int) -> None:

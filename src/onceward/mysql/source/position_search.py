@@ -105,7 +105,11 @@ def find_after_purge(
     files = list(server.binlogs())
     # RESET MASTER lets a server use its GTIDs again. But where the binlog that was read last was
     # removed, all that was read is among what the server has removed.
-    removed = _purged_transactions(settings, server, files)
+    removed = (
+        Gtids.parse("mysql", server.purged_gtids())
+        if server.dialect == "mysql"
+        else read_file_header(settings, server.identity, files[0])[1]
+    )
     if removed is None or not removed.covers(Gtids.parse(server.dialect, position.gtids)):
         raise SourceReplaced(
             f"{server.where} (the server {server.identity}) has no {position.file} any more, "
@@ -119,15 +123,6 @@ def find_after_purge(
         files[0]
     ) > binlog_number(position.file)
     return _find(settings, server, position, position.era if onwards else position.era + 1)
-
-
-def _purged_transactions(
-    settings: ChangesSettings, server: Server, files: list[str]
-) -> Gtids | None:
-    """Return all transactions that the server has, and that are in none of its binlogs."""
-    if server.dialect == "mysql":
-        return Gtids.parse("mysql", server.purged_gtids())
-    return read_file_header(settings, server.identity, files[0])[1]
 
 
 def _find(
@@ -160,8 +155,7 @@ def check_has_transactions(settings: ChangesSettings, server: Server, position: 
     """
     if not position.gtids or _is_in_binlogs(server, position):
         return
-    find_missing = _missing_mysql if server.dialect == "mysql" else _missing_mariadb
-    missing = find_missing(server, position.gtids)
+    missing = _missing(server, position.gtids)
     if not missing or _is_committing(settings, server, position, missing):
         return
     what = (
@@ -204,7 +198,7 @@ def _is_committing(
             server.held = held = _read_before(settings, server, position)
             return held is not None and held.covers(wanted)
         patience.pause(_COMMIT_PAUSE_SECONDS)
-        if not _missing_mysql(server, missing):
+        if not _missing(server, missing):
             return True
     return True
 
@@ -294,14 +288,11 @@ def _check_order(server: Server, position: Position) -> None:
         )
 
 
-def _missing_mysql(server: Server, gtids: str) -> str:
-    return str(
-        server.query("SELECT GTID_SUBTRACT(%s, @@GLOBAL.gtid_executed)", (gtids,))[0][0] or ""
-    )
-
-
-def _missing_mariadb(server: Server, gtids: str) -> str:
-    """Return missing transactions, by the last one of each domain and server."""
+def _missing(server: Server, gtids: str) -> str:
+    """Return missing transactions; on MariaDB by the last one of each domain and server."""
+    if server.dialect == "mysql":
+        rows = server.query("SELECT GTID_SUBTRACT(%s, @@GLOBAL.gtid_executed)", (gtids,))
+        return str(rows[0][0] or "")
     last: dict[tuple[str, str], int] = {}
     for domain, source, number in _MARIADB_GTID.findall(server.executed_gtids()):
         last[domain, source] = max(int(number), last.get((domain, source), -1))

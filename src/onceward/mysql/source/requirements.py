@@ -58,7 +58,6 @@ _LOGIN = "the login"
 _FOREIGN_KEY = re.compile(r"\s+CONSTRAINT `(.+?)` FOREIGN KEY ")
 _NAME = re.compile(r"`(?:[^`]|``)*`")
 _CASCADE_RULES = re.compile(r"ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)")
-_UPDATES = "log_replica_updates"
 NOT_THERE = "not there"
 _EVERY_SECONDS = 60.0
 # Times as long as the look took: of thousands of tables it takes seconds
@@ -157,10 +156,8 @@ _ROWS_BEFORE = (
 def _raise_unmet(
     server: Server, found: Iterable[Requirement], read: Position | None, starting: object
 ) -> None:
-    unmet = list(
-        dict.fromkeys(
-            one for one in found if not one.is_met and (read is None or one.actual != NOT_THERE)
-        )
+    unmet = dict.fromkeys(
+        one for one in found if not one.is_met and (read is None or one.actual != NOT_THERE)
     )
     if not unmet:
         return
@@ -212,11 +209,8 @@ def check_requirements(
         return found
     found += _check_variables(server, variables)
     if variables.get("server_id") == "0":
-        why, fix = (
-            "the server sends its binlog to nobody",
-            _set_statement(server, "server_id", "1"),
-        )
-        return [*found, _unmet("server_id", "0", why, fix)]
+        fix = _set_statement(server, "server_id", "1")
+        return [*found, _unmet("server_id", "0", "the server sends its binlog to nobody", fix)]
     checks = list(_check_grants(server, settings))
     found += checks
     if all(one.is_met for one in checks):
@@ -224,9 +218,7 @@ def check_requirements(
         found += _check_replica(server, variables)
     if whole:
         found += _check_patterns(server, settings)
-    tables = list_selected_tables(server, settings)
-    found += _check_tables(server, settings, tables)
-    return found
+    return [*found, *_check_tables(server, settings, list_selected_tables(server, settings))]
 
 
 def list_selected_tables(server: Server, settings: ChangesSettings) -> list[tuple[str, str]]:
@@ -275,12 +267,12 @@ def _check_variables(server: Server, variables: Mapping[str, str]) -> Iterator[R
 
 def _set_statement(server: Server, name: str, value: str) -> str:
     actual = value if value.isdigit() else f"'{value}'"
-    if server.dialect == "mysql":
-        return f"SET PERSIST {name} = {actual}, and let sessions that are open connect anew"
-    return (
-        f"SET GLOBAL {name} = {actual}, the same in the server's configuration file, and let "
-        "sessions that are open connect anew"
+    step = (
+        f"SET PERSIST {name} = {actual}, and"
+        if server.dialect == "mysql"
+        else f"SET GLOBAL {name} = {actual}, the same in the server's configuration file, and"
     )
+    return f"{step} let sessions that are open connect anew"
 
 
 def _grant_statement(server: Server) -> str:
@@ -312,13 +304,10 @@ def _filtered_databases(server: Server, settings: ChangesSettings) -> Iterator[R
     for database, table in list_selected_tables(server, settings):
         if (only and database not in only) or database in without:
             yield Requirement(
-                f"{database}.{table}",
-                "left out of the binlog",
-                is_met=False,
+                f"{database}.{table}", "left out of the binlog", is_met=False,
                 why="binlog_do_db or binlog_ignore_db leaves its database out",
-                fix="start the server without binlog_do_db and binlog_ignore_db",
-                unlogged=True,
-            )
+                fix="start the server without binlog_do_db and binlog_ignore_db", unlogged=True,
+            )  # fmt: skip
 
 
 def _check_replica(server: Server, variables: Mapping[str, str]) -> Iterator[Requirement]:
@@ -340,15 +329,14 @@ def _check_replica(server: Server, variables: Mapping[str, str]) -> Iterator[Req
         yield _unmet("SLAVE MONITOR", "not granted", why, _grant_statement(server))
         return
     why = "it is a replica, and what it applies is in no binlog of its own"
-    yield Requirement(_UPDATES, actual, not is_replica, why, fix)
+    yield Requirement("log_replica_updates", actual, not is_replica, why, fix)
 
 
 def _check_tables(
     server: Server, settings: ChangesSettings, tables: list[tuple[str, str]]
 ) -> Iterator[Requirement]:
     for pattern in settings.tables:
-        there = any(settings.fits(*one, pattern) for one in tables)
-        if there:
+        if any(settings.fits(*one, pattern) for one in tables):
             yield Requirement(".".join(pattern), "there", is_met=True)
             continue
         missing, why = Grants(server).on(*pattern), "no such table is seen"
@@ -382,12 +370,12 @@ def _check_versioning(server: Server, tables: Iterable[tuple[str, str]]) -> Iter
     with_versions = {(str(database), str(table)) for database, table in rows}
     for database, table in tables:
         if (database, table) in with_versions:
-            yield Requirement(
-                f"{database}.{table}", "WITH SYSTEM VERSIONING", is_met=False,
-                why="what is deleted stays in it as history, and no change tells it from what is "
-                    "there",
-                fix=f"ALTER TABLE {quote(database)}.{quote(table)} DROP SYSTEM VERSIONING, or "
-                    "leave it out",
+            yield _unmet(
+                f"{database}.{table}", "WITH SYSTEM VERSIONING",
+                "what is deleted stays in it as history, and no change tells it from what is "
+                "there",
+                f"ALTER TABLE {quote_table(database, table)} DROP SYSTEM VERSIONING, or leave it "
+                "out",
             )  # fmt: skip
 
 
@@ -407,7 +395,7 @@ def _check_row_hashes(
                 f"{database}.{table}", f"with a column {column}",
                 "MariaDB itself gives this name to hidden columns, and binlogs do not tell them "
                 "from yours",
-                f"ALTER TABLE {quote(str(database))}.{quote(str(table))} RENAME COLUMN "
+                f"ALTER TABLE {quote_table(str(database), str(table))} RENAME COLUMN "
                 f"{quote(str(column))} TO another name, or leave the table out",
             )  # fmt: skip
 
@@ -437,12 +425,11 @@ def _check_cascades(
         if (schema, table) not in with_keys or settings.allows_cascade(schema, table):
             continue
         for name, rules in _keys_that_change_rows(server, schema, table):
-            yield Requirement(
-                f"{schema}.{table}", f"changed by the foreign key {name} ({rules})", is_met=False,
-                why="what a foreign key changes by itself is in no binlog",
-                fix="let the key RESTRICT, and the application change the rows; or, if none of "
-                    "them is ever changed "
-                f'that way, pass_over=["cascade:{schema}.{table}"]',
+            yield _unmet(
+                f"{schema}.{table}", f"changed by the foreign key {name} ({rules})",
+                "what a foreign key changes by itself is in no binlog",
+                "let the key RESTRICT, and the application change the rows; or, if none of them "
+                f'is ever changed that way, pass_over=["cascade:{schema}.{table}"]',
             )  # fmt: skip
 
 

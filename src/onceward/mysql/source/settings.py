@@ -228,11 +228,9 @@ class ChangesSettings:
         # Whatever another server had made of them
         user_tables = self.user_tables or self.tables
         ignores_case = bool(lower_case_table_names)
-        tables = (
-            tuple((database.lower(), table.lower()) for database, table in user_tables)
-            if ignores_case
-            else user_tables
-        )
+        tables = user_tables
+        if ignores_case:
+            tables = tuple((database.lower(), table.lower()) for database, table in user_tables)
         return replace(
             self, user_tables=user_tables, tables=tables, ignores_case=ignores_case,
             cascades_are_logged=cascades_are_logged,
@@ -288,16 +286,9 @@ def make_settings(
     connect_args = connect_parameters(
         url, "mysql_changes(url=…) is no address of a MySQL or MariaDB server", database=False
     )
-    if (
-        isinstance(max_bytes_per_batch, bool)
-        or not isinstance(max_bytes_per_batch, int)
-        or max_bytes_per_batch < 1
-    ):
-        raise _invalid(
-            "max_bytes_per_batch",
-            max_bytes_per_batch,
-            "use a whole number of bytes, for example 64 << 20",
-        )
+    if type(max_bytes_per_batch) is not int or max_bytes_per_batch < 1:
+        step = "use a whole number of bytes, for example 64 << 20"
+        raise _invalid("max_bytes_per_batch", max_bytes_per_batch, step)
     if not isinstance(heartbeat_seconds, int | float) or not 0 < heartbeat_seconds <= 86_400:
         raise _invalid(
             "heartbeat_seconds", heartbeat_seconds, "use seconds, more than 0 and at most a day"
@@ -332,11 +323,8 @@ def _parse_patterns(tables: str | Sequence[str]) -> tuple[tuple[str, str], ...]:
                 "tables", one, 'name each as "database.table"; * stands for any text: "shop.*"'
             )
         if one.split(".")[0] in SYSTEM:
-            raise _invalid(
-                "tables",
-                one,
-                "the server's own tables have no changes to read; name tables of yours",
-            )
+            step = "the server's own tables have no changes to read; name tables of yours"
+            raise _invalid("tables", one, step)
     if not patterns:
         raise _invalid("tables", tables, 'name one at least: "shop.orders"')
     return tuple(cast("tuple[str, str]", tuple(one.split("."))) for one in patterns)
@@ -380,11 +368,8 @@ def _microseconds(time: Any) -> int:
         return (time - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
     if isinstance(time, int) and not isinstance(time, bool):
         return time * 1000
-    raise _invalid(
-        "starting",
-        {"timestamp": time},
-        "use a datetime with a time zone, or milliseconds since 1970",
-    )
+    step = "use a datetime with a time zone, or milliseconds since 1970"
+    raise _invalid("starting", {"timestamp": time}, step)
 
 
 def _parse_pass_over(names: Sequence[str], tables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:

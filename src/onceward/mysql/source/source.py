@@ -201,9 +201,10 @@ class MySQLChanges(PartitionedSource):
         """
         current = Position.from_json(position)
         server = self._server(current)
-        begin = _drop_finished_snapshot(
-            self._find_current(server, self._beginning(position, current))
-        )
+        if self._ahead is not None and self._ahead.behind == position_text(position):
+            # Up to there no selected change is known to be
+            current = self._ahead.at
+        begin = _drop_finished_snapshot(self._find_current(server, current))
         if begin.tables is None:
             begin = replace(begin, tables=self._settings.patterns)
         elif begin.tables != self._settings.patterns:
@@ -285,7 +286,9 @@ class MySQLChanges(PartitionedSource):
         return self._log(position, end, self._parts(found, end, begin.snapshot))
 
     def _log(self, position: Any, end: Position, parts: list[Any]) -> Any:
-        self._keep(position, end.to_json(), parts)
+        while len(self._plans) >= _KEPT_PLANS:
+            del self._plans[next(iter(self._plans))]
+        self._plans[position_text([position, end.to_json()])] = parts
         return end.to_json()
 
     def partitions(self, start: Any, end: Any) -> list[Any]:
@@ -294,13 +297,6 @@ class MySQLChanges(PartitionedSource):
         if plan is not None:
             return plan
         return self._planned_again(Position.from_json(start), Position.from_json(end))
-
-    def _beginning(self, position: Any, current: Position) -> Position:
-        """Return the position behind what is known to have no selected change."""
-        ahead = self._ahead
-        return (
-            ahead.at if ahead is not None and ahead.behind == position_text(position) else current
-        )
 
     def _find_current(self, server: Server, current: Position) -> Position:
         """Return ``current`` on the server that is there."""
@@ -352,19 +348,10 @@ class MySQLChanges(PartitionedSource):
             return position
         return self._log(position, at, [])
 
-    def _keep(self, start: Any, end: Any, parts: list[Any]) -> None:
-        while len(self._plans) >= _KEPT_PLANS:
-            del self._plans[next(iter(self._plans))]
-        self._plans[position_text([start, end])] = parts
-
     def _parts(self, found: PlannedRange, end: Position, state: Any = None) -> list[Any]:
         """Return the partitions of a range. ``state``: of the snapshot at its start."""
         names = {"names": self._connected().lower_case_table_names, "tables": found.end.tables}
-        options = {
-            "server": end.server,
-            **names,
-            **({"snapshot": state} if state is not None else {}),
-        }
+        options = {"server": end.server, **names} | ({"snapshot": state} if state else {})
         ranges = [{**part, **options} for part in found.parts]
         as_of = replace(end, snapshot=None, known=None).to_json()
         chunks = end.snapshot["chunks"] if end.snapshot is not None else []

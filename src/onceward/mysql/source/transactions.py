@@ -85,7 +85,7 @@ class TransactionWalk:
         self._skips = None if at.skips is None else GtidBinlogState.from_text(at.skips)
         self.prepared = dict(at.prepared or {})
         """See :class:`~onceward.mysql.source.settings.Position`."""
-        self.is_done = False
+        self.is_done = upto == self.place
         """The walk has ended. Events behind the end are not looked at."""
         self.bytes = 0
         """Size of the transactions that were walked."""
@@ -103,8 +103,6 @@ class TransactionWalk:
         """The transaction has rows of a selected table."""
         self._before, self._upto, self._selects = before, upto, selects
         self._file = at.file
-        self.is_done = upto == self.place
-        """The walk has ended. Events behind the end are not looked at."""
         self._handlers: dict[int, Handler] = {
             **dict.fromkeys(TRANSACTION_STARTS, self._transaction),
             QUERY: self._query,
@@ -248,7 +246,8 @@ class TransactionWalk:
         if not self._is_skipping:
             self._on_statement(plain)
             self.prepared.pop(decided_xid(plain) or "", None)
-        if self._state == BEGUN and statement_begins_with(plain, "XA START", "XA BEGIN"):
+        texts = parse_statement(plain).texts if self._state == BEGUN else ()
+        if any(text.lstrip().upper().startswith(("XA START", "XA BEGIN")) for text in texts):
             # MySQL's word for the BEGIN of an XA transaction
             self._state = OPEN
         elif self._state == BEGUN:
@@ -269,7 +268,11 @@ class TransactionWalk:
 
     def _end_transaction(self, event: BinlogEvent) -> None:
         if self._skips is not None and self.gtid is not None:
-            self._compare(self._skips, self.gtid)
+            # Skipping by numbers relies on their order
+            self.skipped_gtids.add(self.gtid)
+            if self.skipped_gtids.is_unordered and self._skips.is_complete:
+                raise unordered_error(self.at, f"{self.gtid} at {self._transaction_at}")
+            self._mark_reached(Gtids.parse(self.dialect, self.gtid))
         was_skipping, self._is_skipping, self._state = self._is_skipping, False, OUTSIDE
         if self.gtid is None:
             self.gtids = None
@@ -283,13 +286,6 @@ class TransactionWalk:
             self._on_end(event)
         self.gtid = None
 
-    def _compare(self, skips: GtidBinlogState, gtid: str) -> None:
-        """Check the order of numbers, on which skipping by numbers relies."""
-        self.skipped_gtids.add(gtid)
-        if self.skipped_gtids.is_unordered and skips.is_complete:
-            raise unordered_error(self.at, f"{gtid} at {self._transaction_at}")
-        self._mark_reached(Gtids.parse(self.dialect, gtid))
-
     def _mark_reached(self, state: Gtids) -> None:
         if self._skips is not None:
             self._skips.mark_reached(state)
@@ -297,13 +293,12 @@ class TransactionWalk:
 
     def _advance_behind(self, event: BinlogEvent) -> None:
         self.place = Coordinates(event.file, _end_position(event))
-        if self._upto is not None and self.place.is_at_or_behind(self._upto):
-            self._reach(self._upto, event)
-
-    def _reach(self, upto: Coordinates, event: BinlogEvent) -> None:
-        self.is_done = True
-        if self.place != upto:
-            raise damaged_event(event, f"what goes on beyond {upto}, where a batch ended before")
+        upto = self._upto
+        if upto is not None and self.place.is_at_or_behind(upto):
+            self.is_done = True
+            if self.place != upto:
+                what = f"what goes on beyond {upto}, where a batch ended before"
+                raise damaged_event(event, what)
 
     # Files
 
@@ -339,12 +334,8 @@ class TransactionWalk:
 
     def _previous(self, event: BinlogEvent) -> None:
         before = parse_previous_gtids(event)
-        if before is not None:
-            self._take_previous(event, before)
-        self._on_other(event)
-
-    def _take_previous(self, event: BinlogEvent, before: Gtids) -> None:
-        """Handle the set before a file. A transaction of it that was not seen is in no binlog."""
+        assert before is not None  # noqa: S101 — it is an event of that kind
+        # A transaction of it that was not seen is in no binlog
         self.skipped_gtids.update(before)
         if self.gtids is not None and not self.gtids.covers(before):
             what = (
@@ -364,6 +355,7 @@ class TransactionWalk:
         else:
             gtids.update(before)
         self._mark_reached(before)
+        self._on_other(event)
 
     # Stops
 
@@ -400,10 +392,3 @@ def _end_position(event: BinlogEvent) -> int:
     """Return the position behind the event, whose size in the header includes the checksum."""
     size = int.from_bytes(event.buffer[event.start + 9 : event.start + 13], "little")
     return event.position + size
-
-
-def statement_begins_with(statement: BinlogEvent, *words: str) -> bool:
-    """Check whether the text of a QUERY begins with one of these."""
-    return any(
-        text.lstrip().upper().startswith(words) for text in parse_statement(statement).texts
-    )
