@@ -44,8 +44,9 @@ from onceward.formats.avro.schemas import (
 )
 from onceward.formats.avro.step import RegistryMonitor
 from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read
-from onceward.formats.avro.values import conjunction, widen
+from onceward.formats.avro.values import widen
 from onceward.formats.registry.answers import SchemaRule
+from onceward.formats.validation import conjunction
 from onceward.spark.batch.causes import Thrown
 from onceward.spark.batch.failures import RAISED, known_failure
 from support.avro_codec import read, unfold, write

@@ -4,6 +4,7 @@ dead letter or stops the job by name. Driver only; called by the formats beside 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 from pyspark.sql import Column, DataFrame
@@ -101,6 +102,23 @@ def _refuse_dead_letters(frame: DataFrame, key: object, value: object) -> None:
             'on_error="dead_letter", directly on the source\'s frame, and then the other one with '
             'on_error="stop"',
         )
+
+
+def in_place(rows: DataFrame, column: str, value: Column) -> list[Column]:
+    """Return the columns of ``rows``, in their order, with ``value`` in the place of one."""
+    return [value if name == column else F.col(quoted(name)) for name in rows.columns]
+
+
+def conjunction(conditions: Sequence[Column]) -> Column | None:
+    """Return one condition that is true where all of ``conditions`` are; None of none.
+
+    As a balanced tree: a chain of 500 is 500 deep, and Spark's visitors of expressions recurse.
+    """
+    level = list(conditions)
+    while len(level) > 1:
+        pairs = [left & right for left, right in zip(level[::2], level[1::2], strict=False)]
+        level = pairs + level[len(pairs) * 2 :]
+    return level[0] if level else None
 
 
 def with_one(rows: DataFrame, value: Column, name: str) -> DataFrame:

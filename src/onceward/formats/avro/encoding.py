@@ -39,7 +39,7 @@ from onceward.formats.avro.step import RegistryMonitor
 from onceward.formats.avro.types import Type, parse_types
 from onceward.formats.avro.values import all_of, or_true, texts_are_valid
 from onceward.formats.registry.answers import WRITING
-from onceward.formats.validation import quoted
+from onceward.formats.validation import in_place, quoted
 from onceward.spark.batch.failures import RAISED
 from onceward.spark.tables.avro_java import schema_for, why_not_a_schema, why_not_writable
 from onceward.spark.types import must_keep_dates
@@ -123,9 +123,7 @@ def encode(
             stops = F.raise_error(F.lit(RAISED + json.dumps(unfit)))
             body = F.when(F.coalesce(fits, F.lit(True)), body).otherwise(stops)
     record = F.when(value.isNotNull(), body).alias(column)
-    return frame.alias(step.tag).select(
-        *(record if name == column else F.col(quoted(name)) for name in frame.columns)
-    )
+    return frame.alias(step.tag).select(*in_place(frame, column, record))
 
 
 class _Encoding(DecodingStep):
@@ -153,8 +151,10 @@ def _schema(
     register_it: bool,
 ) -> tuple[int, str]:
     """Return the schema's id, and its text as self-contained Avro."""
-    if isinstance(schema, str):
-        _must_be_avro(frame, schema)
+    if isinstance(schema, str) and (why := why_not_a_schema(frame.sparkSession, schema)):
+        raise UnsupportedSchema(
+            f"schema= is no Avro schema: {why}", next_step="pass the text of an Avro schema"
+        )
     if register_it and not isinstance(schema, int):
         text = schema or schema_for(frame.sparkSession, kind, *_record_name(subject))
         return registry.register(subject, text), text
@@ -184,13 +184,6 @@ def _record_name(subject: str) -> tuple[str, str]:
     return f"r_{stem}" if not stem[:1].isalpha() else stem, "onceward"
 
 
-def _must_be_avro(frame: DataFrame, text: str) -> None:
-    if (why := why_not_a_schema(frame.sparkSession, text)) is not None:
-        raise UnsupportedSchema(
-            f"schema= is no Avro schema: {why}", next_step="pass the text of an Avro schema"
-        )
-
-
 def _check(frame: DataFrame, column: str, kind: DataType, text: str, name: str) -> None:
     """Compare the column with the schema."""
     why = "; ".join(_differences(kind, parse_types(text), column)) or why_not_writable(
@@ -217,10 +210,8 @@ def _differences(kind: DataType, schema: Type, where: str) -> list[str]:
         ]
         return [why for each in inside for why in each]
     if isinstance(kind, StructType) and schema.kind == "record":
-        ours, theirs = (
-            {field.name: field.dataType for field in kind.fields},
-            {f.names[0]: f.type for f in schema.fields},
-        )
+        ours = {field.name: field.dataType for field in kind.fields}
+        theirs = {field.names[0]: field.type for field in schema.fields}
         found = [f"{where}.{name} is missing" for name in theirs if name not in ours]
         found += [f"{where}.{name} is not in the schema" for name in ours if name not in theirs]
         for name in ours.keys() & theirs.keys():

@@ -55,7 +55,15 @@ from onceward.formats.avro.values import (
     why_not_narrow,
     widen,
 )
-from onceward.formats.validation import DOES_NOT_FIT, error_text, places, poison, quoted
+from onceward.formats.validation import (
+    DOES_NOT_FIT,
+    error_text,
+    in_place,
+    places,
+    poison,
+    quoted,
+    with_one,
+)
 
 BAD_FRAMING, UNKNOWN_SCHEMA_ID = "BadFraming", "UnknownSchemaId"
 DECODED = "onceward_decoded"
@@ -135,16 +143,14 @@ class AvroPlan:
 
     def good_or_raise(self, rows: DataFrame) -> DataFrame:
         read = self._decode(rows)
-        poison = F.raise_error(self._poison(read))
+        invalid = poison(self._tag, read, self._class(), self._message(read), self._long_id())
         # In a second generator, not in a filter: Spark infers `IS NOT NULL` from the user's own
         # condition (InferFiltersFromConstraints), combines it with our filter and evaluates it
         # first, so that `value.id > 5` would drop an invalid record before it is validated.
         # Predicates do not pass a generator, which also keeps `from_avro` from being copied and
         # evaluated twice.
-        checked = F.when(self._is_good(read), F.col(DECODED)).otherwise(poison)
-        return self._with_value(
-            rows, read.select("*", F.explode(F.array(checked)).alias(_CHECKED)), _CHECKED
-        )
+        checked = F.when(self._is_good(read), F.col(DECODED)).otherwise(F.raise_error(invalid))
+        return self._with_value(rows, with_one(read, checked, _CHECKED), _CHECKED)
 
     def bad(self, rows: DataFrame) -> DataFrame:
         read = self._decode(rows)
@@ -159,20 +165,14 @@ class AvroPlan:
         of them at most."""
         expected = self._begins_with_any([*self._schemas.texts, *self._unreadable_ids()])
         first = F.substring(self._value, 1, PREFIX_BYTES).alias("first")
-        found = (
-            rows.where(self._is_framed() & ~expected)
-            .select(first)
-            .distinct()
-            .limit(most)
-            .collect()
-        )
-        return [int.from_bytes(row["first"][1:], "big") for row in found]
+        found = rows.where(self._is_framed() & ~expected).select(first).distinct().limit(most)
+        return [int.from_bytes(row["first"][1:], "big") for row in found.collect()]
 
     def first_with_id(self, rows: DataFrame, ids: list[int]) -> dict[str, object] | None:
         """Run a Spark job for a record of one of ``ids``: return its id, and where it stands as
         far as ``rows`` says."""
         found = rows.where(self._is_framed() & self._begins_with_any(ids))
-        row = found.select(self._id().cast("long").alias("id"), *places(rows)).first()
+        row = found.select(self._long_id(), *places(rows)).first()
         return None if row is None else row.asDict()
 
     # below
@@ -190,8 +190,10 @@ class AvroPlan:
         if unreadable := self._unreadable_ids():
             branches.append((self._begins_with_any(unreadable), nothing))
         branches.append((self._value.isNull() | ~self._is_framed(), nothing))
-        decoded = _case(branches).otherwise(F.raise_error(self._error("unseen")))
-        return rows.select("*", F.explode(F.array(decoded)).alias(DECODED))
+        decoded = _case(branches).otherwise(
+            F.raise_error(error_text(self._tag, "unseen", self._long_id()))
+        )
+        return with_one(rows, decoded, DECODED)
 
     def _nothing(self) -> StructType:
         """Return the type of :data:`DECODED` where no schema says it: the reader's, with ours
@@ -234,12 +236,9 @@ class AvroPlan:
     def _begins_with_any(self, ids: list[int]) -> Column:
         """One text of SQL, however many ids: in Python each would be a call into the JVM."""
         prefixes = ", ".join(f"X'{prefix(number).hex()}'" for number in ids)
-        column = quoted(self._column)
-        return (
-            F.expr(f"substring({column}, 1, {PREFIX_BYTES}) IN ({prefixes})")
-            if ids
-            else F.lit(False)
-        )
+        if not prefixes:
+            return F.lit(False)
+        return F.expr(f"substring({quoted(self._column)}, 1, {PREFIX_BYTES}) IN ({prefixes})")
 
     def _is_good(self, read: DataFrame) -> Column:
         """Return the verdict, never null. A null value is no record (a deletion, in Kafka), and
@@ -289,10 +288,6 @@ class AvroPlan:
         fit = None if kind is None else narrow_enough(value, kind, self._kind)
         return F.lit(True) if fit is None else fit
 
-    def _why_no_number(self, read: DataFrame) -> Column:
-        _, kind = self._numbers(read)
-        return F.lit("" if kind is None else why_not_narrow(kind, self._kind))
-
     def _numbers(self, read: DataFrame) -> tuple[Column, DataType | None]:
         value, kind = self._record(read, DECODED)
         # With ours, which are its last, where they are beside its fields
@@ -308,9 +303,7 @@ class AvroPlan:
         """Return the columns of ``rows``, in their order, with the record in the place of its
         bytes."""
         value = self._as_texts(*self._record(read, decoded)).alias(self._column)
-        return read.select(
-            *(value if name == self._column else F.col(quoted(name)) for name in rows.columns)
-        )
+        return read.select(*in_place(rows, self._column, value))
 
     def _as_texts(self, value: Column, record: DataType | None) -> Column:
         """Cast the record's texts back, which were read as bytes, and its numbers to those of its
@@ -351,11 +344,10 @@ class AvroPlan:
         """Return why a record cannot be read, as far as can be told."""
         size = F.octet_length(self._value)
         by_id = F.concat(F.lit("by schema id "), self._id())
-        short = F.concat(
-            F.lit("it has "),
-            size,
-            F.lit(f" bytes, and a framed record has {PREFIX_BYTES} or more"),
-        )
+        ends, kind = F.coalesce(self._ends(), F.lit(False)), self._numbers(read)[1]
+        wide = "" if kind is None else why_not_narrow(kind, self._kind)
+        needed = F.lit(f" bytes, and a framed record has {PREFIX_BYTES} or more")
+        short = F.concat(F.lit("it has "), size, needed)
         first = F.hex(F.substring(self._value, 1, 1))
         other = F.concat(
             F.lit("it begins with byte "),
@@ -374,19 +366,16 @@ class AvroPlan:
                 self._class() == UNKNOWN_SCHEMA_ID,
                 F.concat(F.lit("the registry knows no schema id "), self._id()),
             ),
-            *self._unreadable(),
-            (
-                F.coalesce(self._ends(), F.lit(False)) & ~self._numbers_fit(read),
-                F.concat(by_id, F.lit(" "), self._why_no_number(read)),
+            *(
+                (self._begins_with(number), F.lit(f"schema id {number}: {why}"))
+                for number, why in self._schemas.unreadable.items()
             ),
+            (ends & ~self._numbers_fit(read), F.concat(by_id, F.lit(f" {wide}"))),
             (
-                F.coalesce(self._ends(), F.lit(False)) & self._misfit(read).isNotNull(),
+                ends & self._misfit(read).isNotNull(),
                 F.concat(by_id, F.lit(" "), self._misfit(read)),
             ),
-            (
-                F.coalesce(self._ends(), F.lit(False)),
-                F.concat(by_id, F.lit(" a text in it is not UTF-8")),
-            ),
+            (ends, F.concat(by_id, F.lit(" a text in it is not UTF-8"))),
             (
                 self._first().isNotNull(),
                 F.concat(by_id, F.lit(" it is longer than its schema says, or damaged")),
@@ -397,12 +386,6 @@ class AvroPlan:
             " it cannot be read: it is cut off or damaged, or a number in it is out of range"
         )
         return _case(branches).otherwise(F.concat(by_id, F.lit(otherwise)))
-
-    def _unreadable(self) -> list[tuple[Column, Column]]:
-        return [
-            (self._begins_with(number), F.lit(f"schema id {number}: {why}"))
-            for number, why in self._schemas.unreadable.items()
-        ]
 
     def _doubtful(self) -> list[tuple[Column, Column]]:
         return [
@@ -416,17 +399,8 @@ class AvroPlan:
             for number, why in self._unfit.items()
         ]
 
-    def _poison(self, read: DataFrame) -> Column:
-        return poison(
-            self._tag,
-            read,
-            self._class(),
-            self._message(read),
-            self._id().cast("long").alias("id"),
-        )
-
-    def _error(self, kind: str) -> Column:
-        return error_text(self._tag, kind, self._id().cast("long").alias("id"))
+    def _long_id(self) -> Column:
+        return self._id().cast("long").alias("id")
 
 
 def _new_mark() -> tuple[bytes, tuple[float, float]]:

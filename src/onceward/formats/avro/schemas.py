@@ -64,8 +64,9 @@ def around_writer(text: str) -> str:
     the other.
     """
     record, fixed = _names(text)
-    frame = {"name": _FRAME, "type": {"type": "fixed", "name": fixed, "size": PREFIX_BYTES}}
-    return _record(record, frame, {"name": VALUE, "type": parse_json(text)}, *_MARK)
+    return _record(
+        record, _frame(_FRAME, fixed), {"name": VALUE, "type": parse_json(text)}, *_MARK
+    )
 
 
 def around_reader(text: str, writer: str) -> str:
@@ -111,11 +112,7 @@ class AdjacentFields:
 
     def writer(self, text: str) -> str:
         """Extend ``text``, a record, by our fields, as :func:`around_writer` does around it."""
-        frame = {
-            "name": self.frame,
-            "type": {"type": "fixed", "name": self.frame, "size": PREFIX_BYTES},
-        }
-        return self._with([frame], parse_json(text))
+        return self._with([_frame(self.frame, self.frame)], parse_json(text))
 
     def reader(self, text: str) -> str:
         """Return the schema as which a record of :meth:`writer` is read: the fields of ``text``,
@@ -150,12 +147,9 @@ def same_with_bytes(writer: str, names: frozenset[str]) -> str:
 
 
 def _fields(schema: Any) -> list[dict[str, Any]]:
-    is_record = isinstance(schema, dict) and schema.get("type") == "record"
-    return (
-        [field for field in schema.get("fields", ()) if isinstance(field, dict)]
-        if is_record
-        else []
-    )
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        return []
+    return [field for field in schema.get("fields", ()) if isinstance(field, dict)]
 
 
 def _is_text(field: dict[str, Any]) -> bool:
@@ -171,24 +165,21 @@ def _is_text(field: dict[str, Any]) -> bool:
 
 
 def _with_bytes(schema: Any, names: frozenset[str]) -> Any:
-    fields = _fields(schema)
-    if not fields:
+    if not (fields := _fields(schema)):
         return schema
-    return schema | {
-        "fields": [_as_bytes(field) if field["name"] in names else field for field in fields]
-    }
+    made = [
+        field | {"type": _as_bytes(field["type"])}
+        if field["name"] in names and _is_text(field)
+        else field
+        for field in fields
+    ]
+    return schema | {"fields": made}
 
 
-def _as_bytes(field: dict[str, Any]) -> dict[str, Any]:
-    if not _is_text(field):
-        return field
-    kind = field["type"]
-    bytes_now = (
-        "bytes"
-        if kind == "string"
-        else ["bytes" if member == "string" else member for member in kind]
-    )
-    return field | {"type": bytes_now}
+def _as_bytes(kind: str | list[str]) -> Any:
+    if isinstance(kind, list):
+        return [_as_bytes(member) for member in kind]
+    return "bytes" if kind == "string" else kind
 
 
 def without_times(text: str) -> str:
@@ -248,6 +239,10 @@ def parse_json(text: str) -> Any:
             f"an Avro schema is no JSON ({error}): {text[:200]!r}",
             next_step="give the text of an Avro schema, as the registry has it",
         ) from None
+
+
+def _frame(name: str, kind: str) -> dict[str, Any]:
+    return {"name": name, "type": {"type": "fixed", "name": kind, "size": PREFIX_BYTES}}
 
 
 def _names(writer: str) -> list[str]:

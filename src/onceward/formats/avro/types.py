@@ -102,19 +102,13 @@ def _link(schema: Any, namespace: str, by_name: dict[str, Type]) -> Type:
     if kind in ("record", "error", "enum", "fixed"):
         return _link_named(schema, str(kind), namespace, by_name)
     if kind in ("array", "map"):
-        return Type(
-            kind,
-            inside=[
-                _link(schema.get("items" if kind == "array" else "values"), namespace, by_name)
-            ],
-            source=schema,
-        )
+        items = schema.get("items" if kind == "array" else "values")
+        return Type(kind, inside=[_link(items, namespace, by_name)], source=schema)
     found = _link(kind, namespace, by_name)
     # {"type": {"type": "long", "logicalType": …}} means what is inside, where Avro takes it at
     # all.
-    return (
-        _as_logical(found, schema) if found.kind in PRIMITIVES and isinstance(kind, str) else found
-    )
+    is_primitive = found.kind in PRIMITIVES and isinstance(kind, str)
+    return _as_logical(found, schema) if is_primitive else found
 
 
 def _link_named(
@@ -196,11 +190,8 @@ def _find_collision(found: Type, where: str, visited: set[Type]) -> str | None:
                 f"fields {other} and {name} of {where} are one to Spark unless "
                 "spark.sql.caseSensitive is true"
             )
-    inner = (
-        [(one, f"{where}[]") for one in found.inside]
-        if found.kind != "union"
-        else [(i, where) for i in found.inside]
-    )
+    place = where if found.kind == "union" else f"{where}[]"
+    inner = [(one, place) for one in found.inside]
     for kind, place in [*inner, *((one.type, f"{where}.{one.names[0]}") for one in found.fields)]:
         if (why := _find_collision(kind, place, visited)) is not None:
             return why

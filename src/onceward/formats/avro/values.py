@@ -18,7 +18,7 @@ does not). They are read as longs (:mod:`onceward.formats.avro.resolution`), and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -36,6 +36,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from onceward.formats.validation import conjunction
 from onceward.spark.types import contains_type
 
 # One byte of ASCII: halves of a character on its two sides never become a whole one
@@ -81,18 +82,6 @@ def all_of(conditions: Iterable[Column | None]) -> Column | None:
     """Return one condition that is false where one of ``conditions`` is, else true; None of
     none."""
     return conjunction([or_true(condition) for condition in conditions if condition is not None])
-
-
-def conjunction(conditions: Sequence[Column]) -> Column | None:
-    """Return one condition that is true where all of ``conditions`` are; None of none.
-
-    As a balanced tree: a chain of 500 is 500 deep, and Spark's visitors of expressions recurse.
-    """
-    level = list(conditions)
-    while len(level) > 1:
-        pairs = [left & right for left, right in zip(level[::2], level[1::2], strict=False)]
-        level = pairs + level[len(pairs) * 2 :]
-    return level[0] if level else None
 
 
 _DIGITS_OF_64_BITS = 18

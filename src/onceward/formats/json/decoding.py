@@ -15,8 +15,7 @@ which Java makes ``?``.
 from __future__ import annotations
 
 import uuid
-from functools import reduce
-from typing import Literal
+from typing import Literal, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
@@ -36,6 +35,8 @@ from onceward.formats.json.types import JSON, Types, only_variants
 from onceward.formats.validation import (
     DOES_NOT_FIT,
     ValidatingStep,
+    conjunction,
+    in_place,
     poison,
     quoted,
     refuse_frame,
@@ -135,16 +136,16 @@ class JsonPlan:
         """Return the verdict, never null. A null value is no record (a deletion, in Kafka), and
         passes.
         """
-        conditions = (
+        conditions = [
             self._is_one_object(),
             self._has_whole_characters(),
             F.is_valid_utf8(self._text),
-            *self._fitting(),
+            *(condition for _, condition in self._fields()),
             *self._finite(),
             self._types.misfit(self._record).isNull(),
-        )
+        ]
         return self._value.isNull() | F.coalesce(
-            reduce(lambda a, b: a & b, conditions), F.lit(False)
+            cast(Column, conjunction(conditions)), F.lit(False)
         )
 
     def _is_one_object(self) -> Column:
@@ -159,9 +160,6 @@ class JsonPlan:
         return none | ~F.regexp_replace(self._text, _WHOLE_CHARACTERS, " ").rlike(
             _HALF_A_CHARACTER
         )
-
-    def _fitting(self) -> list[Column]:
-        return [condition for _, condition in self._fields()]
 
     def _finite(self) -> list[Column]:
         """Check that numbers in VARIANTs are finite: one too large for a double is infinite.
@@ -188,16 +186,13 @@ class JsonPlan:
 
     def _fields(self) -> list[tuple[str, Column]]:
         """Return the fields that may not fit though Spark noted nothing, and whether they do."""
-        all_fields = (
-            (
-                field.name,
-                self._types.fits(
-                    self._record.getField(field.name), field.dataType, field.nullable
-                ),
-            )
-            for field in self._schema.fields
-        )
-        return [(name, condition) for name, condition in all_fields if condition is not None]
+        found = []
+        for field in self._schema.fields:
+            read = self._record.getField(field.name)
+            fits = self._types.fits(read, field.dataType, field.nullable)
+            if fits is not None:
+                found.append((field.name, fits))
+        return found
 
     def _with_value(self, rows: DataFrame, read: DataFrame, record: Column) -> DataFrame:
         """Return the columns of ``rows``, in their order, with the record in the place of its
@@ -205,9 +200,7 @@ class JsonPlan:
         value = F.when(
             record.isNotNull(), F.struct(*self._types.convert_fields(record, self._schema))
         ).alias(self._column)
-        return read.select(
-            *(value if name == self._column else F.col(quoted(name)) for name in rows.columns)
-        )
+        return read.select(*in_place(rows, self._column, value))
 
     def _message(self) -> Column:
         """Return why a record cannot be read, as far as can be told."""

@@ -16,7 +16,8 @@ something stricter is read in its place:
 from __future__ import annotations
 
 from collections import Counter
-from functools import reduce
+from collections.abc import Callable, Iterable
+from typing import cast
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
@@ -39,6 +40,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from onceward.formats.validation import conjunction
 from onceward.spark.types import contains_type
 
 # In Java's way of writing them: \A and \z, because $ is also before a line's end.
@@ -70,15 +72,11 @@ class Types:
     def why_not(self, kind: DataType, at: str = "") -> str | None:
         """Return why JSON cannot be read as ``kind``; None: it can."""
         if isinstance(kind, StructType):
-            twice = [
-                name
-                for name, times in Counter(name.lower() for name in kind.names).items()
-                if times > 1
-            ]
+            times = Counter(name.lower() for name in kind.names)
+            twice = [name for name in times if times[name] > 1]
             if twice or not kind.names:
-                return (
-                    f"{at or 'it'} has {'two fields ' + repr(twice[0]) if twice else 'no fields'}"
-                )
+                what = f"two fields {twice[0]!r}" if twice else "no fields"
+                return f"{at or 'it'} has {what}"
             inside = (
                 self.why_not(field.dataType, f"{at}.{field.name}".lstrip("."))
                 for field in kind.fields
@@ -98,19 +96,13 @@ class Types:
 
     def read_as(self, kind: DataType) -> DataType:
         """Return the type that ``from_json`` is told."""
-        if isinstance(kind, StructType):
-            return StructType(
-                [StructField(field.name, self.read_as(field.dataType)) for field in kind.fields]
-            )
-        if isinstance(kind, ArrayType):
-            return ArrayType(self.read_as(kind.elementType))
-        if isinstance(kind, MapType):
-            return MapType(kind.keyType, self.read_as(kind.valueType))
-        return VariantType() if self._is_read_as_variant(kind) else kind
+        return _nullable(
+            kind, lambda leaf: VariantType() if self._is_read_as_variant(leaf) else leaf
+        )
 
     def convert(self, read: Column, kind: DataType) -> Column:
         """Convert ``read``, of type :meth:`read_as`, to ``kind``."""
-        if self.read_as(kind) == _nullable(kind):
+        if self.read_as(kind) == _nullable(kind, lambda leaf: leaf):
             return read
         if isinstance(kind, StructType):
             return F.when(read.isNotNull(), F.struct(*self.convert_fields(read, kind)))
@@ -181,7 +173,8 @@ class Types:
     def _each_fits(self, array: Column, kind: DataType, nullable: bool) -> Column | None:
         if self.fits(F.lit(None), kind, nullable) is None:
             return None
-        return F.forall(array, lambda element: _or_true(self.fits(element, kind, nullable)))
+        # Asked above
+        return F.forall(array, lambda one: cast(Column, self.fits(one, kind, nullable)))
 
 
 JSON = Types()
@@ -197,13 +190,8 @@ def variant_text(read: Column) -> Column:
     return F.try_variant_get(read, "$", "binary").cast("string")
 
 
-def _or_true(condition: Column | None) -> Column:
-    return F.lit(True) if condition is None else condition
-
-
-def _all(conditions: object) -> Column | None:
-    found = [one for one in conditions if one is not None]  # type: ignore[attr-defined]
-    return reduce(lambda left, right: left & right, found) if found else None
+def _all(conditions: Iterable[Column | None]) -> Column | None:
+    return conjunction([one for one in conditions if one is not None])
 
 
 def only_variants(kind: StructType) -> StructType:
@@ -216,23 +204,21 @@ def only_variants(kind: StructType) -> StructType:
 def _only_variants(kind: DataType) -> DataType:
     if isinstance(kind, StructType):
         fields = [field for field in kind.fields if contains_type(field.dataType, VariantType)]
-        return StructType(
-            [StructField(field.name, _only_variants(field.dataType)) for field in fields]
-        )
+        return StructType([StructField(one.name, _only_variants(one.dataType)) for one in fields])
     if isinstance(kind, ArrayType):
         return ArrayType(_only_variants(kind.elementType))
-    return (
-        MapType(StringType(), _only_variants(kind.valueType))
-        if isinstance(kind, MapType)
-        else kind
-    )
+    if isinstance(kind, MapType):
+        return MapType(StringType(), _only_variants(kind.valueType))
+    return kind
 
 
-def _nullable(kind: DataType) -> DataType:
+def _nullable(kind: DataType, leaf: Callable[[DataType], DataType]) -> DataType:
+    """Return ``kind`` with all that is inside nullable, and what has no inside by ``leaf``."""
     if isinstance(kind, StructType):
-        return StructType(
-            [StructField(field.name, _nullable(field.dataType)) for field in kind.fields]
-        )
+        fields = [StructField(one.name, _nullable(one.dataType, leaf)) for one in kind.fields]
+        return StructType(fields)
     if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType))
-    return MapType(kind.keyType, _nullable(kind.valueType)) if isinstance(kind, MapType) else kind
+        return ArrayType(_nullable(kind.elementType, leaf))
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, _nullable(kind.valueType, leaf))
+    return leaf(kind)
