@@ -293,14 +293,11 @@ class SchemaRegistry:
     # below
 
     def _version(self, subject: str, number: int | None) -> Version:
-        number_text = "latest" if number is None else str(number)
-        what = (
-            f"subject {subject!r}"
-            if number is None
-            else f"version {number} of subject {subject!r}"
-        )
+        what = f"subject {subject!r}"
+        if number is not None:
+            what = f"version {number} of {what}"
         found = self._ask(
-            "GET", f"/subjects/{_in_path(subject)}/versions/{number_text}",
+            "GET", f"/subjects/{_in_path(subject)}/versions/{number or 'latest'}",
             lambda answer: version_in(answer, subject, number, self._most_bytes), what,
             most_bytes=self._answer_bytes,
         )  # fmt: skip
@@ -313,14 +310,8 @@ class SchemaRegistry:
     ) -> int:
         body = {"schema": text} | ({} if schema_type == "AVRO" else {"schemaType": schema_type})
         where = path.format(_in_path(subject)) + ("?normalize=true" if normalize else "")
-        return self._ask(
-            "POST",
-            where,
-            id_in,
-            f"schema like that under {subject!r}",
-            most_bytes=self._answer_bytes,
-            body=body,
-        )
+        what = f"schema like that under {subject!r}"
+        return self._ask("POST", where, id_in, what, most_bytes=self._answer_bytes, body=body)
 
     def _fetch(self, schema_id: int) -> RegisteredSchema:
         where = "" if self._subject is None else f"?subject={quote(self._subject, safe='')}"
@@ -375,18 +366,12 @@ class SchemaRegistry:
 
     def _qualify(self, subject: str) -> str:
         """Return a subject that a schema of this context names, as seen from outside of it."""
-        return (
-            subject
-            if not self.context or subject_context(subject)
-            else f":{self.context}:{subject}"
-        )
+        is_here = bool(self.context) and not subject_context(subject)
+        return f":{self.context}:{subject}" if is_here else subject
 
     def __repr__(self) -> str:
-        return (
-            f"SchemaRegistry({self.url!r}"
-            + (f", context {self.context}" if self.context else "")
-            + ")"
-        )
+        context = f", context {self.context}" if self.context else ""
+        return f"SchemaRegistry({self.url!r}{context})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

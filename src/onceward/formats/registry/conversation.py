@@ -44,13 +44,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _LATER = frozenset({408, 429})
 # Incompatible with an older version; no schema
 _NOT_TAKEN = frozenset({409, 422})
-_COMPATIBLE = "change the schema so that the subject's compatibility level allows it, or the level"
 # By Confluent's code (``Errors.java``): incompatible, as new and older servers say it; below,
 # "operation not permitted", in READONLY or IMPORT mode.
-_NOT_TAKEN_NEXT = {
-    409: _COMPATIBLE,
-    40901: _COMPATIBLE,
-}
+_INCOMPATIBLE = (409, 40901)
 _READ_ONLY = 42205
 _QUOTED_CHARACTERS = 300
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -187,23 +183,23 @@ class Conversation:
             return UnsupportedSchema(
                 f"the schema registry at {self.settings.address} does not take the schema "
                 f"({path}): {code} {words}",
-                next_step=_NOT_TAKEN_NEXT.get(
-                    code, "mend the schema, or the registry's rule, by what it says"
-                ),
-                details={
-                    "url": str(self.settings.address),
-                    "path": path,
-                    "status": status,
-                    "error_code": code,
-                },
+                next_step="change the schema so that the subject's compatibility level allows it, "
+                "or the level"
+                if code in _INCOMPATIBLE
+                else "mend the schema, or the registry's rule, by what it says",
+                details=self._details(path, status=status, error_code=code),
             )
         if status >= 500 or status in _LATER:
-            return _Later(
-                f"{status} {words}".strip(), after_s=_seconds_in(answer.headers.get("Retry-After"))
-            )
+            # A date, which it can be as well, counts for nothing
+            after = answer.headers.get("Retry-After", "")
+            is_number = after.isascii() and after.isdigit()
+            return _Later(f"{status} {words}".strip(), after_s=float(after) if is_number else 0.0)
         if 300 <= status < 400:
             return self._redirect_error(method, path, answer)
         return _Later(f"{status} {words}".strip(), nonsense=True)
+
+    def _details(self, path: str, **more: object) -> dict[str, Any]:
+        return {"url": str(self.settings.address), "path": path, **more}
 
     def _error_in(self, answer: Answer) -> tuple[int | None, str]:
         """Return the error code and the words of an answer, which may repeat secrets, without
@@ -227,7 +223,7 @@ class Conversation:
 
     def _timeout_error(self, method: str, path: str, later: _Later) -> Exception:
         address, seconds = self.settings.address, self._limits.timeout_s
-        details = {"url": str(address), "path": path, "timeout_s": seconds}
+        details = self._details(path, timeout_s=seconds)
         if later.nonsense:
             return InvalidRegistryResponse(
                 f"the schema registry at {address} does not answer {method} {path} as it should, "
@@ -255,7 +251,7 @@ class Conversation:
             f"{self._redact(where)} ({answer.status}), where nobody goes: our login is for this "
             "address alone",
             next_step="pass the address to which it leads as url=, if that is the registry",
-            details={"url": str(self.settings.address), "path": path, "status": answer.status},
+            details=self._details(path, status=answer.status),
         )
 
     def _refused_error(self, method: str, path: str, words: str) -> RegistryRefused:
@@ -268,11 +264,7 @@ class Conversation:
             if login
             else "set basic.auth.user.info or bearer.auth.token in options= (onceward doctor: in "
             "the file of --command-config)",
-            details={
-                "url": str(self.settings.address),
-                "path": path,
-                "option": login.option if login else None,
-            },
+            details=self._details(path, option=login.option if login else None),
         )
 
     def _read_only_error(self, path: str, words: str) -> RegistryRefused:
@@ -281,7 +273,7 @@ class Conversation:
             f"{words}",
             next_step="let the registry's administrator set the mode of the subject, or of the "
             "registry, to READWRITE, or register the schema where it comes from",
-            details={"url": str(self.settings.address), "path": path},
+            details=self._details(path),
         )
 
     def _distrust_error(self, reason: str) -> RegistryRefused:
@@ -292,12 +284,3 @@ class Conversation:
             "url=",
             details={"url": str(self.settings.address), "option": "ssl.ca.location"},
         )
-
-
-def _seconds_in(retry_after: str | None) -> float:
-    """Parse the number of ``Retry-After``; a date, which it can be as well, counts for nothing."""
-    return (
-        float(retry_after)
-        if retry_after is not None and retry_after.isascii() and retry_after.isdigit()
-        else 0.0
-    )

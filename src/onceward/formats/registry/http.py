@@ -127,7 +127,10 @@ def send(
             )  # fmt: skip
             return _whole(answer, most_bytes)
         except (library.exceptions.HTTPError, http.client.HTTPException, OSError) as error:
-            if isinstance(error, library.exceptions.SSLError) and _is_distrust(error):
+            reasons = [*error.args, error.__cause__, error.__context__]
+            if isinstance(error, library.exceptions.SSLError) and any(
+                isinstance(reason, ssl.SSLCertVerificationError) for reason in reasons
+            ):
                 raise NotTrusted(str(error)) from None
             raise NoAnswer(summary(error)) from None
         finally:
@@ -152,11 +155,6 @@ def _whole(answer: urllib3.BaseHTTPResponse, most_bytes: int) -> Answer:
         return Answer(answer.status, answer.headers, bytes(body))
     finally:
         answer.close()
-
-
-def _is_distrust(error: BaseException) -> bool:
-    reasons = [*error.args, error.__cause__, error.__context__]
-    return any(isinstance(reason, ssl.SSLCertVerificationError) for reason in reasons)
 
 
 def client_library() -> Any:
