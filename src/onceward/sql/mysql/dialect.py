@@ -37,8 +37,6 @@ class MySQLDialect(Dialect):
     statements = STATEMENTS
     catalogue = catalogue
     prepared = prepared
-    staged = staticmethod(catalogue.staged)
-    fitting = staticmethod(catalogue.fitting)
     translate_errors = staticmethod(translate_errors)
     is_conflict = staticmethod(is_conflict)
     typed_error = staticmethod(typed_error)
@@ -58,9 +56,7 @@ class MySQLDialect(Dialect):
                 "parameters)",
             )
 
-    def open_staging(
-        self, connection: Session, schema: str, name: str, staged: Mapping[str, str]
-    ) -> OpenWriter:
+    def open_staging(self, connection: Session, schema: str, name: str) -> OpenWriter:
         return OpenStagingWriter(self._parameters, STATEMENTS.quoted_pair(schema, name))
 
     def open_transactions(

@@ -27,8 +27,6 @@ class PostgreSQLDialect(Dialect):
     statements = STATEMENTS
     catalogue = catalogue
     prepared = prepared
-    staged = staticmethod(catalogue.staged)
-    fitting = staticmethod(catalogue.fitting)
     typed_error = staticmethod(typed_error)
     text = "text"
     wide = ("text", "bytea")
@@ -49,9 +47,7 @@ class PostgreSQLDialect(Dialect):
     def translate_errors(self, what: str) -> AbstractContextManager[None]:
         return translate_errors(what, psycopg.Error, Overdue)
 
-    def open_staging(
-        self, connection: Session, schema: str, name: str, staged: Mapping[str, str]
-    ) -> OpenWriter:
+    def open_staging(self, connection: Session, schema: str, name: str) -> OpenWriter:
         return OpenStagingWriter(connection_words(connection), schema, name)
 
     def open_transactions(

@@ -186,7 +186,7 @@ class DatabaseAttempt(Attempt):
         ids = self._ids(running)
         table = write.where or self._settings.table
         with events.step(events.PLAN, **ids):
-            staged = staged_columns(write.frame.schema, self._dialect.staged)
+            staged = staged_columns(write.frame.schema, self._dialect.catalogue.staged)
             if table is not None:
                 self._fit(staged, self._run.table_named(table))
         with events.step(events.SEND, **ids) as values:
@@ -416,7 +416,8 @@ class DatabaseAttempt(Attempt):
         ]
         if settings.mode == "changes":
             must_show_all(table)
-        return fit(staged, table, control, settings.order_by, settings.key, self._dialect.fitting)
+        fitting = self._dialect.catalogue.fitting
+        return fit(staged, table, control, settings.order_by, settings.key, fitting)
 
     def _must_not_be_cut(
         self, rows: Rows, written: Sequence[Written], table: Table, connection: Session

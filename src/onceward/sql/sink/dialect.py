@@ -29,11 +29,6 @@ from onceward.sql.ledger.database import Session
 from onceward.sql.sink.columns import Column, Merge, Reference, Rows, Table, Written
 
 
-def pipeline_prefix(pipeline: PipelineId) -> str:
-    """Return the prefix of all transaction names of a pipeline."""
-    return f"{pipeline}@"
-
-
 def attempt_prefix(pipeline: PipelineId, mark: str, attempt: AttemptId) -> str:
     """Return the prefix of all transaction names of a batch attempt."""
     owner, number = attempt
@@ -215,7 +210,16 @@ def in_statement(table: Table) -> str:
 
 
 class Catalogue(Protocol):
-    """What the server says of a table."""
+    """What the server says of a table, and the types that fit."""
+
+    def staged(self, name: str, kind: DataType) -> str:
+        """Return the type by which a column of a frame is staged.
+
+        :raises InvalidColumn: there is none.
+        """
+
+    def fitting(self, name: str, staged: str, column: Column, table: Table) -> Written:
+        """See :data:`onceward.sql.sink.columns.Fitting`."""
 
     def table_named(self, connection: Session, name: str, ledger: str) -> Table:
         """Read the table that ``name``, spelled as in SQL, means to the server.
@@ -315,26 +319,13 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def staged(self, name: str, kind: DataType) -> str:
-        """Return the type by which a column of a frame is staged.
-
-        :raises InvalidColumn: there is none.
-        """
-
-    @abstractmethod
-    def fitting(self, name: str, staged: str, column: Column, table: Table) -> Written:
-        """See :data:`onceward.sql.sink.columns.Fitting`."""
-
-    @abstractmethod
     def translate_errors(self, what: str) -> AbstractContextManager[None]:
         """Raise the server's errors inside the block as typed ones that say what was being
         done.
         """
 
     @abstractmethod
-    def open_staging(
-        self, connection: Session, schema: str, name: str, staged: Mapping[str, str]
-    ) -> OpenWriter:
+    def open_staging(self, connection: Session, schema: str, name: str) -> OpenWriter:
         """Return what opens a staging table in tasks: with the address, login and password of
         ``connection``.
         """

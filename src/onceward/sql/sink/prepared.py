@@ -25,7 +25,6 @@ from onceward.engine.task_writer import Beginner, Task, TaskWriter
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import LedgerUnreadable, TargetUnreachable
 from onceward.sql.ledger.database import Session
-from onceward.sql.sink import dialect as names
 from onceward.sql.sink.columns import Table, fit, staged_columns
 from onceward.sql.sink.dialect import Beside
 from onceward.sql.sink.run import MARKERS, DatabaseSinkSettings
@@ -99,7 +98,8 @@ class PreparedTransactions:
 
     def recover(self) -> list[str]:
         with self.talking("listing prepared transactions") as session:
-            return sorted(self._words.listed(session, names.pipeline_prefix(self._pipeline)))
+            # So begin the names of all its transactions, and of no other's
+            return sorted(self._words.listed(session, f"{self._pipeline}@"))
 
     def upgrade(self, committable: Any, version: int) -> Any:
         raise LedgerUnreadable(
@@ -127,9 +127,9 @@ class PreparedTransactions:
 
         :raises InvalidColumn: the frame does not fit the table.
         """
-        staged = staged_columns(schema, self._dialect.staged)
+        staged = staged_columns(schema, self._dialect.catalogue.staged)
         table = self.table()
-        written = fit(staged, table, (), (), (), self._dialect.fitting)
+        written = fit(staged, table, (), (), (), self._dialect.catalogue.fitting)
         what = f"preparing to write to table {table.name}"
         with self.talking(what) as session, self._dialect.translate_errors(what):
             home, _ = self._dialect.catalogue.find_schema(session, self._settings.markers)

@@ -256,7 +256,7 @@ class DatabaseRun:
             connection.execute(
                 self.dialect.statements.staging_table(self.in_schema(name), staged), ()
             )
-            return self.dialect.open_staging(connection, self.schema, name, staged)
+            return self.dialect.open_staging(connection, self.schema, name)
 
     def drop_later(self, names: Iterable[str]) -> None:
         """Note tables of ended attempts for :meth:`drop_staging`."""

@@ -177,7 +177,7 @@ class DatabaseSink(ForeachBatchSink):
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         must_be_a_frame(frame)
         dialect = self.settings.dialect
-        staged = staged_columns(frame.schema, dialect.staged)
+        staged = staged_columns(frame.schema, dialect.catalogue.staged)
         if self.settings.xa and where not in (None, self.settings.table):
             raise UnsupportedQuery(
                 f"batch.write(…, table={where!r}): with xa=True a sink writes to its own table, "
