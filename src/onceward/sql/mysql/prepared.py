@@ -7,20 +7,12 @@ each server that the ledger's module takes. Another session may end it once the 
 it is gone: until then it is listed, and yet unknown (XAER_NOTA). MySQL lists only for who has
 XA_RECOVER_ADMIN. Its list is asked for in hexadecimal digits, for names of others may be no texts.
 
-Tasks write straight into the sink's table, and prepare.
-
-What if a task runs twice, or dies? Each task attempt has a transaction of its own, and only those
-that a report names are committed. One that ends without having prepared is rolled back by the
-server. What if it is late, an executor that was stopped? Its transaction is named nowhere, and
-rolled back when it is listed.
-
 Rows go by ``LOAD DATA LOCAL`` (:mod:`staging`), which makes warnings of errors: a warning is an
 error here. What these servers change without one is looked at before
 (:func:`onceward.sql.sink.columns.must_stay_as_they_are`), in the types that the driver has seen:
 the transaction locks the table's definition, and compares it.
 
-The transaction is open while the plan computes the task's rows, and holds its locks until the
-batch is decided. Its session is closed once it is prepared, for only then may another one end it.
+A task's session is closed once its transaction is prepared, for only then may another one end it.
 """
 
 from __future__ import annotations

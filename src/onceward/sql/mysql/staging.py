@@ -1,13 +1,6 @@
 r"""Tasks load their rows into the attempt's staging table. Executors; the driver makes and drops
 the table.
 
-What if a task runs twice, or dies? Each task attempt marks its rows with a number of its own, and
-only those of the attempts that a report names are moved. What if it is late, an executor that was
-stopped? Its table is gone.
-
-A piece is a transaction of its own, so that a slow plan leaves none open. A worker keeps its
-connection for the next task.
-
 Rows go by ``LOAD DATA LOCAL``, from this process's memory, as the lines that it reads: one line a
 row, fields between tabs, ``\`` before what would end a field, ``\N`` for null: the statement's
 defaults (*LOAD DATA Statement* in MySQL's manual). Texts and binaries are both sent as they are. A

@@ -6,22 +6,12 @@ name has fewer than 200 bytes, and is one for the whole server; only who has pre
 it, in the same database. What is prepared outlasts session and server, synchronous_commit or not.
 COMMIT PREPARED shows the rows before it forgets the name.
 
-Tasks write straight into the sink's table, and prepare.
-
-What if a task runs twice, or dies? Each task attempt has a transaction of its own, and only those
-that a report names are committed. One that ends without having prepared is rolled back by the
-server. What if it is late, an executor that was stopped? Its transaction is named nowhere, and
-rolled back when it is listed.
-
 Rows go by ADBC's binary COPY, from Arrow, which does not convert: where widths agree and types
 differ it would store other values without a word. So the task locks the table, so that nobody
 changes it any more, and compares it with what the driver has seen. Where the table has other types
 than the frame, and Arrow cannot widen to them, rows go into a table that the same transaction
 makes and drops, and the server casts them from there. (A temporary one may not be touched by a
 transaction that is prepared.)
-
-The transaction is open while the plan computes the task's rows, and holds its locks until the
-batch is decided.
 """
 
 from __future__ import annotations

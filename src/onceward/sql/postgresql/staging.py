@@ -1,18 +1,14 @@
 """Tasks copy their rows into the attempt's staging table. Executors; the driver makes and drops
 the table.
 
-What if a task runs twice, or dies? Each task attempt marks its rows with a number of its own, and
-only those of the attempts that a report names are moved. What if it is late, an executor that was
-stopped? Its table is gone. What if the server crashes? The table is empty then (it is not logged),
-and the decision counts.
+What if the server crashes? The table is empty then (it is not logged), and the decision counts.
 
 Rows go by ADBC's binary COPY, from Arrow. It does not convert: where widths agree and types differ
 it would store other values without a word, so the staging table has the frame's types, and the
 move from there casts.
 
-A piece is a transaction of its own, so that a slow plan leaves none open; all that is set is set
-for it alone (:mod:`onceward.sql.ledger.postgresql` says why). A worker keeps its connection for
-the next task; opening one costs some 50 ms.
+All that is set is set for a piece's transaction alone (:mod:`onceward.sql.ledger.postgresql` says
+why). Opening a connection costs some 50 ms.
 
 Values that PostgreSQL has not, and those that it has another type for, are refused or converted
 here for whoever writes a batch, tasks or the driver: which of them it is hangs on the batch's size

@@ -1,5 +1,15 @@
 """What tasks share whatever the dialect: rows wait until they are worth sending, and a worker
 keeps its connection for the next task. Executors.
+
+What if a task runs twice, or dies? Rows that it stages are marked by a number of each task
+attempt; rows that it writes straight into the table are in a transaction of each. Only those of
+the attempts that a report names are moved, or committed; a transaction that ends without having
+been prepared is rolled back by the server. What if it is late, an executor that was stopped? Its
+staging table is gone, and its transaction is named nowhere, and rolled back when it is listed.
+
+A staged piece is a transaction of its own, so that a slow plan leaves none open. One that is
+prepared is open while the plan computes the task's rows, and holds its locks until the batch is
+decided.
 """
 
 from __future__ import annotations
