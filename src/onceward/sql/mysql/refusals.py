@@ -33,8 +33,6 @@ from onceward.sql.sink.columns import OWN_TABLE
 _DENIED = (1044, 1142, 1143, 1227, 1370)
 _MISSING = (1049, 1054, 1146)
 _LOCKED = (1205, 3572)
-_NO_LOADING = (1148, 3948, 4166)
-_BY_STATEMENT = 1665
 _FOREIGN_KEYS = (1216, 1217, 1451, 1452)
 _CONFLICTS = (*_FOREIGN_KEYS, 1062, 1169, 1557, 1586, 1761, 1762)
 """Unique indexes and foreign keys: another row is in the way, or missing."""
@@ -57,7 +55,15 @@ _TABLES = (
 """A trigger or the table's definition makes a statement that the server does not carry out, until
 whoever has made it puts it right.
 """
-_NO_PARTITION = 1526
+_SETTINGS = {
+    _TABLES: "change the table or its trigger, and start the query again; nothing of the batch "
+    "was written",
+    (1526,): "make the partition for such rows (ALTER TABLE … ADD PARTITION …); then start the "
+    "query again",
+    (1148, 3948, 4166): "SET GLOBAL local_infile = ON; rows are loaded by LOAD DATA LOCAL",
+    (1665,): "set binlog_format = ROW, which READ COMMITTED wants; then start the query again",
+}
+"""By numbers: what a table or a setting of the server wants."""
 _NO_SUCH_DEFAULT = 1978
 """Of MariaDB; MySQL puts a default as it is in every mode."""
 _NO_SERVERS = 10_000
@@ -164,29 +170,8 @@ def _refused_setting(number: int, text: str, message: str) -> OncewardError | No
             message,
             next_step="see whether the table was dropped or changed while the query was running",
         )
-    if number in _TABLES:
-        return ServerMisconfigured(
-            message,
-            next_step="change the table or its trigger, and start the query again; nothing of the "
-            "batch was written",
-        )
-    if number == _NO_PARTITION:
-        return ServerMisconfigured(
-            message,
-            next_step="make the partition for such rows (ALTER TABLE … ADD PARTITION …); then "
-            "start the query again",
-        )
-    if number in _NO_LOADING:
-        return ServerMisconfigured(
-            message, next_step="SET GLOBAL local_infile = ON; rows are loaded by LOAD DATA LOCAL"
-        )
-    if number == _BY_STATEMENT:
-        return ServerMisconfigured(
-            message,
-            next_step="set binlog_format = ROW, which READ COMMITTED wants; then start the query "
-            "again",
-        )
-    return None
+    step = next((step for numbers, step in _SETTINGS.items() if number in numbers), None)
+    return None if step is None else ServerMisconfigured(message, next_step=step)
 
 
 @contextmanager
