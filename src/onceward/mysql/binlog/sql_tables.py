@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 TokenKind = Literal["word", "name", "text", "sign", "broken"]
 
@@ -56,7 +56,6 @@ def _pattern(ansi_quotes: bool, backslashes: bool) -> re.Pattern[str]:
     return re.compile(f"(?P<blank>{_BLANK})|{rest}", re.DOTALL)
 
 
-_KINDS: dict[str, TokenKind] = {"word": "word", "text": "text", "sign": "sign"}
 _PATTERNS = {
     (ansi, slash): _pattern(ansi, slash) for ansi in (False, True) for slash in (False, True)
 }
@@ -83,7 +82,7 @@ def tokenize(
         if found.lastgroup == "name":
             yield Token("name", text[1:-1].replace(text[0] * 2, text[0]))
         elif found.lastgroup != "blank":
-            yield Token(_KINDS[str(found.lastgroup)], text)
+            yield Token(cast(TokenKind, found.lastgroup), text)
 
 
 class UnknownStatement(Exception):
@@ -311,11 +310,8 @@ def _may_call(words: Sequence[Token], place: int) -> bool:
     if word.kind not in ("word", "name"):
         return False
     is_qualified = place > 1 and words[place - 2] == Token("sign", ".")
-    if is_qualified or word.kind == "name":
-        return not (place > 1 and _is_target(words, place - 1))
-    return not word.is_keyword(*_NOT_FUNCTIONS, *_BUILT_IN_FUNCTIONS) and not _is_target(
-        words, place - 1
-    )
+    is_known = not is_qualified and word.is_keyword(*_NOT_FUNCTIONS, *_BUILT_IN_FUNCTIONS)
+    return not is_known and not _is_target(words, place - 1)
 
 
 def _is_target(words: Sequence[Token], place: int) -> bool:

@@ -33,6 +33,7 @@ _SHAPES = (
     "geomcollection",
     "geometrycollection",
 )  # fmt: skip
+_OTHERS = {"json": ColumnKind.JSON, "vector": ColumnKind.VECTOR}
 _LABELS = {"enum": ColumnKind.ENUM, "set": ColumnKind.SET}
 _ADDRESSES = {"inet4": 4, "inet6": 16, "uuid": 16}
 """MariaDB's types that are bytes in the binlog."""
@@ -161,11 +162,6 @@ def _describe_column(
     precision: Any, scale: Any,
     fsp: Any, charset: Any,
 ) -> TableColumn:  # fmt: skip
-    shared: dict[str, Any] = {
-        "name": name,
-        "nullable": nullable == "YES",
-        "unsigned": "unsigned" in whole_type,
-    }
     charset = "utf8mb3" if charset == "utf8" else str(charset or "")
     result = _column_fields(dialect, data_type, precision, scale, fsp, charset)
     if result is None:
@@ -174,7 +170,8 @@ def _describe_column(
             f"its column {name!r} has the type {whole_type}, which cannot be read",
             "leave the table out of tables, or change the column's type",
         )
-    return TableColumn(**{**result, **shared})
+    unsigned = "unsigned" in whole_type
+    return TableColumn(name=name, nullable=nullable == "YES", unsigned=unsigned, **result)
 
 
 def _column_fields(
@@ -203,9 +200,7 @@ def _column_fields(
         return {"kind": ColumnKind.BINARY}
     if data_type in _SHAPES:
         return {"kind": ColumnKind.GEOMETRY}
-    if data_type in ("json", "vector"):
-        return {"kind": {"json": ColumnKind.JSON, "vector": ColumnKind.VECTOR}[data_type]}
-    return None
+    return {"kind": _OTHERS[data_type]} if data_type in _OTHERS else None
 
 
 def list_tables(query: Query, selects: Callable[[str, str], bool]) -> list[tuple[str, str]]:

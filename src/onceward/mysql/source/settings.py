@@ -100,11 +100,6 @@ class Position:
     def place(self) -> Coordinates:
         return Coordinates(self.file, self.pos)
 
-    def _upgrade(self) -> Position:
-        if self.dialect == "mysql" or not self.gtids:
-            return self
-        return replace(self, gtids=str(Gtids.parse("mariadb", self.gtids).as_start()))
-
     def to_json(self) -> dict[str, Any]:
         """Return JSON: equal positions are equal texts."""
         return {"mysql": VERSION, **asdict(self)}
@@ -118,7 +113,9 @@ class Position:
             except TypeError:
                 pass
             else:
-                return found if value["mysql"] == VERSION else found._upgrade()
+                if value["mysql"] == VERSION or found.dialect == "mysql" or not found.gtids:
+                    return found
+                return replace(found, gtids=str(Gtids.parse("mariadb", found.gtids).as_start()))
         raise SourceContractViolated(
             f"the checkpoint has {str(value)[:200]}, which is no position of mysql_changes of "
             "this version of Onceward",
