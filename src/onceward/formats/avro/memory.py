@@ -7,9 +7,9 @@ registry, whatever objects stand for it.
 The schema ids that a query has met, in a file beside its checkpoint, or in the folder of
 ``onceward run``: for the next process, which has another memory. Driver only.
 
-Called by :func:`onceward.formats.avro.decode`, which reads it, and by its step
-(:mod:`onceward.formats.avro.step`), which writes it when a batch has met new ids. A plan is fixed
-when the query is defined, before Spark knows the checkpoint: so the user says where it is.
+:func:`onceward.formats.avro.decode` reads it, and its step (:mod:`onceward.formats.avro.step`)
+writes it when a batch has met new ids. The user says where it is: Spark knows the checkpoint
+later.
 """
 
 from __future__ import annotations

@@ -179,6 +179,12 @@ class RegistryMonitor:
         return (self._ids + self._ids)[begin : begin + _ASKED_AT_ONCE]
 
 
+_ANEW = (
+    "start the query again, defining it anew, so that its plan has them, {}. ow.supervise(start) "
+    "does it by itself, at once"
+)
+
+
 def _unseen_error(
     registry: Registry, ids: list[int], missing: frozenset[int], where: str
 ) -> NewSchemaId:
@@ -188,9 +194,8 @@ def _unseen_error(
     return NewSchemaId(
         "records of the batch name schema ids that were not known when the query was defined; "
         f"{registry!r} " + " and ".join(parts),
-        next_step="start the query again, defining it anew, so that its plan has them, "
-        f"{where}. ow.supervise(start) does it by itself, at once; records of ids that the "
-        "registry does not have are poison then",
+        next_step=f"{_ANEW.format(where)}; records of ids that the registry does not have are "
+        "poison then",
         details={"ids": ids[:MOST_IDS], "news": [f"{registry!r} {number}" for number in ids]},
     )
 
@@ -199,8 +204,7 @@ def _late_error(registry: Registry, ids: list[int], where: str) -> NewSchemaId:
     return NewSchemaId(
         f"{registry!r} has {_listed(ids)} now, which it did not have when the query was defined: "
         "records of them were invalid until here",
-        next_step="start the query again, defining it anew, so that its plan has them, "
-        f"{where}. ow.supervise(start) does it by itself, at once",
+        next_step=_ANEW.format(where),
         details={"ids": ids[:MOST_IDS], "news": [f"{registry!r} {number} now" for number in ids]},
     )
 

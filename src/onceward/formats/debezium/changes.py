@@ -149,13 +149,11 @@ def stop(tag: str, reason: str, why: Column, next_step: str | Column) -> Column:
     """Return the text of the error that names a change by its table and its place in the
     binlog.
     """
-    table = F.concat(
-        F.lit("a change of table "),
+    name, place = (
         F.concat_ws(".", "db", "table"),
-        F.lit(" at "),
-        _place(),
-        F.lit(": "),
+        F.concat_ws(":", "file", F.col("pos").cast("string")),
     )
+    table = F.concat(F.lit("a change of table "), name, F.lit(" at "), place, F.lit(": "))
     advice = F.lit(next_step) if isinstance(next_step, str) else next_step
     return error_text(
         tag,
@@ -163,11 +161,6 @@ def stop(tag: str, reason: str, why: Column, next_step: str | Column) -> Column:
         F.lit(reason).alias("reason"),
         F.concat(table, why).alias("message"),
         advice.alias("next_step"),
-        _place().alias("at"),
+        place.alias("at"),
         F.col("gtid"),
     )
-
-
-def _place() -> Column:
-    """Return where a change stands in the binlog: ``file:position``."""
-    return F.concat_ws(":", "file", F.col("pos").cast("string"))

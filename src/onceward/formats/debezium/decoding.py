@@ -105,7 +105,7 @@ class _EnvelopeTypes(TableTypes):
 
 def _envelope_in_avro(placeholder: str) -> Whole:
     def misfit(record: Column, kind: DataType) -> Column:
-        if not isinstance(kind, StructType) or _lacks(kind):
+        if not isinstance(kind, StructType) or not {*_FIELDS} <= {*kind.names}:
             # Refused by name, once all is read
             return F.lit(None).cast("string")
         op = record.getField("op").cast("string")
@@ -271,14 +271,9 @@ def _check(frame: DataFrame, column: str, schema: object, registry: object) -> N
         )
 
 
-def _lacks(kind: object) -> list[str]:
-    found = kind.names if isinstance(kind, StructType) else []
-    return [name for name in _FIELDS if name not in found]
-
-
 def _must_be_envelope(kind: object) -> None:
     found = kind.names if isinstance(kind, StructType) else []
-    if missing := _lacks(kind):
+    if missing := [name for name in _FIELDS if name not in found]:
         raise UnsupportedSchema(
             f"the schema has no field {', '.join(missing)}, so that it is not Debezium's envelope "
             f"(it has {', '.join(found) or 'no fields'})",

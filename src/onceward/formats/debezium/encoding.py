@@ -179,13 +179,11 @@ def _records(
         F.concat_ws(".", F.lit(prefix), "db", "table"), r"[^A-Za-z0-9._-]", "_"
     )
     has_tombstone = (F.col("op") == "d") & key.isNotNull() & F.lit(tombstones)
-    times = F.when(has_tombstone, F.array(F.lit(False), F.lit(True))).otherwise(
-        F.array(F.lit(False))
-    )
+    once, twice = F.array(F.lit(False)), F.array(F.lit(False), F.lit(True))
+    times = F.when(has_tombstone, twice).otherwise(once)
     each = changes.select("*", F.explode(times).alias(_TOMBSTONE))
-    behind = F.when(F.col(_TOMBSTONE), F.concat("position", F.lit("-tombstone"))).otherwise(
-        F.col("position")
-    )
+    position, tombstone = F.col("position"), F.concat("position", F.lit("-tombstone"))
+    behind = F.when(F.col(_TOMBSTONE), tombstone).otherwise(position)
     return each.select(
         topic.alias("topic"),
         key.alias("key"),

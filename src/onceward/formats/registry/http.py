@@ -5,10 +5,7 @@ Nothing is followed, unpacked, kept open or taken from the environment: no redir
 encoding, no connection for later, no proxy. Each request has a connection of its own, which is cut
 when its time is up (:func:`onceward.patience.cut_in_time`).
 
-JSON from a server that is not trusted: read within limits, or refused in a few words. Bytes in,
-values out, no I/O.
-
-Called by :mod:`answers` and :mod:`references`, in the driver.
+JSON from a server that is not trusted is read within limits, or refused in a few words.
 """
 
 from __future__ import annotations
