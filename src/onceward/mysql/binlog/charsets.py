@@ -121,20 +121,17 @@ _GB18030_2000 = {0x1E3F: 0xE7C7, 0xE7C7: 0x1E3F}
 """The server has the standard of 2000, Python that of 2005, which exchanged these two."""
 
 
-@functools.cache
+_CHARSETS = {
+    number: name
+    for name, ranges in _COLLATIONS.items()
+    for first, _, last in (each.partition("-") for each in ranges.split())
+    for number in range(int(first), int(last or first) + 1)
+}
+
+
 def charset_by_collation(collation: int) -> str:
     """Return the charset of a collation's number; ``"collation 4711"`` if it is not known."""
-    return _by_number().get(collation, f"collation {collation}")
-
-
-@functools.cache
-def _by_number() -> dict[int, str]:
-    found = {}
-    for name, ranges in _COLLATIONS.items():
-        for each in ranges.split():
-            first, _, last = each.partition("-")
-            found.update(dict.fromkeys(range(int(first), int(last or first) + 1), name))
-    return found
+    return _CHARSETS.get(collation, f"collation {collation}")
 
 
 @functools.cache

@@ -274,7 +274,8 @@ def json_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells
     found: list[str | None] = []
     try:
         for document in at.slices(cells):
-            found.append(None if document is None else json_text(document))  # noqa: PERF401  for its length
+            text = None if document is None else json_text(document)
+            found.append(text)
     except InvalidJson as error:
         what = (
             f"column {column.name!r} of {table.name} has a document that cannot be read: {error}"
