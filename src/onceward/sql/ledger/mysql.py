@@ -176,10 +176,8 @@ CREATE TABLE IF NOT EXISTS {batches} (
         return ".".join(f"`{name}`" for name in table.split("."))
 
     def is_reserved(self, table: str) -> bool:
-        return (
-            table.split(".")[0] in ("mysql", "sys", "information_schema", "performance_schema")
-            and "." in table
-        )
+        schema, dot, _ = table.partition(".")
+        return bool(dot) and schema in ("mysql", "sys", "information_schema", "performance_schema")
 
     def asked_for(self, table: str) -> tuple[str, tuple[object, ...]]:
         return (
@@ -465,16 +463,11 @@ def connect_parameters(url: str, refusal: str, *, database: bool = True) -> dict
     more: dict[str, Any] = {}
     for option, value in parse_qsl(parts.query, keep_blank_values=True):
         kind = _OPTIONS.get(option)
-        known = (
-            _FLAGS.get(value.lower())
-            if kind is bool
-            else value
-            if kind is str or value.isdecimal()
-            else None
-        )
-        if kind is None or known is None:
+        if kind is None or (kind is int and not value.isdecimal()):
             raise refused
-        more[option] = int(value) if kind is int else known
+        if kind is bool and value.lower() not in _FLAGS:
+            raise refused
+        more[option] = _FLAGS[value.lower()] if kind is bool else kind(value)
     login = {"user": unquote(parts.username or ""), "password": unquote(parts.password or "")}
     return {"host": host, "port": port, **({"database": name} if name else {}), **login, **more}
 

@@ -407,11 +407,9 @@ class TableChain(Chain):
         self._database.must_be_one_session(connection)
 
     def _decoded(self, text: str | None) -> LedgerRecord | None:
-        return (
-            None
-            if text is None
-            else decode(text.encode(), where=f"{self._place}, row {self._pipeline!r}")
-        )
+        if text is None:
+            return None
+        return decode(text.encode(), where=f"{self._place}, row {self._pipeline!r}")
 
     @contextmanager
     def _talking(self) -> Iterator[Session]:
@@ -437,17 +435,12 @@ class TableChain(Chain):
     def _connected(self) -> Session:
         if self._connection is None or not self._connection.is_usable:
             self._forget_connection()
-            began = surroundings.monotonic()
-            connection = self._database.connect(
-                f"onceward-{self._pipeline}", _IDLE_MS, _STATEMENT_MS
-            )
+            name, began = f"onceward-{self._pipeline}", surroundings.monotonic()
+            connection = self._database.connect(name, _IDLE_MS, _STATEMENT_MS)
             self._connection = connection
             self.connections += 1
-            log.debug(
-                "connected to %s in %.0f ms",
-                self._place,
-                1000 * (surroundings.monotonic() - began),
-            )
+            took_ms = 1000 * (surroundings.monotonic() - began)
+            log.debug("connected to %s in %.0f ms", self._place, took_ms)
             # This may be another server, or what it keeps may have been changed
             if self._owner != _NOBODY:
                 for table in (self._named, self._named + BATCHES):

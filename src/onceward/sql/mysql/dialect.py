@@ -162,11 +162,9 @@ def _asked(
     columns: list[Written],
 ) -> Iterable[tuple[Written, Any]]:
     """Ask one question of all columns by one statement; yield each column with its answer."""
-    return (
-        zip(columns, connection.execute(*question(rows, columns)).fetchone(), strict=True)
-        if columns
-        else ()
-    )
+    if not columns:
+        return ()
+    return zip(columns, connection.execute(*question(rows, columns)).fetchone(), strict=True)
 
 
 def _number(connection: Session, question: Rows) -> int:
