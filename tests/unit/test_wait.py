@@ -138,6 +138,35 @@ def test_an_interrupt_stops_the_queries_and_meets_no_question_to_the_jvm():
     assert threading.main_thread() not in queries[0].asked_by | queries[1].asked_by
 
 
+class StandingStill(Query):
+    """One whose JVM answers nothing after its start, until it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(over=False)
+        self.stands, self.goes_on = threading.Event(), threading.Event()
+
+    def __getattribute__(self, what: str) -> Any:
+        if what in ("id", "name", "runId", "isActive", "stop") and self.stands.is_set():
+            self.goes_on.wait()
+        return object.__getattribute__(self, what)
+
+
+def test_a_jvm_that_stands_still_holds_up_no_stop(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(waiting, "_STOP_SECONDS", 0.05)
+    query = StandingStill()
+    end = waiting.QueryEnd(query)  # type: ignore[arg-type]
+    query.stands.set()
+    stopped = threading.Thread(target=lambda: [end.stop() for _ in range(2)])
+    stopped.start()
+    stopped.join(30)
+    stands = stopped.is_alive()
+    query.goes_on.set()
+    stopped.join(30)
+    assert not stands
+    assert end.name == end.query_id == "query"
+    assert end.stop() is False
+
+
 def test_a_wait_for_nothing_is_refused():
     with pytest.raises(ConfigurationError, match="nothing"):
         wait()

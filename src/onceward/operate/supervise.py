@@ -36,7 +36,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from onceward import events, patience, surroundings
 from onceward.engine.calls import runs
 from onceward.errors import ConfigurationError, OncewardError, Recovery
-from onceward.operate import stopping, waiting
+from onceward.operate import stopping
 from onceward.operate.restart import (
     ExponentialDelay,
     Failure,
@@ -261,6 +261,7 @@ class _Run:
         self._is_dead: bool = before is not None and before._is_dead
         self._checkpoint = checkpoint
         self.query: StreamingQuery | None = None
+        self.end: QueryEnd | None = None
         self._began = surroundings.monotonic()
         self._progressed = False
         self._was_asked = False
@@ -272,16 +273,16 @@ class _Run:
 
     @property
     def name(self) -> str:
-        return "(not started)" if self.query is None else waiting.name(self.query)
+        return "(not started)" if self.end is None else self.end.name
 
     @property
     def is_logged(self) -> bool:
         """Whether the sink has logged what its last batch failed with."""
-        return self.query is not None and runs.is_logged(str(self.query.runId))
+        return self.end is not None and runs.is_logged(self.end.run_id)
 
     @property
     def query_id(self) -> str:
-        return "" if self.query is None else str(self.query.id)
+        return "" if self.end is None else self.end.query_id
 
     def failure(self) -> Failure:
         return Failure(
@@ -307,12 +308,11 @@ class _Run:
                 next_step="let it return what DataStreamWriter.start() gives",
             )
         must_be_a_query(query, "supervise")
-        self.query = query
+        self.query, self.end = query, (end := QueryEnd(query))
         before = self.committed
         if before is None:
             before = self._newest_batch(query)
         checked_at = self._began
-        end = QueryEnd(query)
         try:
             while not end.join(LOOK_SECONDS):
                 # SIGTERM has the query end at a batch boundary

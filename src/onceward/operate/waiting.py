@@ -89,7 +89,7 @@ def _settle(ends: list[QueryEnd]) -> None:
     for end in ends:
         with suppress(Exception):
             if end.is_over:
-                runs.settle(str(end.query.id))
+                runs.settle(end.query_id)
 
 
 def must_be_a_query(given: object, by: str) -> None:
@@ -109,7 +109,10 @@ class QueryEnd:
     """
 
     def __init__(self, query: StreamingQuery) -> None:
-        self.query = self._query = query
+        self._query = query
+        # Of a JVM that stands still, they could not be asked later
+        self.name, self.query_id = name(query), str(query.id)
+        self.run_id = str(getattr(query, "runId", ""))
         self._failure: Exception | None = None
         self._over = False
         self._stuck = False
@@ -132,24 +135,28 @@ class QueryEnd:
 
     def stop(self) -> bool:
         """Stop the query if it runs; return False where a call of its function goes on, 30 seconds
-        later.
+        later, or where its JVM does not answer.
         """
         try:
-            if self._query.isActive and not self._stuck:
-                within(_STOP_SECONDS, self._query.stop)
+            if not self._stuck:
+                within(_STOP_SECONDS, self._stop)
         except TimeoutError:
             self._stuck = True
             log.error(
                 "query %s was asked to stop, and has not after %.0f s: a call of its function "
-                "goes on",
-                name(self._query),
+                "goes on, or Spark's JVM stands still",
+                self.name,
                 _STOP_SECONDS,
             )
         except Exception as error:  # noqa: BLE001 — how the query ended matters more
-            log.warning("query %s could not be stopped: %s", name(self._query), error)
+            log.warning("query %s could not be stopped: %s", self.name, error)
         if not self._thread.is_alive():
-            progress.close(str(getattr(self._query, "runId", "")))
+            progress.close(self.run_id)
         return not self._stuck
+
+    def _stop(self) -> None:
+        if self._query.isActive:
+            self._query.stop()
 
     def _typed_error(self) -> OncewardError | None:
         error = error_of(self._query)
