@@ -5,6 +5,7 @@ connection, but no more.
 from __future__ import annotations
 
 import socket
+import sys
 from typing import Any
 
 import pytest
@@ -29,6 +30,13 @@ def test_a_server_that_takes_a_connection_and_says_nothing_is_waited_for_a_while
         port = silent.getsockname()[1]
         with raises(ServerUnreachable):
             Server(settings(url=f"mysql://reader:hidden@127.0.0.1:{port}?connect_timeout=1"))
+
+
+def test_a_driver_that_is_not_there_is_missed_by_the_source(monkeypatch: pytest.MonkeyPatch):
+    """And not by a ledger, which may be elsewhere."""
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    with pytest.raises(ConfigurationError, match="changes of a MySQL or MariaDB server need"):
+        Server(settings())
 
 
 @pytest.mark.parametrize(

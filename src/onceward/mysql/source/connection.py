@@ -337,11 +337,12 @@ def follow(
 @contextmanager
 def driver_errors(where: str) -> Iterator[None]:
     """Raise errors of PyMySQL and of the network as ours, for the ``with`` block."""
+    errors = driver().MySQLError
     try:
         yield
     except OncewardError:
         raise
-    except (driver().MySQLError, OSError) as error:
+    except (errors, OSError) as error:
         number = _number(error)
         is_numbered = number is not None and len(error.args) > 1
         text = str(error.args[1]) if is_numbered else str(error)
