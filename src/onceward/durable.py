@@ -51,18 +51,22 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-def keep(name: str, text: str) -> bool:
-    """Keep ``text`` under ``name`` for the next processes of this ``onceward run``; return whether
-    there is one. Never raises: a disk that is full keeps less.
+def is_in_a_run() -> bool:
+    """Return whether ``onceward run`` has started this process."""
+    return RUN_FOLDER in os.environ
+
+
+def keep(name: str, text: str) -> None:
+    """Keep ``text`` under ``name`` for the next processes of this ``onceward run``, if there is
+    one. Never raises: a disk that is full keeps less.
     """
     path = _kept_in(name)
     if path is None:
-        return False
+        return
     written = path.with_suffix(f".{os.getpid()}")
     with suppress(OSError):
         written.write_text(text)
         written.replace(path)
-    return True
 
 
 def kept(name: str) -> str | None:

@@ -12,12 +12,14 @@ import contextlib
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onceward import events
+from onceward import durable, events
 from onceward.engine import micro_batch
+from onceward.engine.calls import gate
 from onceward.engine.calls import journal as journal_module
 from onceward.engine.calls import replay as replay_module
 from onceward.engine.calls.journal import CallMemory, FailedCall, FailureKind, Journal
@@ -40,6 +42,7 @@ from onceward.errors import (
     BrokerUnreachable,
     CheckpointReplaced,
     CheckpointRewound,
+    CheckpointUnreachable,
     CommitInDoubt,
     ComputationsMixed,
     Fenced,
@@ -1322,6 +1325,53 @@ def test_a_replay_whose_state_cannot_be_computed_says_that_the_batch_is_written(
     again = batches(target, identity=Cut())
     with raises(SourceDataLost, "is committed"):
         again.process(write(Frame(error=lost)), running(0, run="two", stateful=True))
+
+
+class At(History):
+    """Of a query with its checkpoint in one place, as all here."""
+
+    checkpoint = "the place"
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+
+def test_a_query_in_the_place_of_one_that_has_committed_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A disk that is not mounted is an empty folder, in which Spark begins another query; the
+    ledger may be on that disk, too, and know nothing.
+    """
+
+    def run(target: Target, number: int, query: str = QUERY, resume: Resume = "checkpoint"):
+        frames = write(Frame())
+        batches(target, resume=resume).process(frames, running(number, query, history=At()))
+
+    target, other = MemoryTarget(), MemoryTarget()
+    run(target, 0)
+    run(other, 0, "another")
+    with gate.starting_again():
+        # The ledger has seen it in another process
+        run(target, 1)
+        for ledger in (target, MemoryTarget()):
+            with raises(CheckpointUnreachable) as refused:
+                run(ledger, 0, "another")
+            assert "query another" in str(refused.value)
+            assert ledger.calls[-1] == "peek"
+        # Whom the ledger knows is right, whoever has been there
+        run(other, 1, "another")
+        run(target, 2)
+        run(target, 3, "a third", "ledger")
+    # Nobody starts queries again
+    run(MemoryTarget(), 0, "another")
+    # In processes of one `onceward run`, without a supervisor
+    monkeypatch.setenv(durable.RUN_FOLDER, str(tmp_path))
+    run(target, 4, "a third")
+    gate._homes.clear()
+    with raises(CheckpointUnreachable):
+        run(MemoryTarget(), 0, "another")
+    run(target, 5, "a third")
+    gate._homes.clear()
 
 
 def test_a_source_that_goes_back_may_do_so_where_somebody_has_decided_it() -> None:

@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 
 import onceward as ow
 from onceward import patience, surroundings
-from onceward.engine.calls import runs
+from onceward.engine.calls import gate
 from onceward.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -374,12 +374,12 @@ def test_a_checkpoint_that_is_away_is_waited_for(lives: Any):
     away = Life(CheckpointUnreachable("another query is in its place"))
     assert lives(Life(SendFailed("a"), commits=1), away, Life())[0] == 3
     assert lives(Life(CheckpointReplaced("of query life")), Life())[0] == 1
-    with runs.starting_again():
-        runs._note_home("checkpoint", "query")
+    with gate.starting_again():
+        gate.note_home("checkpoint", "query")
         lives(Life())
-        assert runs._homes
+        assert gate.home("checkpoint") == "query"
     lives(Life())
-    assert not runs._homes
+    assert gate.home("checkpoint") is None
 
 
 def test_a_context_that_has_stopped_ends_the_supervisor(

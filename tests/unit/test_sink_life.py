@@ -21,7 +21,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Row
 from typer.testing import CliRunner
 
-from onceward import durable, surroundings
+from onceward import surroundings
 from onceward.cli.shared import LedgerOptions, names_a_ledger
 from onceward.engine.calls import foreach_batch, journal, runs
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
@@ -147,8 +147,6 @@ stopped: set[str] = set()
 
 class Files:
     """What lies beside the checkpoint."""
-
-    folder = "checkpoint/onceward/p"
 
     def __init__(self) -> None:
         self.away = False
@@ -976,30 +974,3 @@ def test_what_is_no_exception_is_one_before_it_leaves_the_sink(
         leave()
     with pytest.raises(KeyboardInterrupt), sink.batch(Frame("run-exit/q"), 3):
         raise KeyboardInterrupt
-
-
-def test_a_query_in_the_place_of_one_that_has_committed_writes_nothing(
-    sink: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A disk that is not mounted is an empty folder, in which Spark begins another query; the
-    ledger may be on that disk, too, and know nothing.
-    """
-    monkeypatch.setattr(runs, "is_running", lambda frame, query_id: False)
-    call(sink, "run 1/query", 0)
-    with runs.starting_again():
-        # Nobody has looked before
-        call(sink, "run 2/another", 0)
-        with raises(CheckpointUnreachable) as refused:
-            call(sink, "run 3/query", 1)
-        assert len(sink.targets) == 2
-        assert "query another is not where" in str(refused.value)
-        call(sink, "run 4/another", 1)
-    call(sink, "run 5/query", 1)
-    # In processes of one `onceward run`, without a supervisor
-    monkeypatch.setenv(durable.RUN_FOLDER, str(tmp_path))
-    call(sink, "run 5/query", 2)
-    runs._homes.clear()
-    with raises(CheckpointUnreachable):
-        call(sink, "run 6/another", 0)
-    call(sink, "run 7/query", 3)
-    runs._homes.clear()

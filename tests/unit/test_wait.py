@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import onceward as ow
+from onceward.engine.calls import gate
 from onceward.errors import ConfigurationError, SendFailed
 from onceward.operate import waiting
 from onceward.spark.batch import job
@@ -136,6 +137,23 @@ def test_an_interrupt_stops_the_queries_and_meets_no_question_to_the_jvm():
     assert not any(query.isActive for query in queries)
     assert all(query.asked_by for query in queries)
     assert threading.main_thread() not in queries[0].asked_by | queries[1].asked_by
+
+
+@pytest.mark.parametrize("committed", [None, 7])
+def test_a_checkpoint_of_an_earlier_process_is_the_querys(
+    committed: int | None, monkeypatch: pytest.MonkeyPatch
+):
+    """It may fail before it commits, and come back when the disk of its checkpoint is away."""
+    monkeypatch.setattr(waiting, "newest_committed", lambda query: committed)
+    monkeypatch.setattr(waiting, "checkpoint_of", lambda query: "place")
+    with gate.starting_again():
+        wait(Query())
+        assert gate.home("place") == (None if committed is None else "query")
+        gate.note_home("place", "its sink's")
+        wait(Query())
+        assert gate.home("place") == "its sink's"
+    wait(Query())
+    assert gate.home("place") is None
 
 
 class StandingStill(Query):

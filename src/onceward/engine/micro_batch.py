@@ -38,13 +38,13 @@ from typing import Any, TypeVar
 
 from onceward import events, patience, surroundings
 from onceward.engine import batch_log
+from onceward.engine.calls import gate
 from onceward.engine.calls.advice import (
     dead_letters_skipped,
     publishing_first,
     refusal,
     second_call,
 )
-from onceward.engine.calls.gate import compute_again
 from onceward.engine.calls.journal import Journal, call_history
 from onceward.engine.calls.replay import replay
 from onceward.engine.ending import settle_doubt, undo
@@ -139,6 +139,8 @@ class MicroBatches:
                 values |= self._values
             took = surroundings.monotonic() - began
             batch_log.log_batch(self._policy.pipeline, running.batch, values, under_way, took)
+        if not self._batches:
+            self._note_home(running)
         self._batches, self._records = self._batches + 1, self._records + values.get("records", 0)
 
     def log_end(self) -> None:
@@ -147,6 +149,10 @@ class MicroBatches:
             took = surroundings.monotonic() - self._began
             pipeline, written = self._policy.pipeline, (self._batches, self._records)
             batch_log.log_end(pipeline, *written, self._newest, took)
+
+    def _note_home(self, running: RunningBatch) -> None:
+        if running.history is not None and gate.knows_homes():
+            gate.note_home(running.history.checkpoint, running.batch.query_id)
 
     def is_replay(self, running: RunningBatch) -> bool:
         """Return whether an earlier run had committed the batch."""
@@ -168,6 +174,8 @@ class MicroBatches:
                     values["sequence"] = self._newest.sequence
                     values["sources"] = kafka_ends(running, self._newest.sources)
             self._is_open = True
+            if self._newest is not None and self._newest.batch.query_id == running.batch.query_id:
+                self._note_home(running)
         self._publish(running)
         if self._identity is None:
             self._identity = source_identity(running, self._target.client_for)
@@ -202,6 +210,7 @@ class MicroBatches:
         # 2. `open` would take the pipeline over, and the healthy query stops with Fenced;
         # 3. admission then refuses the newcomer, and no query is left.
         peeked = self._target.peek()
+        gate.must_be_at_home(running, peeked, self._policy.resume)
         batch, sources, resume = running.batch, running.sources, self._policy.resume
         if peeked is not None and peeked.batch == batch and len(peeked.sources) == len(sources):
             files = file_sources.logged_files(running)
@@ -258,7 +267,7 @@ class MicroBatches:
                 if attempt >= self._policy.batch_attempts:
                     with_the_next_start(error)
                     raise
-                compute_again(running, error)
+                gate.compute_again(running, error)
                 text = "%s: attempt %d of %s failed, running it again: %s"
                 log.warning(text, self._policy.pipeline, attempt, running.batch, error)
             patience.pause(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))

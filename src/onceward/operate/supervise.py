@@ -34,7 +34,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import events, patience, surroundings
-from onceward.engine.calls import runs
+from onceward.engine.calls import gate, runs
 from onceward.errors import ConfigurationError, OncewardError, Recovery
 from onceward.operate import stopping
 from onceward.operate.restart import (
@@ -114,7 +114,7 @@ def supervise(
     restarts = ExponentialDelay() if strategy is None else strategy
     ended = surroundings.Event() if stop is None else stop
     _check(start, restarts, ended, checkpoint)
-    with stopping.waiting(ended), runs.starting_again():
+    with stopping.waiting(ended), gate.starting_again():
         return _supervise(start, restarts, ended, checkpoint)
 
 

@@ -15,12 +15,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import surroundings
-from onceward.engine.calls import runs
+from onceward.engine.calls import gate, runs
 from onceward.engine.calls.foreach_batch import error_of
 from onceward.errors import ConfigurationError, OncewardError, Recovery
 from onceward.operate import stopping
 from onceward.spark.batch import progress
-from onceward.spark.batch.checkpoint_files import newest_committed
+from onceward.spark.batch.checkpoint_files import checkpoint_of, newest_committed
 from onceward.spark.batch.job import context_has_stopped
 
 log = logging.getLogger(__name__)
@@ -179,12 +179,22 @@ class QueryEnd:
         self._over = True
 
     def _await(self) -> None:
+        with suppress(Exception):
+            self._note_home()
         try:
             while not (self._over or self._stuck or self._query.awaitTermination(LOOK_SECONDS)):
                 if context_has_stopped(self._query, own=True):
                     raise stopped_context()
         except Exception as failure:  # noqa: BLE001 — join() raises it
             self._failure = failure
+
+    def _note_home(self) -> None:
+        """Note that earlier processes have committed batches at the query's checkpoint: this one
+        may commit none before its disk is away."""
+        if gate.knows_homes() and newest_committed(self._query) is not None:
+            checkpoint = checkpoint_of(self._query)
+            # Batches that hand nothing to a sink are committed, too
+            gate.note_home(checkpoint, gate.home(checkpoint) or self.query_id)
 
 
 def stopped_context() -> OncewardError:

@@ -2,7 +2,8 @@
 process is to end at a batch boundary.
 
 Nor does a batch begin, or an attempt follow another, where executors would go on from the state of
-an attempt that failed.
+an attempt that failed; nor where a query has come in the place of another one, as happens in the
+empty folder below a disk that is not mounted.
 
 Called by ``foreach_batch``, ``runs`` and ``micro_batch`` in the query's thread; closed by
 :mod:`onceward.operate.stopping`.
@@ -12,12 +13,16 @@ Driver only. A batch that has begun goes on, also with further calls of its func
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pyspark.sql import DataFrame
 
-from onceward import surroundings
+from onceward import durable, surroundings
 from onceward.engine.calls.advice import must_compute_once, state_is_left
-from onceward.errors import OncewardError
+from onceward.engine.ledger.admission import Resume
+from onceward.engine.ledger.record import LedgerRecord
+from onceward.errors import CheckpointUnreachable, OncewardError
 from onceward.spark.batch.job import JobInterrupted
 from onceward.spark.batch.query import RunningBatch, current_run_id, is_being_stopped
 from onceward.spark.batch.shuffles import state_copies
@@ -30,6 +35,10 @@ _batches: dict[str, tuple[int, float | None]] = {}
 _waiting: set[str] = set()
 _lock = threading.Lock()
 _is_closed = False
+
+# Which query has committed batches at a checkpoint, by its path
+_homes: dict[str, str] = {}
+_restarting = 0
 
 
 def close(closed: bool = True) -> None:
@@ -106,3 +115,63 @@ def settle_state(running: RunningBatch) -> None:
 
 def _keeps_state(running: RunningBatch) -> bool:
     return running.stateful and running.history is not None
+
+
+@contextmanager
+def starting_again() -> Iterator[None]:
+    """Know inside the block, in which a query is started again by itself, at which checkpoint each
+    has committed batches.
+    """
+    global _restarting
+    with _lock:
+        _restarting += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _restarting -= 1
+            if not _restarting:
+                _homes.clear()
+
+
+def knows_homes() -> bool:
+    """Return whether this process, or the runner that has started it, starts queries again."""
+    return bool(_restarting) or durable.is_in_a_run()
+
+
+def note_home(checkpoint: str, query_id: str) -> None:
+    """Note that the query has committed batches at the checkpoint, if :func:`knows_homes`."""
+    with _lock:
+        if knows_homes() and _homes.get(checkpoint) != query_id:
+            _homes[checkpoint] = query_id
+            durable.keep(checkpoint, query_id)
+
+
+def home(checkpoint: str) -> str | None:
+    """Return the query that has committed batches there, as far as is known."""
+    return _homes.get(checkpoint) or durable.kept(checkpoint)
+
+
+def must_be_at_home(running: RunningBatch, newest: LedgerRecord | None, resume: Resume) -> None:
+    """Refuse a query in whose checkpoint's place another one has committed: a disk that is not
+    mounted is an empty folder, in which Spark begins another query.
+
+    :param newest: the ledger's newest record, read before anything is written. None is no reason
+        to let it pass: the ledger may be on that disk, too.
+    :raises CheckpointUnreachable: this process, or an earlier one of ``onceward run``, has seen
+        another query there, of which the ledger does not know better.
+    """
+    if running.history is None or not knows_homes():
+        return
+    known, query_id = home(checkpoint := running.history.checkpoint), running.batch.query_id
+    knows_better = newest is not None and (resume == "ledger" or newest.batch.query_id != known)
+    if known in (None, query_id) or knows_better:
+        return
+    raise CheckpointUnreachable(
+        f"the checkpoint of query {known} is not where it has committed batches, and Spark has "
+        f"begun query {query_id} there, as if its disk were not mounted ({checkpoint})",
+        next_step="mount the checkpoint's disk, or restore the checkpoint: the query goes on when "
+        "it is started again; if it was replaced on purpose, end this process (and `onceward run` "
+        "with it), and start another, which says what can be done",
+        details={"known": known, "query_id": query_id},
+    )

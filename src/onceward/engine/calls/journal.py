@@ -106,11 +106,6 @@ class Journal:
         # A thread of the function's may be refused while the query's own thread is at work.
         self._lock = surroundings.RLock()
 
-    @property
-    def place(self) -> str:
-        """Of the pipeline in the checkpoint, which no other pipeline or checkpoint has."""
-        return self._files.folder
-
     def add(self, call: FailedCall) -> None:
         """Remember a failed call. :raises CheckpointUnreachable: in this run only;
         :meth:`write_rest`."""

@@ -18,14 +18,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 from pyspark.sql import DataFrame
 
-from onceward import durable, surroundings
+from onceward import surroundings
 from onceward.engine.calls.advice import second_call
 from onceward.engine.calls.gate import compute_again, must_know_one_state, settle_state
 from onceward.engine.calls.journal import CallMemory
@@ -36,7 +35,6 @@ from onceward.engine.policy import SinkPolicy, with_the_next_start
 from onceward.engine.target import Target, Write
 from onceward.errors import (
     ROWS_REFUSED,
-    CheckpointUnreachable,
     Fenced,
     LedgerBehind,
     LedgerOutdated,
@@ -82,8 +80,6 @@ _chains: OrderedDict[tuple[str, str], Hashable] = OrderedDict()
 _known: OrderedDict[Hashable, LedgerRecord] = OrderedDict()
 _last: OrderedDict[str, tuple[str, Callable[[], str]]] = OrderedDict()
 _closer: threading.Thread | None = None
-_homes: dict[str, str] = {}
-_restarting = 0
 
 
 def memory(key: RunKey) -> CallMemory:
@@ -151,49 +147,6 @@ def _severity(error: OncewardError) -> int:
     if isinstance(error, Fenced):
         return 3
     return {Recovery.STOP: 2, Recovery.RESTART_IF_WORKED: 1}.get(error.recovery, 0)
-
-
-@contextmanager
-def starting_again() -> Iterator[None]:
-    """Know inside the block, in which a query is started again by itself, where each has committed
-    a batch: a disk that is not mounted is an empty folder, in which Spark begins another query.
-    """
-    global _restarting
-    with _lock:
-        _restarting += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _restarting -= 1
-            if not _restarting:
-                _homes.clear()
-
-
-def _note_home(place: str, query_id: str) -> None:
-    with _lock:
-        if _homes.get(place) != query_id and (durable.keep(place, query_id) or _restarting):
-            _homes[place] = query_id
-
-
-def _must_be_at_home(place: str, running: RunningBatch) -> None:
-    """Refuse a query in whose checkpoint's place another one has committed, before anything is
-    written: also the ledger may be on that disk.
-
-    :raises CheckpointUnreachable: this process, or an earlier one of ``onceward run``, has seen
-        it there.
-    """
-    known, query_id = _homes.get(place) or durable.kept(place), running.batch.query_id
-    if known in (None, query_id):
-        return
-    raise CheckpointUnreachable(
-        f"the checkpoint of query {known} is not where it has committed batches, and Spark has "
-        f"begun query {query_id} there, as if its disk were not mounted ({place})",
-        next_step="mount the checkpoint's disk, or restore the checkpoint: the query goes on when "
-        "it is started again; if it was replaced on purpose, end this process (and `onceward run` "
-        "with it), and start another, which says what can be done",
-        details={"known": known, "query_id": query_id},
-    )
 
 
 def find(key: RunKey, settings: object) -> OpenRun | None:
@@ -332,16 +285,15 @@ class SinkRuns:
         if run_memory.committed == running.batch.batch_id:
             raise second_call(running.batch)
         run_memory.check_frames(running, writes)
-        journal = run_memory.open_journal(frame, pipeline, key.run_id)
-        _must_be_at_home(journal.place, running)
-        if journal.in_this_run(running.batch.batch_id):
+        if run_memory.open_journal(frame, pipeline, key.run_id).in_this_run(
+            running.batch.batch_id
+        ):
             compute_again(running, run_memory.error)
         for left in reversed(range(self._policy.batch_attempts)):
             batches = self._open(key, frame, running)
             try:
                 batches.process(writes, running)
                 self._committed_in = self._committed_in or running.run_id
-                _note_home(journal.place, running.batch.query_id)
                 forget(where)
                 settle_state(running)
                 return run_memory.succeed(running.batch)

@@ -52,11 +52,6 @@ class CheckpointFiles:
         self._session = session
         self._folder = folder
 
-    @property
-    def folder(self) -> str:
-        """Where they are."""
-        return self._folder
-
     def read(self) -> dict[str, str]:
         """Return what each file says; of one that is damaged or cut short, as much as is left.
         :raises CheckpointUnreachable: the folder cannot be listed, or a file not be opened."""
@@ -155,6 +150,11 @@ def newest_committed(query: StreamingQuery) -> int | None:
         return None
     newest = wrapper.streamingQuery().commitLog().getLatestBatchId()
     return None if newest.isEmpty() else int(newest.get())
+
+
+def checkpoint_of(query: StreamingQuery) -> str:
+    """Return where the query keeps its logs, as ``History.checkpoint`` does."""
+    return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
 
 
 def newest_committed_at(checkpoint: str) -> int | None:
