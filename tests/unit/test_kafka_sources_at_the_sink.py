@@ -106,14 +106,15 @@ def test_a_topic_of_the_same_name_on_another_cluster_says_nothing_about_the_ledg
         offsets().refuse_ledger_behind(now, record(done), "checkpoint")
 
 
-@pytest.mark.parametrize("may_lose", [True, False])
-def test_a_batch_of_a_topic_that_is_gone_is_planned_anew(may_lose: bool) -> None:
+@pytest.mark.parametrize(("may_lose", "pattern"), [(True, True), (True, False), (False, True)])
+def test_a_batch_of_a_topic_that_is_gone_is_planned_anew(may_lose: bool, pattern: bool) -> None:
     """Spark reads what it has logged, and would look for it at each start. Of a batch that is
     committed nobody reads it.
     """
     client: Any = Client()
     running = batch(1, HERE, start=10, end=20)
-    running = replace(running, kafka_sources=(KafkaSource(0, HERE, may_lose),))
+    read = KafkaSource(0, HERE, may_lose, lambda topic: pattern)
+    running = replace(running, kafka_sources=(read,))
     identity = KafkaSourceIdentity(lambda source: client)
     identity.start(batch(0, HERE, start=0, end=10), None)
 
@@ -121,17 +122,23 @@ def test_a_batch_of_a_topic_that_is_gone_is_planned_anew(may_lose: bool) -> None
         raise TopicMissing("no topic", next_step="…", details={"subject": "topic orders"})
 
     client.topic_ids = gone
-    refused = PartitionsAdded if may_lose else TopicMissing
+    # Of a list, Spark would ask for it anew
+    by_itself = may_lose and pattern
+    refused = PartitionsAdded if by_itself else TopicMissing
     with raises(refused, "was planned with topic orders") as found:
         identity.identify(running)
     assert "remove the file offsets/1 and" in found.value.next_step
-    assert (PLAN_ANEW in found.value.details) is may_lose
+    assert (PLAN_ANEW in found.value.details) is by_itself
     with pytest.raises(refused):
         KafkaSourceIdentity(lambda source: client).start(running, None)
     identity = KafkaSourceIdentity(lambda source: client)
     identity.start(running, record(running))
     with raises(SourceDataLost, "is committed, and topic orders"):
         identity.identify(running)
+    # Of which it has read nothing
+    idle = replace(running, sources=(SourceRange(at(20), at(20)),))
+    identity.start(idle, record(idle))
+    assert identity.identify(idle) == (None,)
 
 
 @pytest.mark.parametrize("is_pending", [True, False])

@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 
 import onceward as ow
 from onceward import patience, surroundings
-from onceward.engine.calls import gate
+from onceward.engine.calls import gate, runs
 from onceward.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -28,11 +28,13 @@ from onceward.errors import (
     Fenced,
     NewSchemaId,
     OncewardError,
+    PartitionsAdded,
     SendFailed,
 )
 from onceward.operate import supervise as supervising
 from onceward.operate import waiting
 from onceward.operate.restart import Failure, RestartStrategy, least_pause
+from onceward.spark.batch.checkpoint_files import PLAN_ANEW
 from support.errors import raises
 
 
@@ -380,6 +382,25 @@ def test_a_checkpoint_that_is_away_is_waited_for(lives: Any):
         assert gate.home("checkpoint") == "query"
     lives(Life())
     assert gate.home("checkpoint") is None
+
+
+def test_a_plan_stays_where_another_pipeline_has_committed_its_batch(
+    lives: Any, monkeypatch: pytest.MonkeyPatch
+):
+    forgotten: list[int] = []
+    monkeypatch.setattr(supervising, "forget_planned", lambda query, n: forgotten.append(n))
+
+    def gone() -> Life:
+        return Life(PartitionsAdded("a topic is gone", details={PLAN_ANEW: 3}))
+
+    lives(Life(SendFailed("a"), commits=4), gone(), Life())
+    assert forgotten == [3]
+    runs.memory(runs.RunKey("life", ("here", "the other"))).committed = 3
+    stays = gone()
+    lives(Life(SendFailed("a")), stays, Life())
+    assert forgotten == [3]
+    assert "leaves this sink out of batch 3" in stays.error.next_step  # type: ignore[union-attr]
+    runs._memories.clear()
 
 
 def test_a_context_that_has_stopped_ends_the_supervisor(

@@ -278,7 +278,11 @@ class _Run:
     @property
     def is_logged(self) -> bool:
         """Whether the sink has logged what its last batch failed with."""
-        return self.end is not None and runs.is_logged(self.end.run_id)
+        return runs.is_logged(self.run_id)
+
+    @property
+    def run_id(self) -> str:
+        return "" if self.end is None else self.end.run_id
 
     @property
     def query_id(self) -> str:
@@ -352,6 +356,13 @@ class _Run:
         if not isinstance(failed, OncewardError) or PLAN_ANEW not in failed.details:
             return
         number = failed.details[PLAN_ANEW]
+        if others := runs.committed_in(self.run_id, number):
+            failed.next_step = (
+                f"of the pipelines of the query, {', '.join(others)} has committed batch {number} "
+                "as it is planned, so that it cannot be planned anew: start once with "
+                f'resume="skip_missing" and a function that leaves this sink out of batch {number}'
+            )
+            return
         try:
             within(_ASK_SECONDS, lambda: forget_planned(query, number))
         except Exception as error:  # noqa: BLE001 — the next failure comes here again

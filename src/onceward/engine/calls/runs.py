@@ -120,6 +120,14 @@ def error_in(run_id: str) -> OncewardError | None:
     return max(errors, key=_severity, default=None)
 
 
+def committed_in(run_id: str, batch_id: int) -> list[str]:
+    """Return the chains that have committed the batch in that run, ended or found so."""
+    with _lock:
+        found = [key.where for key, of in _memories.items() if key.run_id == run_id
+                 and of.committed == batch_id]  # fmt: skip
+    return sorted(map(str, found))
+
+
 def failed_at_last() -> OncewardError | str | None:
     """Return what ended the last run of a query for which a sink was open: the error that its call
     met, or Spark's words; of several the most severe. None: every one ended well, or goes on.

@@ -153,8 +153,8 @@ class KafkaSourceIdentity:
         were so during the read.
 
         :raises SourceTopicReplaced: a topic is not the one that the ledger speaks of.
-        :raises TopicMissing, PartitionsAdded, SourceDataLost: a topic is gone, of a batch that is
-            to be planned anew: by a person, or by itself; and of one that is committed.
+        :raises TopicMissing, PartitionsAdded, SourceDataLost: a topic is gone. The batch is to be
+            planned anew: by a person, or by itself; or it is committed.
         """
         questions = {source: self._question(source) for source in running.kafka_sources}
         topics_of: dict[_Question, set[str]] = {}
@@ -167,9 +167,12 @@ class KafkaSourceIdentity:
         except TopicMissing as missing:
             if self._first is None:
                 raise
-            if running.batch == self._committed:
+            if running.batch != self._committed:
+                raise _planned_with(missing, running) from missing
+            if any(each.topic == _name(missing) for s in running.sources for each in _ranges(s)):
                 raise _committed_with(missing, running) from missing
-            raise _planned_with(missing, running) from missing
+            # Spark makes no task for what it reads nothing of
+            return tuple(map(self._known.get, range(len(running.sources))))
         found: list[Any] = [None] * len(running.sources)
         for source, question in questions.items():
             topics = source_topics(running.sources[source.index])
@@ -352,10 +355,10 @@ def _ranges(source: SourceRange) -> dict[TopicPartition, tuple[int, int]]:
     }
 
 
-def _plan_anew(number: int) -> str:
+def _plan_anew(number: int, how: str = "with all of the topic") -> str:
     return (
-        f"{remove_planned(number)}, and start the query again: it is planned anew, with all of "
-        "the topic; ow.supervise does both by itself"
+        f"{remove_planned(number)}, and start the query again: it is planned anew, {how}; "
+        "ow.supervise does both by itself"
     )
 
 
@@ -370,30 +373,31 @@ def _planned_without(topics: Sequence[str], running: RunningBatch) -> Partitions
     )
 
 
+def _name(missing: TopicMissing) -> str:
+    return str(missing.details.get("subject")).removeprefix("topic ")
+
+
 def _planned_with(missing: TopicMissing, running: RunningBatch) -> TopicMissing | PartitionsAdded:
     """Return the error for a batch of a topic that is gone: Spark reads what it has logged, and
     only a new plan leaves the topic out."""
-    what, number = str(missing.details.get("subject", "a topic")), running.batch.batch_id
+    topic, number = _name(missing), running.batch.batch_id
     read_by = [
-        source.may_lose
-        for source in running.kafka_sources
-        if what.removeprefix("topic ") in source_topics(running.sources[source.index])
+        each.may_lose and each.finds(topic)
+        for each in running.kafka_sources
+        if topic in source_topics(running.sources[each.index])
     ]
     message = (
-        f"{running.batch} was planned with {what}, which does not exist any more, and Spark would "
+        f"{running.batch} was planned with topic {topic}, which does not exist any more, and Spark would "
         "look for it at each start"
     )
     if read_by and all(read_by):
-        return PartitionsAdded(
-            message,
-            next_step=f"{remove_planned(number)}, and start the query again: it is planned anew, "
-            "without the topic; ow.supervise does both by itself",
-            details={**missing.details, PLAN_ANEW: number},
-        )
+        step = _plan_anew(number, "without the topic")
+        return PartitionsAdded(message, next_step=step, details={PLAN_ANEW: number})
     return TopicMissing(
         message,
         next_step="do not create it anew: its records would be others. To go on without it, and "
-        f"without its records that were not read, {remove_planned(number)}, and start once with "
+        f"without its records that were not read, {remove_planned(number)}, take it out of topic= "
+        "where that names it, and start once with "
         'kafka_source(spark_options={"failOnDataLoss": False})',
         details=missing.details,
     )
@@ -401,9 +405,8 @@ def _planned_with(missing: TopicMissing, running: RunningBatch) -> TopicMissing 
 
 def _committed_with(missing: TopicMissing, running: RunningBatch) -> SourceDataLost:
     return SourceDataLost(
-        f"{running.batch} is committed, and {missing.details.get('subject', 'a topic')}, which it "
-        "has read, does not exist any more: what Spark has not noted of the batch cannot be "
-        "computed again",
+        f"{running.batch} is committed, and topic {_name(missing)}, which it has read, does not "
+        "exist any more: what Spark has not noted of the batch cannot be computed again",
         next_step="begin anew with another pipeline_id and checkpoint, without the topic",
         details=missing.details,
     )
@@ -415,8 +418,7 @@ def _hidden(topic: str, running: RunningBatch, denied: AccessDenied) -> AccessDe
         "brokers, asked for all topics (topic_pattern), leave out without a word what the "
         f"principal may not describe. Asked for it by name: {denied.message}",
         next_step=f"grant Read on topic {topic} (kafka-acls --add), also where it was deleted; "
-        + "then "
-        + _plan_anew(running.batch.batch_id),
+        f"then {_plan_anew(running.batch.batch_id)}",
         details=denied.details,
     )
 

@@ -33,7 +33,8 @@ def remove_planned(batch_id: int | str = "n, the newest,") -> str:
     checksum = f"offsets/.{batch_id}.crc" if isinstance(batch_id, int) else "offsets/.n.crc"
     return (
         f"remove the file offsets/{batch_id} and, where there is one, its hidden {checksum} from "
-        "the query's checkpoint (nothing of that batch is written)"
+        "the query's checkpoint (nothing of that batch is written, unless another pipeline of the "
+        "query has committed it: then leave the file)"
     )
 
 
