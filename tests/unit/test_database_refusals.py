@@ -212,8 +212,13 @@ def test_a_staging_table_that_is_gone_is_not_the_users() -> None:
         assert isinstance(postgresql.refusal("42P01", gone, "looking"), TableMissing)
         gone = f"Table '{name}' doesn't exist"
         assert isinstance(mysql.refusal(1146, gone, "looking"), TableMissing)
-    gone = "Unknown database 'onceward_staging'"
-    assert isinstance(mysql.refusal(1049, gone, "looking"), TableMissing)
+    gone = "Table 'onceward_staging_shop-eu.orders' doesn't exist"
+    assert isinstance(mysql.refusal(1146, gone, "looking"), TableMissing)
+    for name in ("onceward_staging", "onceward_staging_eu"):
+        gone = f"Unknown database '{name}'"
+        assert isinstance(mysql.refusal(1049, gone, "looking"), TableMissing)
+        gone = f'schema "{name}" does not exist'
+        assert isinstance(postgresql.refusal("3F000", gone, "looking"), TableMissing)
 
 
 # Of a COMMIT: has the server refused it, or does nobody know?

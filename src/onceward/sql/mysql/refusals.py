@@ -31,7 +31,8 @@ from onceward.sql.ledger.mysql import Ended, Warned
 from onceward.sql.sink.columns import OWN_TABLE
 
 _DENIED = (1044, 1142, 1143, 1227, 1370)
-_MISSING = (1049, 1054, 1146)
+_NO_TABLE = 1146
+_MISSING = (1049, 1054, _NO_TABLE)
 _LOCKED = (1205, 3572)
 _FOREIGN_KEYS = (1216, 1217, 1451, 1452)
 _CONFLICTS = (*_FOREIGN_KEYS, 1062, 1169, 1557, 1586, 1761, 1762)
@@ -164,7 +165,7 @@ def _refused_setting(number: int, text: str, message: str) -> OncewardError | No
         )
     if number in _MISSING:
         # A newer copy has dropped it, or the session that it was in is gone
-        if OWN_TABLE.search(text):
+        if number == _NO_TABLE and OWN_TABLE.search(text):
             return SendFailed(message, next_step="nothing; the batch runs again")
         return TableMissing(
             message,

@@ -25,7 +25,8 @@ from onceward.errors import (
 )
 from onceward.sql.sink.columns import OWN_TABLE
 
-_MISSING = ("42P01", "3F000", "42703")
+_NO_TABLE = "42P01"
+_MISSING = (_NO_TABLE, "3F000", "42703")
 _DENIED = "42501"
 _LOCKED = "55P03"
 _NOT_IN_STATE = "55000"
@@ -83,7 +84,7 @@ def refusal(
         )
     if code in _MISSING:
         # A newer copy has dropped it, or a crash has taken it that nobody waited for
-        if OWN_TABLE.search(text):
+        if code == _NO_TABLE and OWN_TABLE.search(text):
             return SendFailed(message, next_step="nothing; the batch runs again")
         return TableMissing(
             message,

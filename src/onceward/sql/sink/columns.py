@@ -28,8 +28,9 @@ from pyspark.sql.types import DataType, StructType
 
 from onceward.errors import ColumnMismatch, InvalidColumn, RowRefused, ServerMisconfigured
 
-OWN_TABLE = re.compile(r"\bonceward_(?:(?:staging|rows|held)_\w+|prepared)\b(?![\"'`]?\.)")
-"""In a server's words: a table that the sink makes and drops, and no database of such a name."""
+OWN_TABLE = re.compile(r"\bonceward_(?:(?:staging|rows|held)_\w+|prepared)(?![\w.-]|[\"'`]\.)")
+"""In a server's words that a table is missing, in whatever language: one that the sink makes and
+drops, and no database or schema of such a name."""
 
 TASK = "onceward_task"
 """Column of a staging table: the task attempt that wrote the row. Those that no report names do
