@@ -480,19 +480,24 @@ def test_a_gateway_that_is_away_or_hangs_is_logged_once(caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize(
-    ("given", "key"),
+    ("program", "given", "key"),
     [
-        ({}, ("onceward", "orders_job")),
-        ({"job": "orders"}, ("orders", "orders")),
-        ({"instance": "a"}, ("onceward", "a")),
+        (["/jobs/orders_job.py", "--fast"], {}, ("onceward", "orders_job")),
+        (["/jobs/orders/__main__.py"], {}, ("onceward", "orders")),
+        ([], {}, ("onceward", "onceward")),
+        (["/jobs/orders_job.py"], {"job": "orders"}, ("orders", "orders")),
+        (["/jobs/orders_job.py"], {"instance": "a"}, ("onceward", "a")),
     ],
 )
 def test_two_jobs_do_not_replace_each_others_numbers(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], key: tuple[str, str]
+    monkeypatch: pytest.MonkeyPatch,
+    program: list[str],
+    given: dict[str, Any],
+    key: tuple[str, str],
 ):
     """A gateway keeps the numbers of one push for each job and instance."""
     pushed: list[tuple[str, str]] = []
-    monkeypatch.setattr(sys, "argv", ["/jobs/orders_job.py", "--fast"])
+    monkeypatch.setattr(sys, "argv", program)
     monkeypatch.setattr(
         metrics.Metrics,
         "push",

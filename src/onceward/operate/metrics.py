@@ -434,15 +434,18 @@ def push_metrics(
     :param gateway: its URL, ``https://user:password@host:port`` where it wants a login.
     :param instance: label ``instance``. A gateway keeps the numbers of one push for each ``job``
         and ``instance``: two jobs with the same replace each other's. Default: ``job``, and
-        without one the name of the program's file.
+        without one the name of the program's file: name them where files are called alike.
     :param interval_s: between two pushes; one more comes with ``stop()``.
     :param timeout_s: how long a push may take. Nobody waits for it but ``stop()``.
     """
     _must_be_seconds("interval_s", interval_s)
     _must_be_seconds("timeout_s", timeout_s)
     metrics = Metrics(per_partition=per_partition, lag_interval_s=lag_interval_s)
-    own = job if job != _JOB else Path(sys.argv[0]).stem
-    metrics.push(gateway, job, instance or own or job, interval_s, timeout_s)
+    program = Path(*sys.argv[:1])
+    # `python -m package`
+    own = program.parent.name if program.stem == "__main__" else program.stem
+    instance = instance or (own if job == _JOB else "") or job
+    metrics.push(gateway, job, instance, interval_s, timeout_s)
     return metrics
 
 
