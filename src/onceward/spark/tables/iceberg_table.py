@@ -80,6 +80,8 @@ whatever was closed: a client, Spark's context.
 
 _REST = ("rest", "org.apache.iceberg.rest.restcatalog")
 _ANSWER_SECONDS = 120.0
+# A catalog in Hive waits three minutes for its lock (iceberg.hive.lock-timeout-ms)
+_COMMIT_SECONDS = 600.0
 _MILLISECONDS = {"jdbc.connectTimeout": "60000", "jdbc.socketTimeout": "60000"}
 _JDBC: Mapping[str, Mapping[str, str]] = {
     # In seconds; of a connection that breaks Iceberg makes another, once
@@ -163,21 +165,19 @@ class IcebergTable:
         table = spark3.loadIcebergTable(java, self.name)
         return table, str(spark3.catalogAndIdentifier(java, self.name).identifier().name())
 
-    def _answered(self, ask: Callable[[], T]) -> T:
+    def _answered(self, ask: Callable[[], T], seconds: float = _ANSWER_SECONDS) -> T:
         """Return what a catalog answers. Whatever it waits for itself, a batch does not wait
         longer, and a query that is stopped no more.
 
         :raises TargetUnreachable: it has not answered in time.
         """
         late = TargetUnreachable(
-            f"the catalog of {self.name} has not answered for {_ANSWER_SECONDS:g} s",
+            f"the catalog of {self.name} has not answered for {seconds:g} s",
             next_step="see that the catalog (spark.sql.catalog.…) and the storage of its tables "
             "answer",
         )
         # It goes on, and changes nothing that a later one does not find
-        return patience.in_time(
-            ask, _ANSWER_SECONDS, "onceward-catalog", late=late, abandon=lambda: None
-        )
+        return patience.in_time(ask, seconds, "onceward-catalog", late=late, abandon=lambda: None)
 
     def _names_a_catalog(self) -> bool:
         """Return whether the session has the catalog; without it, or while it is away, Spark asks
@@ -354,15 +354,16 @@ class IcebergTable:
         self._refresh()
         transaction = self._table.newTransaction()
         for snapshot in snapshots:
-            self._answered(transaction.manageSnapshots().cherrypick(snapshot).commit)
+            pick = transaction.manageSnapshots().cherrypick(snapshot)
+            self._answered(pick.commit, _COMMIT_SECONDS)
         update = transaction.updateProperties()
         for name, value in properties.items():
             update = update.set(name, value)
         update.commit()
-        self._answered(transaction.commitTransaction)
+        self._answered(transaction.commitTransaction, _COMMIT_SECONDS)
         inner: Any = self._session
         # this session's own readers
-        inner._jsparkSession.catalog().refreshTable(self.name)
+        self._answered(lambda: inner._jsparkSession.catalog().refreshTable(self.name))
 
     def note(self, name: str, value: str, has: Callable[[str | None], bool]) -> bool:
         """Set a property, unless the table ``has`` it by what it says now; whether it was set.
@@ -395,7 +396,7 @@ class IcebergTable:
                 return
             try:
                 # Refused if the table is another one by now
-                self._answered(partial(operations.commit, base, made))
+                self._answered(partial(operations.commit, base, made), _COMMIT_SECONDS)
                 return
             except Exception as error:
                 if not tries_left or has_kind(thrown_by(error), _CHANGED_MEANWHILE) is None:
