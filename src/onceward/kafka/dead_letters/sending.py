@@ -38,7 +38,6 @@ from onceward.kafka.ledger.chain import KafkaChain
 from onceward.kafka.records.batch import Fragment, encode_fragments, next_sequence
 from onceward.kafka.records.checksum import ContentChecksum
 from onceward.kafka.records.columns import HEADERS_TYPE, RecordColumns
-from onceward.kafka.records.compression import parse_codec
 from onceward.kafka.records.partitioner import group_by_partition, partition_of_keys
 from onceward.kafka.sink.task_reports import PartitionOutput, kafka_output
 from onceward.kafka.wire.appends.producer import Append
@@ -234,7 +233,7 @@ class Sender:
         return {
             partition: encode_fragments(
                 columns,
-                codec=parse_codec(self._producer.compression),
+                codec=self._producer.codec,
                 batch_bytes=min(limit, self._producer.batch_bytes),
                 record_bytes=min(limit, self._producer.max_request_bytes),
                 now_ms=now_ms,

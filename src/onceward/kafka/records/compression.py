@@ -69,17 +69,6 @@ _STEP = 256 * 1024
 _SNAPPY_MAX_RATIO = 22
 
 
-def parse_codec(name: str) -> Codec:
-    """Return the codec of Kafka's ``compression.type`` name: none, gzip, snappy, lz4 or zstd."""
-    try:
-        return Codec[name.strip().upper()]
-    except (KeyError, AttributeError):
-        raise ConfigurationError(
-            f"compression.type={name!r} is unknown",
-            next_step="use none, gzip, snappy, lz4 or zstd",
-        ) from None
-
-
 def check_level(codec: Codec, level: int | None) -> None:
     """Raise ConfigurationError unless ``codec`` takes ``level`` (KIP-390). None: its default."""
     if level is None:
@@ -230,15 +219,11 @@ def _unstream(name: str, view: memoryview, limit_bytes: int) -> bytes:
 
 def _refuse_beyond(limit_bytes: int, length: int) -> None:
     if length > limit_bytes:
-        raise _too_large(limit_bytes)
-
-
-def _too_large(limit_bytes: int) -> CorruptRecords:
-    return CorruptRecords(
-        f"compressed records expand beyond {limit_bytes} bytes",
-        next_step="raise the limit if batches of this size are expected, otherwise treat the data "
-        "as hostile",
-    )
+        raise CorruptRecords(
+            f"compressed records expand beyond {limit_bytes} bytes",
+            next_step="raise the limit if batches of this size are expected, otherwise treat the "
+            "data as hostile",
+        )
 
 
 def _damaged(codec: str, reason: object) -> CorruptRecords:

@@ -22,7 +22,6 @@ from onceward.errors import InvalidColumn, PartitionMissing, RecordTooLarge
 from onceward.ids import TopicPartition, topic_name
 from onceward.kafka.records.batch import Fragment, encode_runs
 from onceward.kafka.records.columns import RecordColumns
-from onceward.kafka.records.compression import parse_codec
 from onceward.kafka.records.partitioner import assign_partitions, group_by_partition
 from onceward.kafka.sink.columns import TIMESTAMP_MS
 from onceward.kafka.wire.client import KafkaClient
@@ -150,7 +149,7 @@ class HeldRows:
             return encode_runs(
                 columns,
                 ends,
-                codec=parse_codec(producer.compression),
+                codec=producer.codec,
                 batch_bytes=producer.batch_bytes,
                 record_bytes=producer.max_request_bytes,
                 now_ms=surroundings.wall_clock_ns() // 1_000_000,

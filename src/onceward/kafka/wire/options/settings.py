@@ -35,8 +35,7 @@ LONGEST_TRANSACTION_MS = 900_000
 transaction.max.timeout.ms.
 """
 
-COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-
+_COMPRESSIONS = tuple(codec.name.lower() for codec in Codec)
 
 _known_providers: dict[int, tuple[weakref.ref[TokenProvider], str]] = {}
 
@@ -85,6 +84,10 @@ class ProducerSettings:
     """
     acks: int = -1
     """-1: all in-sync replicas. 1, the leader alone, only with ``delivery="none"``."""
+
+    @property
+    def codec(self) -> Codec:
+        return Codec[self.compression.upper()]
 
 
 _NUMBERS: Mapping[str, tuple[int, int]] = {
@@ -350,10 +353,10 @@ def _servers(given: str | Sequence[str]) -> tuple[str, ...]:
 
 def _compression(texts: Mapping[str, str]) -> str:
     name = texts.get("compression.type", "none")
-    if name not in COMPRESSIONS:
+    if name not in _COMPRESSIONS:
         raise ConfigurationError(
             f"compression.type={name!r} is not known",
-            next_step=f"use one of {', '.join(COMPRESSIONS)}",
+            next_step=f"use one of {', '.join(_COMPRESSIONS)}",
         )
     return name
 
