@@ -16,11 +16,11 @@ from onceward.kafka.records.batch import Fragment, stamp
 from onceward.kafka.records.compression import Codec
 from onceward.kafka.records.reader import read_batches
 from onceward.kafka.wire.appends.produce_frame import ProduceFrame
-from onceward.kafka.wire.error_table import rows
 from simulation.model_check.sides import ModelSide
 from simulation.model_check.talk import Talk
 from simulation.world.kafka import faults
 from simulation.world.kafka.faulty import FaultyAnswers
+from support.wire_fixtures import error_rules
 
 NOBODY = ProducerIdentity(-1, -1)
 
@@ -379,7 +379,7 @@ def test_an_append_of_the_coordinator_can_be_late(
 
 
 def test_every_row_of_the_error_table_is_met() -> None:
-    for api, code, _ in rows():
+    for api, code, _ in error_rules():
         if code and api.value not in faults.UNASKED:
             told = (
                 code in faults.ANSWERS[api.value]
@@ -392,7 +392,7 @@ def test_every_row_of_the_error_table_is_met() -> None:
 
 
 def test_no_answer_is_listed_that_nobody_judges() -> None:
-    known = {(api.value, code) for api, code, _ in rows()}
+    known = {(api.value, code) for api, code, _ in error_rules()}
     listed = {
         (api, code)
         for table in (faults.ANSWERS, faults.GIVEN)

@@ -19,6 +19,7 @@ from onceward.kafka.records.compression import Codec
 from onceward.kafka.wire.appends.producer import Append, Appended, PartitionProducer
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
+from onceward.kafka.wire.error_table import _ANY, _SPECIFIC, Api, Rule, find_rule
 from onceward.kafka.wire.options.settings import (
     ClientSettings,
     ProducerSettings,
@@ -158,3 +159,12 @@ class LosingClient(KafkaClient):
 
 def first(times: int, fate: str) -> Callable[[int], str]:
     return lambda number: fate if number <= times else ""
+
+
+def error_rules() -> list[tuple[Api, int, Rule]]:
+    """Return every row of the error table that a request can meet."""
+    return [
+        (api, code, find_rule(api, code))
+        for api in Api
+        for code in sorted({*_ANY, *_SPECIFIC.get(api, {})})
+    ]

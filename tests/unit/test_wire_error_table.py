@@ -21,7 +21,8 @@ from onceward.errors import (
 )
 from onceward.kafka.wire.conversation import Answered, Refused, asked
 from onceward.kafka.wire.deadline import Deadline
-from onceward.kafka.wire.error_table import Api, Meaning, code_name, find_rule, rows
+from onceward.kafka.wire.error_table import Api, Meaning, code_name, find_rule
+from support.wire_fixtures import error_rules
 
 KNOWN_CODES = sorted(
     error.errno
@@ -120,7 +121,9 @@ def test_what_the_user_must_change_has_an_error_of_its_own() -> None:
 
 def test_a_setting_that_is_wrong_is_named_with_what_to_do() -> None:
     """Brokers name a code, and hardly ever a setting."""
-    wrong = [(api, code, rule) for api, code, rule in rows() if rule.error is ConfigurationError]
+    wrong = [
+        (api, code, rule) for api, code, rule in error_rules() if rule.error is ConfigurationError
+    ]
     assert wrong
     for api, code, rule in wrong:
         assert rule.next_step, (api, code)
@@ -151,7 +154,7 @@ def test_names_come_with_their_number() -> None:
 
 
 def test_the_rows_cover_every_request() -> None:
-    assert {api for api, _, _ in rows()} == set(Api)
+    assert {api for api, _, _ in error_rules()} == set(Api)
 
 
 def test_a_topic_that_is_created_while_a_broker_is_down_is_asked_for_again() -> None:

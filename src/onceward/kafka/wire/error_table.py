@@ -357,12 +357,3 @@ def code_name(code: int) -> str:
         else None
     )
     return f"{name or 'error'} ({code})"
-
-
-def rows() -> list[tuple[Api, int, Rule]]:
-    """Return every row that a request can meet, for documentation and tests."""
-    return [
-        (api, code, find_rule(api, code))
-        for api in Api
-        for code in sorted({*_ANY, *_SPECIFIC.get(api, {})})
-    ]
