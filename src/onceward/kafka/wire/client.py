@@ -318,9 +318,13 @@ class KafkaClient:
         nodes, lost = self.brokers(), "it names none"
         # A dead one must not eat all the time
         for node in nodes:
-            lost = self._why_unreachable(node, self.settings.connect_timeout_ms / len(nodes))
-            if not lost:
+            try:
+                self.call(
+                    metadata_request([]), node, self.settings.connect_timeout_ms / len(nodes)
+                )
                 return
+            except ConnectionLost as error:  # noqa: PERF203
+                lost = error.message
         raise BrokerUnreachable(
             f"bootstrap.servers={','.join(self.settings.bootstrap_servers)} answers, and none of "
             "the brokers that it names does "
@@ -328,14 +332,6 @@ class KafkaClient:
             next_step="see that these addresses, advertised.listeners of the brokers, can be "
             "reached from here",
         )
-
-    def _why_unreachable(self, node: int, timeout_ms: float) -> str:
-        """Return why ``node`` does not answer; empty if it does."""
-        try:
-            self.call(metadata_request([]), node, timeout_ms)
-        except ConnectionLost as lost:
-            return lost.message
-        return ""
 
     def is_served_by(self, servers: Iterable[str]) -> bool:
         """Return whether any of these ``host:port`` is a bootstrap server of ours, or a broker."""
