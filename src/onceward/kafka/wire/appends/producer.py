@@ -76,14 +76,8 @@ class _Lane:
     unheard_of: Deadline | None = None
 
 
-@dataclass(slots=True)
-class _InFlight:
-    """One request on its way, and which batch of which lane it carries. Without the future of its
-    answer: a reference cycle would hold what was sent until the garbage collector runs.
-    """
-
-    node: int
-    carried: list[tuple[_Lane, int]]
+_Carried = list[tuple[_Lane, int]]
+"""Which batch of which lane a request carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +177,7 @@ class _Send:
         self._deadline = Deadline(self._settings.delivery_timeout_ms)
         self._results: list[Appended | None] = [None] * len(appends)
         self._lanes = _lanes(appends)
-        self._answered: queue.SimpleQueue[tuple[_InFlight, Future[Any]]] = (
+        self._answered: queue.SimpleQueue[tuple[int, _Carried, Future[Any]]] = (
             surroundings.SimpleQueue()
         )
         self._in_flight: Counter[int] = Counter()
@@ -195,8 +189,8 @@ class _Send:
             patience.ask()
             self._refresh_leaders()
             self._launch(open_lanes)
-            for request, answer in self._wait():
-                self._settle(request, answer)
+            for node, carried, answer in self._wait():
+                self._settle(node, carried, answer)
             open_lanes = [lane for lane in open_lanes if not lane.queue.done]
             if open_lanes and self._deadline.passed:
                 self._give_up(open_lanes)
@@ -222,8 +216,8 @@ class _Send:
                 # Those that found no room this time come first in the next request.
                 ready = sorted(still, key=lambda lane: id(lane) in served)
 
-    def _fill(self, ready: Iterable[_Lane]) -> list[tuple[_Lane, int]]:
-        positions: list[tuple[_Lane, int]] = []
+    def _fill(self, ready: Iterable[_Lane]) -> _Carried:
+        positions: _Carried = []
         size = 0
         for lane in ready:
             position = lane.queue.next_to_send()
@@ -235,7 +229,7 @@ class _Send:
             positions.append((lane, position))
         return positions
 
-    def _send_request(self, node: int, positions: list[tuple[_Lane, int]]) -> None:
+    def _send_request(self, node: int, positions: _Carried) -> None:
         timeout_ms = self._client.settings.request_timeout_ms
         frame = self._writer.request(
             (lane.appends[position] for lane, position in positions), timeout_ms
@@ -245,15 +239,16 @@ class _Send:
         answer = self._client.send(
             frame, node, max(SHORTEST_WAIT_MS, min(timeout_ms, self._deadline.remaining_ms))
         )
-        request = _InFlight(node, positions)
         self._in_flight[node] += 1
-        answer.add_done_callback(lambda done: self._answered.put((request, done)))
+        # Without the future of its answer: a reference cycle would hold what was sent until the
+        # garbage collector runs.
+        answer.add_done_callback(lambda done: self._answered.put((node, positions, done)))
 
     # --- back ------------------------------------------------------------------------------------
 
-    def _wait(self) -> list[tuple[_InFlight, Future[Any]]]:
+    def _wait(self) -> list[tuple[int, _Carried, Future[Any]]]:
         """Wait for requests that are answered, for a moment; return them with their answers."""
-        answered: list[tuple[_InFlight, Future[Any]]] = []
+        answered: list[tuple[int, _Carried, Future[Any]]] = []
         try:
             answered.append(
                 self._answered.get(
@@ -272,12 +267,12 @@ class _Send:
         )
         return min(_POLL_S, max(0.001, due - surroundings.monotonic()))
 
-    def _settle(self, request: _InFlight, done: Future[Any]) -> None:
-        self._in_flight[request.node] -= 1
+    def _settle(self, node: int, carried: _Carried, done: Future[Any]) -> None:
+        self._in_flight[node] -= 1
         try:
             answer = done.result()
         except ConnectionLost as lost:
-            for lane, position in request.carried:
+            for lane, position in carried:
                 self._again(lane, position, lost.message, refresh=True)
             return
         found = {
@@ -285,7 +280,7 @@ class _Send:
             for topic in answer.responses
             for partition in topic.partition_responses
         }
-        for lane, position in request.carried:
+        for lane, position in carried:
             self._settle_partition(lane, position, found.get(lane.partition))
 
     def _settle_partition(self, lane: _Lane, position: int, answer: Any) -> None:
@@ -422,10 +417,7 @@ class _Send:
     def _message_limit(self, topic: str) -> str:
         try:
             return f"; max.message.bytes={self._client.topic_config(topic)['max.message.bytes']}"
-        except (
-            OncewardError,
-            KeyError,
-        ):
+        except (OncewardError, KeyError):
             # No right to describe the topic: the message has one number less
             return ""
 
@@ -452,15 +444,11 @@ def _broker_words(answer: Any) -> str | None:
 
 
 def _lanes(appends: Sequence[Append]) -> dict[TopicPartition, _Lane]:
-    lanes: dict[TopicPartition, _Lane] = {}
+    indexes: dict[TopicPartition, list[int]] = {}
     for index, append in enumerate(appends):
-        lane = lanes.setdefault(
-            append.partition, _Lane(append.partition, [], [], PartitionQueue(0))
-        )
-        lane.indexes.append(index)
-        lane.appends.append(append)
-    for lane in lanes.values():
-        lane.queue = PartitionQueue(
-            len(lane.appends), first_alone=lane.appends[0].base_sequence == 0
-        )
+        indexes.setdefault(append.partition, []).append(index)
+    lanes = {}
+    for partition, own in indexes.items():
+        queue = PartitionQueue(len(own), first_alone=appends[own[0]].base_sequence == 0)
+        lanes[partition] = _Lane(partition, own, [appends[index] for index in own], queue)
     return lanes
