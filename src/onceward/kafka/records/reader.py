@@ -102,18 +102,20 @@ class RecordBatch:
         """Return the records in offset order. Markers are records too; see ``control_type``."""
         plain = decompress(self.codec, self.payload, self.limit_bytes)
         if self.count * _SMALLEST_RECORD > len(plain):
-            _corrupt(self, f"it claims {self.count} records in {len(plain)} bytes")
+            raise _corrupt(
+                self.base_offset, f"it claims {self.count} records in {len(plain)} bytes"
+            )
         cursor = _Cursor(self, plain)
         records = []
         previous = self.base_offset - 1
         for _ in range(self.count):
             record = cursor.record()
             if not previous < record.offset <= self.last_offset:
-                _corrupt(self, f"offset {record.offset} is out of order")
+                raise _corrupt(self.base_offset, f"offset {record.offset} is out of order")
             previous = record.offset
             records.append(record)
         if cursor.at != len(plain):
-            _corrupt(self, "bytes are left after its last record")
+            raise _corrupt(self.base_offset, "bytes are left after its last record")
         return records
 
     @property
@@ -123,7 +125,7 @@ class RecordBatch:
             return None
         key = self.records[0].key if self.records else None
         if key is None or len(key) < _CONTROL_KEY.size:
-            _corrupt(self, "its control record has no type")
+            raise _corrupt(self.base_offset, "its control record has no type")
         kind: int = _CONTROL_KEY.unpack_from(key)[1]
         return ControlType(kind) if kind in (ControlType.ABORT, ControlType.COMMIT) else kind
 
@@ -143,11 +145,11 @@ def read_batches(
     while len(data) - at > _MAGIC_AT:
         base_offset, length, leader_epoch, magic = _PREFIX.unpack_from(data, at)
         if magic != 2:
-            raise _corrupt_at(
+            raise _corrupt(
                 base_offset, f"its format is {magic}; only 2 (Kafka 0.11 and later) can be read"
             )
         if length < _HEADER_BYTES - _LENGTH_LESS:
-            raise _corrupt_at(base_offset, f"its length is {length}, less than a header")
+            raise _corrupt(base_offset, f"its length is {length}, less than a header")
         size = _LENGTH_LESS + length
         if size > len(data) - at:
             return
@@ -162,11 +164,11 @@ def _batch(
         _REST.unpack_from(data, _PREFIX.size)
     )
     if check_crc and crc32c.crc32c(data[_CRC_FROM:]) != crc:
-        raise _corrupt_at(base_offset, "its CRC does not fit its bytes")
+        raise _corrupt(base_offset, "its CRC does not fit its bytes")
     if attributes & 7 > max(Codec):
-        raise _corrupt_at(base_offset, f"its codec {attributes & 7} does not exist")
+        raise _corrupt(base_offset, f"its codec {attributes & 7} does not exist")
     if last_delta < 0 or count > last_delta + 1:
-        raise _corrupt_at(base_offset, f"it claims {count} records in {last_delta + 1} offsets")
+        raise _corrupt(base_offset, f"it claims {count} records in {last_delta + 1} offsets")
     return RecordBatch(
         base_offset=base_offset,
         last_offset=base_offset + last_delta,
@@ -259,14 +261,10 @@ class _Cursor:
         return self.corrupt("a number has more than ten bytes")
 
     def corrupt(self, reason: str) -> NoReturn:
-        _corrupt(self.batch, reason)
+        raise _corrupt(self.batch.base_offset, reason)
 
 
-def _corrupt(batch: RecordBatch, reason: str) -> NoReturn:
-    raise _corrupt_at(batch.base_offset, reason)
-
-
-def _corrupt_at(base_offset: int, reason: str) -> CorruptRecords:
+def _corrupt(base_offset: int, reason: str) -> CorruptRecords:
     return CorruptRecords(
         f"the record batch at offset {base_offset} is damaged: {reason}",
         next_step="read the partition again; if it stays, check the broker's log with "
