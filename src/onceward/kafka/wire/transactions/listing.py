@@ -48,20 +48,11 @@ _KAFKAS_LIMIT_MS = 900_000
 _LOG = "__transaction_state"
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedTransaction:
-    """What its coordinator knows of one transactional id (``DescribeTransactionsResponse``).
-
-    ``state`` is Kafka's ``TransactionState``; ``started_at_ms`` (milliseconds since 1970) is None
-    while nothing is open; ``partitions`` are those of the transaction that is open.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedTransaction(TransactionDescription):
+    """The description of one transactional id of several, and its coordinator's node."""
 
     transactional_id: str
-    identity: ProducerIdentity
-    state: str
-    timeout_ms: int
-    started_at_ms: int | None
-    partitions: tuple[TopicPartition, ...]
     coordinator: int
 
 
@@ -116,13 +107,13 @@ def describe_transaction(
             return None
         raise_as_error(outcome)
     return DescribedTransaction(
-        transactional_id,
         found.identity,
         found.state,
         found.timeout_ms,
         found.started_at_ms,
         found.partitions,
-        client.coordinator(transactional_id, "transaction"),
+        transactional_id=transactional_id,
+        coordinator=client.coordinator(transactional_id, "transaction"),
     )
 
 
@@ -251,9 +242,7 @@ def _key(producer: OpenProducer) -> tuple[TopicPartition, int, int]:
 
 
 def has_ended(
-    described: DescribedTransaction | TransactionDescription,
-    producer: OpenProducer,
-    version: int,
+    described: TransactionDescription, producer: OpenProducer, version: int
 ) -> bool | None:
     """Return whether the transaction that is open at the leader is the one that its coordinator
     ended last; None: that cannot be known.
