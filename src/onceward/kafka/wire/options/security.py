@@ -181,11 +181,11 @@ _JAAS = re.compile(
     r"\s*([\w.]+)\s+(required|requisite|sufficient|optional)\b(.*?);?\s*", re.DOTALL
 )
 _JAAS_PAIR = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""")
-_MODULES = {"PlainLoginModule": ("PLAIN",), "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512")}
 _DELEGATED = "tokenauth"
-_PAIRS = {
-    "PlainLoginModule": ("username", "password"),
-    "ScramLoginModule": ("username", "password", _DELEGATED),
+# Of each login module its mechanisms, and what its line may say
+_MODULES = {
+    "PlainLoginModule": (("PLAIN",), ("username", "password")),
+    "ScramLoginModule": (MECHANISMS[1:3], ("username", "password", _DELEGATED)),
 }
 
 
@@ -206,18 +206,19 @@ def _from_jaas(text: str, mechanism: str) -> dict[str, str | None]:
             'username="…" '
             'password="…";\' (or scram.ScramLoginModule), or use sasl.username and sasl.password',
         )
-    if mechanism not in _MODULES[module]:
+    mechanisms, known = _MODULES[module]
+    if mechanism not in mechanisms:
         raise ContradictoryOptions(
             f"sasl.jaas.config names {module}, but sasl.mechanism is {mechanism}",
-            next_step=f"set sasl.mechanism to {' or '.join(_MODULES[module])}",
+            next_step=f"set sasl.mechanism to {' or '.join(mechanisms)}",
         )
     pairs: dict[str, str | None] = {}
     for name, *values in _JAAS_PAIR.findall(matched.group(3)):
         pairs[name] = re.sub(r"\\(.)", r"\1", next((v for v in values if v), ""))
-    if unknown := [name for name in pairs if name not in _PAIRS[module]]:
+    if unknown := [name for name in pairs if name not in known]:
         raise ConfigurationError(
             f"sasl.jaas.config has {', '.join(unknown)}, which {module} is not known to take here",
-            next_step=f"leave it out; {module} takes {', '.join(_PAIRS[module])}",
+            next_step=f"leave it out; {module} takes {', '.join(known)}",
         )
     return pairs
 
@@ -362,13 +363,6 @@ def _load_own_certificate(context: ssl.SSLContext, security: Security) -> None:
         context.load_cert_chain(security.certificate_file, security.key_file, password=password)
 
 
-_LOGIN_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
-
-
 def java_security_options(security: Security) -> dict[str, str]:
     """Return ``security`` in the Java consumer's names, so that one set of options reaches Spark's
     own Kafka source, too. The result holds secrets.
@@ -385,7 +379,8 @@ def java_security_options(security: Security) -> dict[str, str]:
     elif security.uses_sasl:
         java |= _java_login(security)
     if security.uses_tls:
-        java |= _trust(security.ca_file, security.ca_pem)
+        if trusted := _text(security.ca_file, security.ca_pem):
+            java |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": trusted}
         java |= _own_certificate(security)
         if security.key_password:
             java["ssl.key.password"] = security.key_password
@@ -396,8 +391,10 @@ def java_security_options(security: Security) -> dict[str, str]:
 
 def _java_login(security: Security) -> dict[str, str]:
     mechanism = str(security.mechanism)
+    module = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
     login = (
-        f'{_LOGIN_MODULES[mechanism]} required username="{_quoted(security.username or "")}" '
+        f"org.apache.kafka.common.security.{module}LoginModule required "
+        f'username="{_quoted(security.username or "")}" '
         f'password="{_quoted(security.password or "")}"'
     )
     token = f' {_DELEGATED}="true"' if security.is_token else ""
@@ -406,11 +403,6 @@ def _java_login(security: Security) -> dict[str, str]:
 
 def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _trust(file: str | None, pem: str | None) -> dict[str, str]:
-    text = _text(file, pem)
-    return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": text} if text else {}
 
 
 def _own_certificate(security: Security) -> dict[str, str]:
