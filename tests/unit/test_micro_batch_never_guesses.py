@@ -32,7 +32,6 @@ from onceward.engine.target import (
     Prepared,
     SourceIdentity,
     Target,
-    UnknownIdentity,
     Write,
 )
 from onceward.errors import (
@@ -556,7 +555,7 @@ def test_what_another_sink_has_decided_and_not_published_stops_this_one():
 
 
 def test_a_batch_is_published_even_if_its_source_is_no_longer_the_same():
-    class Replaced(UnknownIdentity):
+    class Replaced(SourceIdentity):
         def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
             raise SourceTopicReplaced("it was created again")
 
@@ -569,7 +568,7 @@ def test_a_batch_is_published_even_if_its_source_is_no_longer_the_same():
 
 
 def test_what_a_batch_reads_is_asked_for_before_it_is_written():
-    class Replaced(UnknownIdentity):
+    class Replaced(SourceIdentity):
         def check_parts(self, running: RunningBatch) -> None:
             raise SourceTopicReplaced("it was created again")
 
@@ -1277,7 +1276,7 @@ def test_what_spark_takes_for_lost_may_only_have_been_asked_of_the_wrong_broker(
     lost = SourceDataLost("out of range", next_step="lengthen the retention")
     target = MemoryTarget(write=[lost, lost, None])
 
-    class Asked(UnknownIdentity):
+    class Asked(SourceIdentity):
         def explain(self, lost: SourceDataLost, running: RunningBatch) -> OncewardError:
             return BrokerUnreachable(
                 "a broker that no longer leads was asked", next_step="nothing"
@@ -1287,7 +1286,7 @@ def test_what_spark_takes_for_lost_may_only_have_been_asked_of_the_wrong_broker(
     assert_once(target, 0)
     target = MemoryTarget(write=[lost])
     with pytest.raises(SourceDataLost):
-        batches(target, identity=UnknownIdentity()).process(write(Frame()), running(0))
+        batches(target, identity=SourceIdentity()).process(write(Frame()), running(0))
 
 
 @pytest.mark.parametrize("passes", [True, False])
@@ -1318,7 +1317,7 @@ def test_a_replay_whose_state_cannot_be_computed_says_that_the_batch_is_written(
     batches(target).process(write(Frame()), running(0, run="one"))
     lost = SourceDataLost("out of range", next_step="", details={"condition": "KAFKA_DATA_LOSS.X"})
 
-    class Cut(UnknownIdentity):
+    class Cut(SourceIdentity):
         def explain(self, lost: SourceDataLost, running: RunningBatch) -> OncewardError:
             return SourceDataLost("cut off", next_step="remove the file offsets/0")
 
@@ -1375,7 +1374,7 @@ def test_a_query_in_the_place_of_one_that_has_committed_writes_nothing(
 
 
 def test_a_source_that_goes_back_may_do_so_where_somebody_has_decided_it() -> None:
-    class Back(UnknownIdentity):
+    class Back(SourceIdentity):
         def must_not_go_back(self, running: RunningBatch) -> None:
             raise SourceDataLost("it goes back", next_step='start once with resume="adopt"')
 

@@ -23,7 +23,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -45,8 +45,9 @@ _KAFKA = "onceward.kafka.source.identity"
 _ASK_MS = 10_000
 
 
-class SourceIdentity(Protocol):
-    """Compares a batch's sources with those of the ledger. One for each run of a query."""
+class SourceIdentity:
+    """Compares a batch's sources with those of the ledger. One for each run of a query. By itself
+    it knows sources by nothing but their offsets, which may hold their identity."""
 
     def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
         """Begin a run, before its first batch: the ledger ends with ``newest``.
@@ -75,31 +76,12 @@ class SourceIdentity(Protocol):
 
         :raises AdmissionRefused: a source is not the one that the ledger speaks of.
         """
+        return (None,) * len(running.sources)
 
     def explain(self, lost: OncewardError, running: RunningBatch) -> OncewardError:
         """Return what it means that Spark takes records of the batch for lost, or its partitions
         for others: ``lost``, or what the source itself says.
         """
-
-
-class UnknownIdentity:
-    """Sources known by nothing but their offsets, which may hold their identity."""
-
-    def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
-        """Remember nothing."""
-
-    def check_parts(self, running: RunningBatch) -> None:
-        """Check nothing."""
-
-    def must_not_go_back(self, running: RunningBatch) -> None:
-        """Check nothing."""
-
-    def identify(self, running: RunningBatch) -> tuple[Any, ...]:
-        """Return None for each source."""
-        return (None,) * len(running.sources)
-
-    def explain(self, lost: OncewardError, running: RunningBatch) -> OncewardError:
-        """Return the error as it is."""
         return lost
 
 
@@ -107,7 +89,7 @@ def source_identity(running: RunningBatch, client_for: ClientFor | None) -> Sour
     """Return what identifies the sources that ``running`` reads, by ``client_for`` where the
     target's system can be read as well; other sources by their own clients."""
     if not running.kafka_sources:
-        return UnknownIdentity()
+        return SourceIdentity()
     # By name: an import would load the Kafka client for every query, and point up from the engine
     # to a connector.
     identity: SourceIdentity = importlib.import_module(_KAFKA).KafkaSourceIdentity(client_for)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.engine.target import ClientFor
+from onceward.engine.target import ClientFor, SourceIdentity
 from onceward.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -94,7 +94,7 @@ class _Question(NamedTuple):
     source: int | None
 
 
-class KafkaSourceIdentity:
+class KafkaSourceIdentity(SourceIdentity):
     """One for each run of a query. The identity of a source is ``{topic: topic id}``, of the
     topics that it reads.
 
