@@ -17,9 +17,9 @@ from onceward.engine.ledger.record import (
     LedgerRecord,
     Output,
     RecordState,
-    Writer,
     decode,
     encode,
+    this_driver,
 )
 from onceward.errors import LedgerUnreadable
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
@@ -127,4 +127,4 @@ def test_sources_in_a_zip_write_records_without_a_release(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(libraries, "version", missing)
     assert libraries.release.__wrapped__() == "unknown"
-    assert Writer.this_process().process_id == os.getpid()
+    assert this_driver().process_id == os.getpid()

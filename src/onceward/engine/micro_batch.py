@@ -55,7 +55,7 @@ from onceward.engine.ledger.admission import (
     loses_dead_letters,
 )
 from onceward.engine.ledger.chain import as_far_as_known
-from onceward.engine.ledger.record import FrameWritten, LedgerRecord, RecordState, Writer
+from onceward.engine.ledger.record import FrameWritten, LedgerRecord, RecordState, this_driver
 from onceward.engine.policy import SinkPolicy, with_the_next_start
 from onceward.engine.target import (
     Attempt,
@@ -255,23 +255,11 @@ class MicroBatches:
             self._write(missing, running, self._newest)
 
     def _as_often_as_it_takes(self, running: RunningBatch, once: Callable[[], T]) -> tuple[T, int]:
-        """Return what ``once`` returns, and at which attempt."""
-        attempt = 1
-        while True:
-            try:
-                with self._explaining_losses(running):
-                    return once(), attempt
-            except OncewardError as error:
-                if error.recovery is not Recovery.RUN_AGAIN:
-                    raise
-                if attempt >= self._policy.batch_attempts:
-                    with_the_next_start(error)
-                    raise
-                gate.compute_again(running, error)
-                text = "%s: attempt %d of %s failed, running it again: %s"
-                log.warning(text, self._policy.pipeline, attempt, running.batch, error)
-            patience.pause(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
-            attempt += 1
+        def explained() -> T:
+            with self._explaining_losses(running):
+                return once()
+
+        return as_often_as_it_takes(self._policy, running, explained, "running it again")
 
     def _identified(
         self, identity: SourceIdentity, running: RunningBatch
@@ -350,7 +338,7 @@ class MicroBatches:
                 run_id=running.run_id,
                 frames=(*before, *frames),
                 supplement=supplemented is not None,
-                writer=Writer.this_process(),
+                writer=this_driver(),
                 steps_ms={
                     name: round(took * 1000) for name, took in events.batch_seconds().items()
                 },
@@ -393,6 +381,31 @@ class MicroBatches:
 
     def _ids(self, running: RunningBatch) -> dict[str, object]:
         return event_ids(self._policy.pipeline, running)
+
+
+def as_often_as_it_takes(
+    policy: SinkPolicy,
+    running: RunningBatch,
+    once: Callable[[], T],
+    verb: str,
+    attempt: int = 1,
+) -> tuple[T, int]:
+    """Return what ``once`` returns, and at which attempt; ``attempt`` is the number of the first,
+    ``verb`` says in the log what the next one does."""
+    while True:
+        try:
+            return once(), attempt
+        except OncewardError as error:
+            if error.recovery is not Recovery.RUN_AGAIN:
+                raise
+            if attempt >= policy.batch_attempts:
+                with_the_next_start(error)
+                raise
+            gate.compute_again(running, error)
+            text = "%s: attempt %d of %s failed, %s: %s"
+            log.warning(text, policy.pipeline, attempt, running.batch, verb, error)
+        patience.pause(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
+        attempt += 1
 
 
 def kafka_ends(

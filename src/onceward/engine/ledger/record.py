@@ -12,7 +12,6 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
 from typing import Any, NamedTuple
 
 from onceward import surroundings
@@ -81,15 +80,10 @@ class Writer(NamedTuple):
     host: str
     process_id: int
 
-    @classmethod
-    def this_process(cls) -> Writer:
-        """Return this process as a writer."""
-        return _this_process(surroundings.process_id())
 
-
-@cache
-def _this_process(process_id: int) -> Writer:
-    return Writer(release(), socket.gethostname(), process_id)
+def this_driver() -> Writer:
+    """Return this process as a writer."""
+    return Writer(release(), socket.gethostname(), surroundings.process_id())
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,18 @@ worker process keeps the identity that a task has used for the tasks after it (:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from onceward import events, patience, surroundings
+from onceward import events, surroundings
 from onceward.engine import batch_log, spark_jobs
-from onceward.engine.calls.gate import compute_again, must_know_one_state, settle_state
-from onceward.engine.micro_batch import kafka_ends
-from onceward.engine.policy import with_the_next_start
+from onceward.engine.calls.gate import must_know_one_state, settle_state
+from onceward.engine.micro_batch import as_often_as_it_takes, kafka_ends
 from onceward.engine.target import Write, event_ids
 from onceward.engine.task_writer import TaskWriter, results
 from onceward.errors import (
@@ -32,7 +31,6 @@ from onceward.errors import (
     BatchNotWritten,
     OncewardError,
     RecordTooLarge,
-    Recovery,
     TopicMissing,
 )
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
@@ -56,12 +54,8 @@ from onceward.spark.batch import job
 from onceward.spark.batch.file_sources import logged_files, must_have_files
 from onceward.spark.batch.query import RunningBatch
 
-log = logging.getLogger(__name__)
-
 _NO_PRODUCER = ProducerIdentity(-1, -1)
 _NO_SEQUENCE = -1
-_FIRST_PAUSE_SECONDS = 0.2
-_LONGEST_PAUSE_SECONDS = 5.0
 
 
 class PlainBatches:
@@ -86,7 +80,16 @@ class PlainBatches:
         began, pipeline = surroundings.monotonic(), self._settings.policy.pipeline
         ids = event_ids(pipeline, running)
         with events.batch(**ids) as under_way:
-            records, attempt = self._write_all(writes, running)
+            records, attempt = 0, 1
+            for write in writes:
+                written, attempt = as_often_as_it_takes(
+                    self._settings.policy,
+                    running,
+                    partial(self._write, write, running),
+                    "writing it again",
+                    attempt,
+                )
+                records += written
             settle_state(running)
             with events.step(events.FINISH, **ids) as values:
                 values |= {
@@ -96,35 +99,6 @@ class PlainBatches:
                 }
             took = surroundings.monotonic() - began
             batch_log.log_batch(pipeline, running.batch, values, under_way, took)
-
-    def _write_all(self, writes: Sequence[Write], running: RunningBatch) -> tuple[int, int]:
-        """Write the frames; return the records and the number of the last attempt."""
-        policy, attempt, records = self._settings.policy, 1, 0
-        for write in writes:
-            while True:
-                try:
-                    self._refuse_own_topics(running)
-                    records += self._write(write, running)
-                    break
-                except OncewardError as error:
-                    if error.recovery is not Recovery.RUN_AGAIN:
-                        raise
-                    if attempt >= policy.batch_attempts:
-                        with_the_next_start(error)
-                        raise
-                    compute_again(running, error)
-                    log.warning(
-                        "%s: attempt %d of %s failed, writing it again: %s",
-                        policy.pipeline,
-                        attempt,
-                        running.batch,
-                        error,
-                    )
-                patience.pause(
-                    min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
-                )
-                attempt += 1
-        return records, attempt
 
     def _refuse_own_topics(self, running: RunningBatch) -> None:
         if not running.kafka_sources:
@@ -166,6 +140,7 @@ class PlainBatches:
     def _write(self, write: Write, running: RunningBatch) -> int:
         """Write one frame, and return how many records it has; when it returns, every one is
         acknowledged (with ``acks=1`` by the leader alone)."""
+        self._refuse_own_topics(running)
         settings = self._settings_for(write.where)
         ids = event_ids(self._settings.policy.pipeline, running)
         with events.step(events.SEND, **ids) as values:
