@@ -6,10 +6,10 @@ the ledger record alone decides. The others are two-phase (:mod:`onceward.engine
 their tasks have prepared is named in that one record, and they publish it after the decision, one
 after the other.
 
-A two-phase target does not know the others. It gets a chain of its own, a :class:`BranchChain`,
-which shows it the record as if it were its alone, and merges what it records there into the record
-of all. That record is *finished* once each of them is; until then every start goes on publishing.
-A target that has published already answers *already done*, or is not asked, where the record could
+A two-phase target does not know the others. It gets a chain of its own, a :class:`Branch`, which
+shows it the record as if it were its alone, and merges what it records there into the record of
+all. That record is *finished* once each of them is; until then every start goes on publishing. A
+target that has published already answers *already done*, or is not asked, where the record could
 be updated.
 
 Only the owner of the one chain decides: the chain is taken once, after all targets have listed
@@ -180,18 +180,22 @@ class FanOutTarget(Target):
         (self.chain if self._atomic is None else self._atomic).close()
 
 
-class Branch:
-    """A two-phase target among others, and its part of their records."""
+class Branch(Chain):
+    """A two-phase target among others, and the chain of all as it sees it: it records progress and
+    asks for the owner."""
+
+    record: LedgerRecord
+    """Of all, as far as this target has published it."""
 
     def __init__(self, name: str, target: TwoPhaseTarget, chain: Chain) -> None:
         self.name = name
         self.output = f"{BRANCH}{name}"
         self.target = target
-        self._chain = BranchChain(self, chain)
+        self._chain = chain
         # Where nobody is atomic, one of them has brought the chain of all
         if target.chain is not chain:
             target.chain.close()
-        target.chain = self._chain
+        target.chain = self
         target.branch = name
 
     def own_record(self, record: LedgerRecord) -> LedgerRecord:
@@ -201,44 +205,24 @@ class Branch:
         }
         return replace(record, outputs=outputs)
 
-    def merge(self, record: LedgerRecord, own: LedgerRecord) -> LedgerRecord:
-        """Return ``record`` with this target's output in ``own``, and not finished by that."""
-        (output,) = own.outputs.values()
-        return replace(record, outputs={**record.outputs, self.output: output})
-
     def publish(self, record: LedgerRecord) -> LedgerRecord:
         """Publish what is decided in ``record``; return it as it is then, still *decided*."""
-        self._chain.record = record
+        self.record = record
         self.target.finish(self.own_record(record))
-        record = self._chain.record
+        record = self.record
         output = record.outputs[self.output]
         done = replace(output, data={**output.data, PUBLISHED: True})
         return replace(record, outputs={**record.outputs, self.output: done})
 
-    @property
-    def record(self) -> LedgerRecord:
-        """The record of all, as far as this target has published it."""
-        return self._chain.record
-
-
-class BranchChain(Chain):
-    """The chain of all, as one target sees it: it records progress and asks for the owner."""
-
-    record: LedgerRecord
-    """Of all, which is being published."""
-
-    def __init__(self, branch: Branch, chain: Chain) -> None:
-        self._branch = branch
-        self._chain = chain
-
     def progress(self, record: LedgerRecord) -> LedgerRecord:
-        merged = self._branch.merge(self.record, record)
+        (output,) = record.outputs.values()
+        merged = replace(self.record, outputs={**self.record.outputs, self.output: output})
         # That this one is finished need not be written: it would be found out anew, and others may
         # not be.
         if record.state is RecordState.DECIDED:
             merged = self._chain.progress(merged)
         self.record = merged
-        return replace(self._branch.own_record(merged), state=record.state)
+        return replace(self.own_record(merged), state=record.state)
 
     def newest(self) -> LedgerRecord | None:
         return self._as_own(self._chain.newest())
@@ -253,7 +237,7 @@ class BranchChain(Chain):
         return self._as_own(settled)
 
     def _as_own(self, record: LedgerRecord | None) -> LedgerRecord | None:
-        return None if record is None else self._branch.own_record(record)
+        return None if record is None else self.own_record(record)
 
     def abort(self) -> None:
         """Do nothing: the fan-out aborts."""
@@ -265,12 +249,10 @@ class BranchChain(Chain):
         return self._as_own(self._chain.peek())
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise AssertionError(
-            f"branch {self._branch.name} of a fan-out does what the fan-out does for all"
-        )
+        raise AssertionError(f"branch {self.name} of a fan-out does what the fan-out does for all")
 
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
-        return map(self._branch.own_record, self._chain.history(limit))
+        return map(self.own_record, self._chain.history(limit))
 
     take = begin = append = _refuse
 
