@@ -225,7 +225,8 @@ def refusal(
         here = newest is not None and batch.query_id == newest.batch.query_id
         committed = newest is not None and here and failed <= newest.batch.batch_id
         template = _ROWS_MISSING if committed else template
-        facts |= _rewind_facts(failed, error, calls, "write_missing" if committed else "")
+        once = ' once with resume="write_missing"' if committed else ""
+        facts |= {"failed": failed, "error": _short(error), "rewind": _rewind(failed, calls, once)}
         details = {"not_written": [failed], "checkpoint": calls.checkpoint}
     return template.make(facts, details)
 
@@ -248,14 +249,6 @@ def _gap_facts(
         f"the rows of these batches are to be written, {_rewind(first, history)}; else "
         if may_be_lost
         else "",
-    }
-
-
-def _rewind_facts(failed: int, error: str, history: CallHistory, resume: str) -> dict[str, object]:
-    return {
-        "failed": failed,
-        "error": _short(error),
-        "rewind": _rewind(failed, history, f' once with resume="{resume}"' if resume else ""),
     }
 
 
@@ -295,20 +288,18 @@ def other_frames(batch: BatchId) -> UnsupportedQuery:
     )
 
 
-def must_compute_once(running: RunningBatch, failed: OncewardError | None) -> None:
-    """Raise StateOfFailedAttempt if a run must not compute the batch again: Spark would commit the
-    state of the attempt that failed, and not the one of the rows."""
-    if not running.computes_once:
-        return
+def state_of_failed(running: RunningBatch, failed: OncewardError | None) -> StateOfFailedAttempt:
+    """Return the refusal to compute a batch again: Spark would commit the state of the attempt
+    that failed, and not the one of the rows."""
     why = f" ({failed.message})" if failed is not None else ""
-    raise StateOfFailedAttempt(
+    return StateOfFailedAttempt(
         f"an attempt at {running.batch} failed{why}, and it is not tried again in this run: the "
         "query keeps state in checkpoints of format 2 "
         "(spark.sql.streaming.stateStore.checkpointFormatVersion), of which Spark would commit "
         "the one of the failed attempt",
         next_step="start the query again (ow.supervise does), which runs the batch anew from the "
         "last committed state",
-    ) from failed
+    )
 
 
 def state_is_left(running: RunningBatch, places: Collection[str]) -> StateOfFailedAttempt:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame
 
 from onceward import durable, surroundings
-from onceward.engine.calls.advice import must_compute_once, state_is_left
+from onceward.engine.calls.advice import state_is_left, state_of_failed
 from onceward.engine.ledger.admission import Resume
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import CheckpointUnreachable, OncewardError
@@ -93,7 +93,8 @@ def compute_again(running: RunningBatch, failed: OncewardError | None) -> None:
 
     :raises StateOfFailedAttempt: Spark would commit the state of the attempt that failed.
     """
-    must_compute_once(running, failed)
+    if running.computes_once:
+        raise state_of_failed(running, failed) from failed
     if _keeps_state(running):
         state_copies(running.run_id).note(running)
 

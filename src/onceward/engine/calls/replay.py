@@ -23,8 +23,7 @@ from onceward.engine.calls.journal import FailureKind, Journal
 from onceward.engine.ledger.record import FrameWritten, LedgerRecord
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
-from onceward.errors import BatchChanged, SourceDataLost
-from onceward.ids import BatchId
+from onceward.errors import SourceDataLost
 from onceward.spark.batch.below import is_repeatable
 from onceward.spark.batch.job import naming_failures
 from onceward.spark.batch.query import RunningBatch
@@ -145,8 +144,13 @@ def _missing_writes(
                 running.batch,
             )
         return ()
-    changed = _error(outcome, running.batch, committed, now)
-    if outcome is ReplayOutcome.MORE_FRAMES and policy.resume == "write_missing":
+    more_frames = outcome is ReplayOutcome.MORE_FRAMES
+    changed = (
+        dead_letters_changed(running.batch, committed, now)
+        if outcome is ReplayOutcome.DEAD_LETTERS_READ
+        else batch_changed(running.batch, committed, now, more_frames=more_frames)
+    )
+    if more_frames and policy.resume == "write_missing":
         log.warning("%s: writing what is missing: %s", policy.pipeline, changed.message)
         return [writes[index] for index in lacking]
     by_chance = not refused and _may_be_chance(outcome, writes, committed)
@@ -250,15 +254,3 @@ def _are_covered(frames: Sequence[FrameWritten], by: Sequence[FrameWritten]) -> 
 
 def _records(frames: Sequence[FrameWritten]) -> int:
     return sum(frame.records for frame in frames)
-
-
-def _error(
-    outcome: ReplayOutcome,
-    batch: BatchId,
-    committed: Sequence[FrameWritten],
-    now: Sequence[FrameWritten],
-) -> BatchChanged:
-    if outcome is ReplayOutcome.DEAD_LETTERS_READ:
-        return dead_letters_changed(batch, committed, now)
-    more = outcome is ReplayOutcome.MORE_FRAMES
-    return batch_changed(batch, committed, now, more_frames=more)
