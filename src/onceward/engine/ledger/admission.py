@@ -42,19 +42,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.ids import BatchId, SourceRange, is_kafka_offset
 
 Resume = Literal["checkpoint", "ledger", "adopt", "write_missing", "skip_missing"]
-RESUME_CHOICES: tuple[Resume, ...] = (
-    "checkpoint",
-    "ledger",
-    "adopt",
-    "write_missing",
-    "skip_missing",
-)
+RESUME_CHOICES: tuple[Resume, ...] = get_args(Resume)
 SkippedBatches = Literal["refuse", "allow"]
 
 
