@@ -16,7 +16,7 @@ import json
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -317,12 +317,11 @@ def call_history(
         log.warning("%s: left out: batch %d (%s)", policy.pipeline, call.batch_id, call.error)
     failed = next(((call.batch_id, call.error) for call in standing if call not in given_up), None)
     gap = (here or newest is None) and offered > last + 1
+    known = CallHistory(policy.skipped_batches, failed, bool(given_up))
     if spark is None or not (gap or failed):
-        return CallHistory(policy.skipped_batches, failed, bool(given_up))
-    return CallHistory(
-        policy.skipped_batches,
-        failed,
-        bool(given_up),
+        return known
+    return replace(
+        known,
         first_of_run=spark.first_of_run(),
         ends=spark.ends(last) if gap and last >= 0 else None,
         checkpoint=spark.checkpoint,

@@ -371,10 +371,8 @@ class SinkRuns:
         journal = run_memory.open_journal(frame, self._policy.pipeline, key.run_id)
         session, query_id = frame.sparkSession, running.batch.query_id
         with _lock:
-            _last[query_id] = key.run_id, ending_of(frame)
-            _last.move_to_end(query_id)
-            while len(_last) > _REMEMBERED:
-                _last.popitem(last=False)
+            _last.pop(query_id, None)
+            _recent(_last, query_id, (key.run_id, ending_of(frame)))
         return OpenRun(
             query_id=query_id,
             settings=self._settings,
