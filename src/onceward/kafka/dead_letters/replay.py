@@ -81,14 +81,14 @@ class Replay:
         for parcel in self._parcels(topic, sender.replayed, outcome):
             sender.send(parcel)
             outcome.transactions += 1
-            outcome.fed_back.update(self._target(letter) for letter in parcel.letters)
+            outcome.fed_back.update(letter.target(self.to) for letter in parcel.letters)
         self._refuse_the_unaddressed(outcome)
 
     def try_out(self, client: KafkaClient, outcome: Outcome) -> None:
         """Find what :meth:`run` would feed back; disturbs nobody, and counts no transactions."""
         topic = DeadLetterTopic(client, self.topic)
         for parcel in self._parcels(topic, topic.replayed(self.ledger_topic), outcome):
-            outcome.fed_back.update(self._target(letter) for letter in parcel.letters)
+            outcome.fed_back.update(letter.target(self.to) for letter in parcel.letters)
         self._refuse_the_unaddressed(outcome)
 
     def _parcels(
@@ -145,9 +145,6 @@ class Replay:
         """
         name = "" if letter.home is None else letter.home.topic
         return name not in ("", self.topic, self.ledger_topic) and not name.startswith("__")
-
-    def _target(self, letter: Letter) -> str:
-        return self.to or (letter.home.topic if letter.home else "")
 
     def _refuse_the_unaddressed(self, outcome: Outcome) -> None:
         if outcome.unaddressed:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,11 @@ from onceward.ids import TopicPartition
 from onceward.kafka.dead_letters.ledger import Replayed, next_record, parse_replayed
 from onceward.kafka.dead_letters.topic import DeadLetterTopic, Letter, headers_to_feed_back
 from onceward.kafka.ledger.chain import KafkaChain
-from onceward.kafka.records.batch import Fragment, encode_fragments, next_sequence
-from onceward.kafka.records.checksum import ContentChecksum
+from onceward.kafka.records.batch import Fragment, encode_fragments
 from onceward.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from onceward.kafka.records.partitioner import group_by_partition, partition_of_keys
-from onceward.kafka.sink.task_reports import PartitionOutput, kafka_output
-from onceward.kafka.wire.appends.producer import Append
+from onceward.kafka.sink.task_reports import PartitionOutput, Written, joined, kafka_output
+from onceward.kafka.sink.tasks import number
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
 from onceward.kafka.wire.transactions.states import State
@@ -210,7 +209,7 @@ class Sender:
     def _encoded(self, letters: Sequence[Letter]) -> dict[TopicPartition, list[Fragment]]:
         by_topic: dict[str, list[Letter]] = {}
         for letter in letters:
-            by_topic.setdefault(self._target(letter), []).append(letter)
+            by_topic.setdefault(letter.target(self._to), []).append(letter)
         now_ms = time.time_ns() // 1_000_000
         fragments: dict[TopicPartition, list[Fragment]] = {}
         for topic, some in by_topic.items():
@@ -277,12 +276,6 @@ class Sender:
                 details={"letter": letter.place, "topic": topic, "limit_bytes": limit},
             ) from too_large
 
-    def _target(self, letter: Letter) -> str:
-        if self._to is not None:
-            return self._to
-        assert letter.home is not None  # noqa: S101 — such a letter is in no parcel
-        return letter.home.topic
-
     def _partitions(self, topic: str, letters: Sequence[Letter]) -> Any:
         """Ask for the partitions anew: some may have been added, or the topic may be gone."""
         count = self._partition_count(topic, letters)
@@ -336,32 +329,22 @@ class Sender:
                 self._configs[topic] = {}
         return self._configs[topic]
 
-    def _append(self, fragments: Mapping[TopicPartition, Sequence[Fragment]]) -> Output:
-        transaction, appends = self._chain.transaction, []
-        for partition, parts in fragments.items():
-            # of an epoch that nobody has written under
-            sequence = 0
-            for part in parts:
-                appends.append(Append(partition, part, sequence))
-                sequence = next_sequence(sequence, part.count)
+    def _append(self, fragments: Mapping[TopicPartition, list[Fragment]]) -> Output:
+        transaction = self._chain.transaction
+        # of an epoch that nobody has written under
+        appends, _ = number(fragments, dict.fromkeys(fragments, 0))
         try:
             transaction.add_partitions(fragments)
             appended = self._chain.producer(self._producer).send(appends)
         # another replay, or the transaction timeout: only the coordinator knows
         except Fenced as refusal:
             raise transaction.explain(refusal) from refusal
-        written: dict[TopicPartition, PartitionOutput] = {}
+        written: Written = {}
         for append, done in zip(appends, appended, strict=True):
-            before = written.get(append.partition) or PartitionOutput(
-                0, done.base_offset, -1, ContentChecksum.EMPTY
+            output = PartitionOutput(
+                done.count, done.base_offset, done.last_offset, append.fragment.checksum
             )
-            checksum = ContentChecksum.combine(before.checksum, append.fragment.checksum)
-            written[append.partition] = replace(
-                before,
-                count=before.count + done.count,
-                last_offset=done.last_offset,
-                checksum=checksum,
-            )
+            written = joined(written, {append.partition: output})
         return kafka_output(written)
 
 

@@ -84,6 +84,10 @@ class Letter:
         """Return where it goes back to: its source, if it is a record of it."""
         return None if self.error_class == TOO_LARGE else self.source
 
+    def target(self, to: str | None) -> str:
+        """Return the topic that it is fed back to: ``to``, or its home; empty: none."""
+        return to or (self.home.topic if self.home else "")
+
     @property
     def size(self) -> int:
         """Return bytes of key, value and headers."""
