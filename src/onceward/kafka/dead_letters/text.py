@@ -49,13 +49,8 @@ class Group:
     last_ms: int = 0
 
     def add(self, letter: Letter, *, replayed: bool) -> None:
-        self.first_ms = (
-            min(self.first_ms, letter.written_at_ms) if self.records else letter.written_at_ms
-        )
-        self.last_ms = max(self.last_ms, letter.written_at_ms)
-        self.records += 1
-        self.replayed += replayed
-        self.came_back += letter.replayed > 0
+        at_ms = letter.written_at_ms
+        self.join(Group(1, int(replayed), int(letter.replayed > 0), at_ms, at_ms))
 
     def join(self, other: Group) -> None:
         if other.records:
@@ -179,16 +174,11 @@ _LONGEST_CELL = 60
 
 def printable(text: str) -> str:
     """Return ``text`` in one line, with nothing in it that a terminal would obey."""
-    return "".join(_escaped(character) for character in text)
-
-
-def _escaped(character: str) -> str:
-    if character == "\\":
-        return "\\\\"
-    return (
-        character
-        if character.isprintable()
-        else character.encode("unicode_escape", "surrogatepass").decode()
+    return "".join(
+        each
+        if each.isprintable() and each != "\\"
+        else each.encode("unicode_escape", "surrogatepass").decode()
+        for each in text
     )
 
 
