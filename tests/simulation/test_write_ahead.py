@@ -57,7 +57,7 @@ _COUNTED = "record = self._counted(chunk, record)"
             WriteAheadTarget,
             "finish",
             "record.outputs[KIND].data, names",
-            '{**record.outputs[KIND].data, "chunk_rows": self._chunk_rows}, names',
+            '{**record.outputs[KIND].data, "chunk_rows": self.chunk_rows}, names',
         ),
         (
             {"target:down": 3, "user:second copy": 4},

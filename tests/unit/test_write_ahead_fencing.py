@@ -46,7 +46,7 @@ def test_files_that_a_newer_copy_has_dropped_are_no_question_of_folders(
     attempt: Any = WriteAheadAttempt.__new__(WriteAheadAttempt)
     attempt._chain = SimpleNamespace(settle=lambda: found)
     attempt._policy = SimpleNamespace(pipeline=P)
-    attempt.folder, attempt.sequence = tmp_path, sequence
+    attempt.target, attempt.sequence = SimpleNamespace(folder=tmp_path), sequence
     note_path(tmp_path).touch()
     with pytest.raises(error):
         attempt.prepared()

@@ -175,11 +175,11 @@ class WriteAheadTarget(TwoPhaseTarget):
     ) -> None:
         super().__init__(committer, chain, policy, commit_timeout_s=commit_timeout_s)
         self.deliver = deliver
-        self._folder = folder
-        self._chunk_rows = chunk_rows
-        self._settings = settings
+        self.folder = folder
+        self.chunk_rows = chunk_rows
+        self.settings = settings
         self._ledger = ledger
-        self._place = place
+        self.place = place
         self._check = check
         self._owned_at = 0.0
         # as the store of this chain's newest batch
@@ -192,11 +192,11 @@ class WriteAheadTarget(TwoPhaseTarget):
         newest = self.chain.peek()
         output = None if newest is None else newest.outputs.get(KIND)
         data = {} if output is None else output.data
-        self._is_known = data.get("store") == str(self._folder)
+        self._is_known = data.get("store") == str(self.folder)
         if self._is_known:
-            must_be_there(self._folder)
-        with reached(self._folder):
-            make(self._folder)
+            must_be_there(self.folder)
+        with reached(self.folder):
+            make(self.folder)
         self._lost = None
         self._look_at_place(data.get(PLACE))
         return super().list_prepared()
@@ -224,7 +224,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         """Mark the store as this chain's; and refuse what the place has lost since this run began:
         nobody has said that it may be left out."""
         must_belong(
-            self._folder, self._policy.pipeline, self.chain.identity(), self._ledger,
+            self.folder, self._policy.pipeline, self.chain.identity(), self._ledger,
             is_known=self._is_known,
         )  # fmt: skip
         if self._lost is not None:
@@ -236,13 +236,8 @@ class WriteAheadTarget(TwoPhaseTarget):
         attempt = WriteAheadAttempt(
             self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles)
         )
-        attempt.folder, attempt.chunk_rows, attempt.settings = (
-            self._folder,
-            self._chunk_rows,
-            self._settings,
-        )
+        attempt.target = self
         attempt.sequence = 0 if newest is None else newest.sequence + 1
-        attempt.place = self._place()
         return attempt
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
@@ -255,7 +250,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         self._must_become_the_same(delivery, record)
         try:
             looked = self._looked_at(delivery, record)
-            for chunk in delivery.rest(self._folder, looked):
+            for chunk in delivery.rest(self.folder, looked):
                 if chunk.rows.num_rows:
                     record = self._delivered(chunk, record)
                 record = self._counted(chunk, record)
@@ -278,7 +273,7 @@ class WriteAheadTarget(TwoPhaseTarget):
 
     def _must_become_the_same(self, delivery: Delivery, record: LedgerRecord) -> None:
         """Raise ConfigurationError if this sink would make something else of the batch's rows."""
-        then, now = delivery.settings, self._settings
+        then, now = delivery.settings, self.settings
         if then == now:
             return
         others = [name for name in {**then, **now} if then.get(name) != now.get(name)]
@@ -301,9 +296,9 @@ class WriteAheadTarget(TwoPhaseTarget):
     def _looked_at(self, delivery: Delivery, record: LedgerRecord) -> dict[RowFile, Looked]:
         """Read the files needed. :raises PreparedDataLost: one is damaged, and may not be left
         out."""
-        looked = {file: file.looked_at(self._folder) for file in delivery.needed}
+        looked = {file: file.looked_at(self.folder) for file in delivery.needed}
         if wrong := [found.wrong for found in looked.values() if found.wrong]:
-            must_be_there(self._folder)
+            must_be_there(self.folder)
             self._must_not_be_lost(wrong, record)
         return looked
 
@@ -373,7 +368,7 @@ class WriteAheadTarget(TwoPhaseTarget):
     def _counted(self, chunk: Chunk, record: LedgerRecord) -> LedgerRecord:
         """Append the record that says that ``chunk`` is delivered."""
         output = record.outputs[KIND]
-        data = {**output.data, DELIVERED: chunk.number + 1, PLACE: self._place()}
+        data = {**output.data, DELIVERED: chunk.number + 1, PLACE: self.place()}
         return self._progress(replace(record, outputs={KIND: replace(output, data=data)}))
 
     def _progress(self, wanted: LedgerRecord) -> LedgerRecord:
@@ -393,14 +388,11 @@ class WriteAheadTarget(TwoPhaseTarget):
 
 
 class WriteAheadAttempt(TwoPhaseAttempt):
-    """One attempt at a batch: files of its tasks. The others as the target has them."""
+    """One attempt at a batch: files of its tasks."""
 
     kind = KIND
-    folder: Path
-    chunk_rows: int
-    settings: Mapping[str, Any]
+    target: WriteAheadTarget
     sequence: int
-    place: Mapping[str, Any] | None
 
     def write(self, write: Write, running: RunningBatch) -> int:
         try:
@@ -408,9 +400,10 @@ class WriteAheadAttempt(TwoPhaseAttempt):
         except StoreUnreachable as error:
             # A task sees nothing of the store. Of a pipeline that has never worked that is a wrong
             # setting, where the driver sees it
-            if self.sequence == 0 and "store" in error.details and note_path(self.folder).exists():
+            folder = self.target.folder
+            if self.sequence == 0 and "store" in error.details and note_path(folder).exists():
                 raise not_shared(
-                    self.folder,
+                    folder,
                     "the driver has made it, and an executor does not see it",
                     has_worked=False,
                 ) from error
@@ -418,10 +411,10 @@ class WriteAheadAttempt(TwoPhaseAttempt):
 
     def prepared(self) -> Prepared:
         prepared = super().prepared()
-        output = prepared.outputs[KIND]
+        output, target = prepared.outputs[KIND], self.target
         for name in output.data["committables"]:
-            if not RowFile.of(name).is_seen_in(self.folder):
-                must_be_there(self.folder)
+            if not RowFile.of(name).is_seen_in(target.folder):
+                must_be_there(target.folder)
                 # Found out after the decision, it would be lost. But a newer copy of the pipeline
                 # may have dropped it at its start: then it is for Fenced to say so.
                 newest = self._chain.settle()
@@ -431,15 +424,15 @@ class WriteAheadAttempt(TwoPhaseAttempt):
                         self._policy.pipeline, f"the ledger, which has {newest.batch}"
                     )
                 raise not_shared(
-                    self.folder,
+                    target.folder,
                     f"an executor has written {name}, and the driver does not see it",
                     has_worked=self.sequence > 0,
                 )
         data = {
             **output.data,
-            **output_data(self.id, self.chunk_rows, self.settings),
-            "store": str(self.folder),
-            PLACE: self.place,
+            **output_data(self.id, target.chunk_rows, target.settings),
+            "store": str(target.folder),
+            PLACE: target.place(),
         }
         return prepared._replace(outputs={KIND: replace(output, data=data)})
 
