@@ -22,10 +22,8 @@ VERSION = 1
 # its value is a number, so that no offset of ours looks like one of Kafka's, whatever a position
 # is
 _MARK = "onceward"
-_POSITION_CHARACTERS = (
-    # it goes into Spark's log twice, and into each ledger record; Kafka's takes 1 MB
-    100_000
-)
+# it goes into Spark's log twice, and into each ledger record; Kafka's takes 1 MB
+_POSITION_CHARACTERS = 100_000
 
 
 @dataclass(frozen=True)

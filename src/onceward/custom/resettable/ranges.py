@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta, timezone
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -63,19 +63,15 @@ def checksum(table: pa.Table, *, sort_maps: bool = True) -> str:
     digest = hashlib.sha256()
     for name, column in zip(table.column_names, table.columns, strict=True):
         digest.update(repr((name, str(column.type), table.num_rows)).encode())
-        values = _plain_column(column, sort_maps)
+        kind = column.type
+        if pa.types.is_timestamp(kind):
+            values = column.cast(pa.int64()).to_pylist()
+        else:
+            values = column.to_pylist()
+            if pa.types.is_nested(kind) or pa.types.is_temporal(kind):
+                values = [_plain(value, kind, sort_maps) for value in values]
         digest.update(repr(values).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:32]
-
-
-def _plain_column(column: pa.ChunkedArray, sort_maps: bool) -> list[Any]:
-    kind = column.type
-    if pa.types.is_timestamp(kind):
-        return list(column.cast(pa.int64()).to_pylist())
-    values: list[Any] = column.to_pylist()
-    if pa.types.is_nested(kind) or pa.types.is_temporal(kind):
-        return [_plain(value, kind, sort_maps) for value in values]
-    return values
 
 
 def _plain(value: Any, kind: pa.DataType, sort_maps: bool) -> Any:
@@ -104,10 +100,8 @@ def _plain(value: Any, kind: pa.DataType, sort_maps: bool) -> Any:
     return value
 
 
-_RANGE_SECONDS = (
-    # a slow source: what has come so far is a batch, rather than nothing for an hour
-    10.0
-)
+# a slow source: what has come so far is a batch, rather than nothing for an hour
+_RANGE_SECONDS = 10.0
 # then Spark gets a word in, to stop the query for example; the next call goes on from there
 _EMPTY_READS = 1_000
 # one after the other, at full speed: pages that have none. Behind them it may be a source whose
@@ -119,26 +113,14 @@ _MOST_EMPTY_READS = 100_000
 _MOST_EMPTY_SECONDS = 900.0
 
 
-class Readable(Protocol):
-    """See :class:`onceward.custom.resettable.source.ResettableSource`."""
-
-    def start(self) -> Any:
-        """Return where a new query begins."""
-
-    def read(self, position: Any, limit: int) -> tuple[Any, Any]:
-        """Return rows, and where they end."""
-
-    def identity(self) -> str | None:
-        """Return which source it is."""
-
-
 class Ranges:
     """The ranges of one source, for one run of a query.
 
+    :param source: :class:`onceward.custom.resettable.source.ResettableSource`.
     :param limit: rows of a range, at most.
     """
 
-    def __init__(self, source: Readable, fitting: Fitting, limit: int) -> None:
+    def __init__(self, source: Any, fitting: Fitting, limit: int) -> None:
         self._source = source
         self._fitting = fitting
         self._limit = limit
@@ -277,7 +259,7 @@ class Ranges:
         now = self._identity()
         if None not in (now, before.identity) and now != before.identity:
             raise SourceReplaced(
-                f"the source {_name(self._source)} is another one: its identity is {now!r}, and "
+                f"the source {type(self._source).__name__} is another one: its identity is {now!r}, and "
                 f"the query has read {before.identity!r} up to {position_text(before.position)}; "
                 "positions of the one mean nothing in the other",
                 next_step="bring the old source back; or read the new one from its beginning, "
@@ -406,7 +388,3 @@ def _changed(end: Offset, how: str) -> SourceRangeChanged:
         "choose, and check the output by hand from there",
         details={"from": end.begins, "position": end.position, "rows": end.rows},
     )
-
-
-def _name(source: object) -> str:
-    return type(source).__name__
