@@ -235,30 +235,23 @@ def _decimal(value: Any) -> Decimal:
     return value
 
 
-def _timestamp(value: Any) -> datetime:
-    time = _time(value)
-    if time.tzinfo is None:
-        raise Unfit(
-            "is a datetime without a time zone: say which, or make the column TIMESTAMP_NTZ"
-        )
-    return time
+def _timestamp(*, has_zone: bool) -> Check:
+    def checked(value: Any) -> Any:
+        # pandas' NaT is a datetime, and equal to nothing; Arrow would take it for null
+        if not isinstance(value, datetime) or value != value:
+            raise Unfit(f"is {_kind(value)}, and no datetime")
+        # and its Timestamp is one that has more than Python's
+        if getattr(value, "nanosecond", 0):
+            raise Unfit(f"is {value}: a timestamp column has no nanoseconds")
+        if has_zone and value.tzinfo is None:
+            raise Unfit(
+                "is a datetime without a time zone: say which, or make the column TIMESTAMP_NTZ"
+            )
+        if value.tzinfo is not None and not has_zone:
+            raise Unfit("is a datetime with a time zone, for a column of TIMESTAMP_NTZ")
+        return value
 
-
-def _timestamp_ntz(value: Any) -> datetime:
-    time = _time(value)
-    if time.tzinfo is not None:
-        raise Unfit("is a datetime with a time zone, for a column of TIMESTAMP_NTZ")
-    return time
-
-
-def _time(value: Any) -> datetime:
-    # pandas' NaT is a datetime, and equal to nothing; Arrow would take it for null
-    if not isinstance(value, datetime) or value != value:
-        raise Unfit(f"is {_kind(value)}, and no datetime")
-    # and its Timestamp is one that has more than Python's
-    if getattr(value, "nanosecond", 0):
-        raise Unfit(f"is {value}: a timestamp column has no nanoseconds")
-    return value
+    return checked
 
 
 def _interval(value: Any) -> timedelta:
@@ -314,8 +307,8 @@ _PLAIN: dict[type, Check] = {
     t.StringType: _is_instance(str, "str"),
     t.BinaryType: _bytes,
     t.DateType: _date,
-    t.TimestampType: _timestamp,
-    t.TimestampNTZType: _timestamp_ntz,
+    t.TimestampType: _timestamp(has_zone=True),
+    t.TimestampNTZType: _timestamp(has_zone=False),
     t.DayTimeIntervalType: _interval,
     t.NullType: _null,
 }
