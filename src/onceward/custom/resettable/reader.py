@@ -149,19 +149,16 @@ class SourceReader(DataSourceStreamReader):
 
     def advance(self, at: Offset) -> Offset:
         """Return the end of the range after ``at``; ``at`` itself when there is nothing new."""
-        self._wait_for_the_next_poll()
+        # Without a processing-time trigger Spark asks a hundred times a second
+        # (spark.sql.streaming.pollingDelay).
+        if self._idle_since is not None and not self.until_none_is_left:
+            time.sleep(max(0.0, self._idle_since + self._poll_seconds - time.monotonic()))
         following = self._next_range(at)
         # Whoever asks whether all is read (processAllAvailable) gets an answer of now: the wait is
         # before the question.
         self._idle_since = time.monotonic() if following is None else None
         self._end = at if following is None else following
         return self._end
-
-    def _wait_for_the_next_poll(self) -> None:
-        """Sleep until the source may be asked: without a processing-time trigger Spark asks a
-        hundred times a second (spark.sql.streaming.pollingDelay)."""
-        if self._idle_since is not None and not self.until_none_is_left:
-            time.sleep(max(0.0, self._idle_since + self._poll_seconds - time.monotonic()))
 
     # What the two kinds of source do each in their way
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, ClassVar, cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -224,11 +225,9 @@ class PartitionedSource(_Source):
         """
         end = copied(self.advance(copied(position), limit))
         parts = map(copied, self.partitions(copied(position), copied(end)))
-        return [row for part in parts for row in _concatenated(self.read_partition(part))], end
-
-
-def _concatenated(rows: Any) -> Iterable[Any]:
-    return cast(Iterable[Any], rows.to_pylist() if hasattr(rows, "to_pylist") else rows)
+        rows = map(self.read_partition, parts)
+        lists = (each.to_pylist() if hasattr(each, "to_pylist") else each for each in rows)
+        return list(chain.from_iterable(lists)), end
 
 
 def _check(
