@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,7 +114,7 @@ def _write_in_turns(
 ) -> None:
     """Lease as a task does (``KafkaWriter.flush``), and append one record wherever it may."""
     for attempt in attempts:
-        with SequencerClient(credentials, attempt) as sequencer:
+        with closing(SequencerClient(credentials, attempt)) as sequencer:
             waiting, share = list(places), max(1, -(-len(places) // SHARES))
             while waiting:
                 leases = sequencer.lease_some(waiting, limit=share)

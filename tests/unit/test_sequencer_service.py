@@ -34,12 +34,9 @@ from onceward.errors import (
     ServerMisconfigured,
 )
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
-from onceward.kafka.sink.sequencer import (
-    Sequencer,
-    SequencerClient,
-    frames,
-    listener,
-)
+from onceward.kafka.sink.sequencer import frames, listener
+from onceward.kafka.sink.sequencer.client import SequencerClient
+from onceward.kafka.sink.sequencer.listener import Sequencer
 from support.errors import raises
 
 IDENTITY = ProducerIdentity(7, 3)
@@ -110,7 +107,7 @@ def connect():
     with ExitStack() as stack:
 
         def connect(ticket, attempt):
-            return stack.enter_context(SequencerClient(ticket, attempt, timeout_s=20.0))
+            return stack.enter_context(closing(SequencerClient(ticket, attempt, timeout_s=20.0)))
 
         yield connect
 
@@ -152,7 +149,7 @@ def test_many_tasks_at_once_never_share_a_partition(sequencer, connect):
 
     def work(number: int) -> None:
         dice = random.Random(number)
-        with SequencerClient(ticket, task(number)) as connection:
+        with closing(SequencerClient(ticket, task(number))) as connection:
             pending = dict.fromkeys(partitions, 20)
             while pending:
                 leased = connection.lease_some(list(pending))
@@ -395,11 +392,11 @@ def test_a_release_sent_just_before_the_end_is_booked_but_the_epoch_is_not_good(
 
 
 def test_a_finished_task_may_go(sequencer, ticket, connect):
-    with connect(ticket, task(0)) as connection:
+    with closing(connect(ticket, task(0))) as connection:
         connection.lease_some([P0])
         connection.release({P0: 5})
         connection.finish()
-    with connect(ticket, task(1)) as connection:
+    with closing(connect(ticket, task(1))) as connection:
         connection.finish()
     assert sequencer.close_epoch().poisoned is None
 
@@ -442,7 +439,7 @@ def test_racing_attempts_of_one_task_never_both_hold_a_lease(sequencer):
         def attempt(number, ticket=ticket, barrier=barrier, granted=granted):
             try:
                 barrier.wait(20)
-                with SequencerClient(ticket, task(0, attempt=number)) as connection:
+                with closing(SequencerClient(ticket, task(0, attempt=number))) as connection:
                     granted.append(connection.lease_some([[P0], [P1]][number]))
                     connection.release({[P0, P1][number]: 1})
                     connection.finish()
@@ -522,7 +519,7 @@ def test_the_driver_can_stop_the_epoch_with_an_error_of_its_own(sequencer, ticke
 
 _PROGRAM = """
 import pickle, sys, time
-from onceward.kafka.sink.sequencer import SequencerClient
+from onceward.kafka.sink.sequencer.client import SequencerClient
 ticket, task, partition = pickle.load(sys.stdin.buffer)
 connection = SequencerClient(ticket, task)
 print(connection.lease_some([partition]), flush=True)
@@ -667,7 +664,7 @@ def test_garbage_of_a_task_ends_its_connection_only_and_its_lease_is_lost_with_i
             until(lambda: sequencer.failure is not None)
             assert "carried garbage" in str(sequencer.failure)
         else:
-            with SequencerClient(ticket, task(1)) as other:
+            with closing(SequencerClient(ticket, task(1))) as other:
                 assert other.lease_some([P0]) == {P0: 0}
                 other.release({P0: 1})
                 other.finish()
@@ -777,7 +774,7 @@ def test_a_driver_with_an_ipv6_address_is_found(host):
     """Spark writes it in brackets (spark.driver.host), sockets take it without."""
     with closing(Sequencer(host, host)) as service:
         ticket = service.open_epoch(IDENTITY, lease_limit_seconds=LONG)
-        with SequencerClient(ticket, task(0), timeout_s=20.0) as worker:
+        with closing(SequencerClient(ticket, task(0), timeout_s=20.0)) as worker:
             assert worker.lease_some([P0]) == {P0: 0}
 
 

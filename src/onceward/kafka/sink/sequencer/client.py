@@ -11,7 +11,6 @@ import select
 import socket
 from collections.abc import Collection, Mapping
 from itertools import islice
-from types import TracebackType
 
 from onceward import surroundings
 from onceward.errors import EpochPoisoned, OncewardError, SequencerUnreachable
@@ -48,7 +47,10 @@ class SequencerClient:
         self._timeout_s = timeout_s
         self._buffer = FrameBuffer()
         self._ended: OncewardError | None = None
-        self._socket = _connect(credentials, timeout_s)
+        try:
+            self._socket = ClientSocket(credentials.host, credentials.port, timeout_s)
+        except OSError as error:
+            raise _unreachable(credentials, str(error)) from error
         try:
             self._send(frames.hello_frame(credentials.token, task))
             if not self._socket.wait_to_receive(timeout_s):
@@ -127,17 +129,6 @@ class SequencerClient:
             "this connection to the sequencer is closed", next_step=_RUN_AGAIN
         )
 
-    def __enter__(self) -> SequencerClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _expect(self, expected: Op) -> bytes:
         while True:
             op, payload = self._next_frame()
@@ -182,15 +173,12 @@ class SequencerClient:
         deadline = surroundings.monotonic() + self._timeout_s
         rest = memoryview(data)
         while rest:
-            rest = rest[self._write_some(rest) :]
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except OSError as error:
+                raise self._lose(f"is gone ({error})") from error
             if rest:
                 self._require(self._socket.wait_to_send(deadline - surroundings.monotonic()))
-
-    def _write_some(self, data: memoryview) -> int:
-        try:
-            return self._socket.send(data)
-        except OSError as error:
-            raise self._lose(f"is gone ({error})") from error
 
     def _require(self, came: bool) -> None:
         if not came:
@@ -199,13 +187,6 @@ class SequencerClient:
     def _lose(self, what: str) -> EpochPoisoned:
         self._ended = EpochPoisoned(f"{self._where} {what}", next_step=_RUN_AGAIN)
         return self._ended
-
-
-def _connect(credentials: EpochCredentials, timeout_s: float) -> ClientSocket:
-    try:
-        return ClientSocket(credentials.host, credentials.port, timeout_s)
-    except OSError as error:
-        raise _unreachable(credentials, str(error)) from error
 
 
 def _unreachable(credentials: EpochCredentials, why: str) -> SequencerUnreachable:
