@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,10 +23,10 @@ from onceward.engine import task_writer
 from onceward.engine.ledger.record import Output
 from onceward.errors import EpochPoisoned, Fenced
 from onceward.ids import ProducerIdentity, TaskAttempt
-from onceward.kafka.sink.sequencer import Sequencer
 from onceward.kafka.sink.sequencer.frames import EpochCredentials
+from onceward.kafka.sink.sequencer.listener import Sequencer
 from onceward.kafka.sink.task_reports import TaskReport, check, kafka_output
-from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec
+from onceward.kafka.sink.tasks import TaskSpec, open_kafka_writer
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward_testing import LocalKafka
@@ -100,7 +101,7 @@ class Work:
         """One task, in the calling thread; ``rows`` values in each Arrow batch."""
         slices = [values[i : i + rows] for i in range(0, len(values), rows)]
         batches = [pa.RecordBatch.from_pydict({"value": pa.array(s, pa.binary())}) for s in slices]
-        _, report = task_writer._written(OpenKafkaWriter(spec), task, batches)
+        _, report = task_writer._written(partial(open_kafka_writer, spec), task, batches)
         return TaskReport.from_json(json.loads(report))
 
     def commit(self, reports: Sequence[TaskReport]) -> Output:

@@ -147,7 +147,8 @@ class PlainBatches:
             prepared = prepare(write.frame, write.where, lineage=settings.lineage)
             try:
                 rows, task_count = job.collect(
-                    spark_jobs.plan_write(prepared.rows, _OpenPlainWriter(settings)), lambda: None
+                    spark_jobs.plan_write(prepared.rows, partial(_PlainWriter, settings)),
+                    lambda: None,
                 )
                 written = results(rows, task_count)
                 values["records"] = sum(result.rows for result in written)
@@ -187,14 +188,6 @@ class PlainBatches:
                 self._settings, topic=topic, producer=producer, dead_letter_topic=None
             )
         return self._by_topic[topic]
-
-
-@dataclass(frozen=True, slots=True)
-class _OpenPlainWriter:
-    settings: KafkaSinkSettings
-
-    def __call__(self, task: TaskAttempt) -> TaskWriter:
-        return _PlainWriter(self.settings, task)
 
 
 @dataclass(slots=True)

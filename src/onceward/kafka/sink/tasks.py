@@ -61,25 +61,19 @@ class TaskSpec:
     connect_timeout_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class OpenKafkaWriter:
-    """Factory of the writer of each task attempt of a job."""
+def open_kafka_writer(spec: TaskSpec, task: TaskAttempt) -> KafkaWriter:
+    """Connect to the sequencer and return the task's writer.
 
-    spec: TaskSpec
-
-    def __call__(self, task: TaskAttempt) -> KafkaWriter:
-        """Connect to the sequencer and return the task's writer.
-
-        :raises SequencerUnreachable: there is nobody to tell it to but the driver that waits for
-            the job.
-        """
-        sequencer = SequencerClient(self.spec.credentials, task, self.spec.connect_timeout_s)
-        try:
-            with _reporting_errors(sequencer):
-                return KafkaWriter(self.spec, task, sequencer)
-        except BaseException:
-            sequencer.close()
-            raise
+    :raises SequencerUnreachable: there is nobody to tell it to but the driver that waits for the
+        job.
+    """
+    sequencer = SequencerClient(spec.credentials, task, spec.connect_timeout_s)
+    try:
+        with _reporting_errors(sequencer):
+            return KafkaWriter(spec, task, sequencer)
+    except BaseException:
+        sequencer.close()
+        raise
 
 
 class KafkaWriter(TaskWriter):

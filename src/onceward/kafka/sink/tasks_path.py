@@ -15,6 +15,7 @@ keep theirs, because all of a topic's come through one task.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, Row
@@ -31,7 +32,7 @@ from onceward.kafka.sink.sequencer.frames import EpochCredentials
 from onceward.kafka.sink.sequencer.leases import EpochLeases
 from onceward.kafka.sink.sequencer.listener import Sequencer
 from onceward.kafka.sink.task_reports import Sent, TaskReport, check
-from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec, drop
+from onceward.kafka.sink.tasks import TaskSpec, drop, open_kafka_writer
 from onceward.kafka.sink.topics import oldest_timestamps
 from onceward.spark.batch import job
 from onceward.spark.batch.causes import thrown_by
@@ -83,7 +84,7 @@ class TasksPath:
         # A task that cannot reach the sequencer has nobody else to tell; all else the sequencer
         # hears of first.
         planned = spark_jobs.plan_write(
-            rows, OpenKafkaWriter(spec), returned_errors=(SequencerUnreachable,)
+            rows, partial(open_kafka_writer, spec), returned_errors=(SequencerUnreachable,)
         )
         return PlannedJob(planned, rows, sequencer)
 
