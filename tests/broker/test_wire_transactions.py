@@ -193,8 +193,10 @@ def test_a_commit_without_any_answer_is_in_doubt_and_the_log_decides(
     transaction.add_partitions([TopicPartition(topic, 0)])
     writer.producer().send(appends_to(TopicPartition(topic, 0), fragments([b"first"], key=b"me")))
     losing.lose("EndTxnRequest", lambda _: fate)
+    patience_ms, transaction.patience_ms = transaction.patience_ms, 300
     with pytest.raises(CommitInDoubt):
-        transaction.commit(in_doubt_after_ms=300)
+        transaction.commit()
+    transaction.patience_ms = patience_ms
     assert transaction.state is State.IN_DOUBT
     asked = losing.seen["EndTxnRequest"]
     with pytest.raises(OncewardError):

@@ -244,13 +244,12 @@ class Transaction:
                 self.identity, group, offsets, metadata, self._deadline(), version=self.version
             )
 
-    def commit(self, *, in_doubt_after_ms: int | None = None) -> None:
+    def commit(self) -> None:
         """Send ``EndTxn(commit)``: the one point at which everything becomes visible together.
 
         Asked again with the same epoch while there is no answer.
-        :raises CommitInDoubt: no answer within ``in_doubt_after_ms`` (default ``patience_ms``), or
-            one that leaves open what became of an earlier request. :meth:`recover`, then ask the
-            ledger.
+        :raises CommitInDoubt: no answer within ``patience_ms``, or one that leaves open what
+            became of an earlier request. :meth:`recover`, then ask the ledger.
         :raises TransactionTimedOut: the coordinator had aborted it; nothing became visible.
         :raises BatchFailed: refused; :meth:`abort`, which ends what may still be open.
         :raises Fenced: a newer owner.
@@ -268,7 +267,7 @@ class Transaction:
                 identity = self._coordinator.end(
                     self.identity,
                     commit=True,
-                    deadline=self._deadline(in_doubt_after_ms),
+                    deadline=self._deadline(),
                     version=self.version,
                 )
             except Refused as refused:
@@ -528,8 +527,8 @@ class Transaction:
         self.state = State.FENCED
         return taken_over(self.transactional_id, self.identity, cause)
 
-    def _deadline(self, timeout_ms: int | None = None) -> Deadline:
-        return Deadline(self.patience_ms if timeout_ms is None else timeout_ms)
+    def _deadline(self) -> Deadline:
+        return Deadline(self.patience_ms)
 
     @contextmanager
     def _step(self, step: Step) -> Iterator[None]:
