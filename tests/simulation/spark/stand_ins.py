@@ -28,7 +28,7 @@ from simulation.spark.frames import Frame, Rows, key_of
 from simulation.world import lines, network
 from support.varints import varint
 
-_NO_CHECKSUM = ContentChecksum.EMPTY
+_NO_CHECKSUM = ContentChecksum(*[Stretch(0, 0)] * 4)
 _EMPTY = Stretch(0, 0)
 _PER_FRAGMENT = 3
 

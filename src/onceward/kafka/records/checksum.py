@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import crc32c
 import numpy as np
@@ -65,8 +65,6 @@ class ContentChecksum:
     values: Stretch
     headers: Stretch
 
-    EMPTY: ClassVar[ContentChecksum]
-
     @staticmethod
     def combine(first: ContentChecksum, second: ContentChecksum) -> ContentChecksum:
         """Return the checksum of ``first``'s records followed by ``second``'s."""
@@ -81,9 +79,6 @@ class ContentChecksum:
     def hexdigest(self) -> str:
         """Return the four CRCs ``llllllll-kkkkkkkk-vvvvvvvv-hhhhhhhh``, in the fields' order."""
         return "-".join(f"{stretch.crc:08x}" for stretch in self.stretches)
-
-
-ContentChecksum.EMPTY = ContentChecksum(*[Stretch(0, 0)] * 4)
 
 
 # -- CRC combination ------------------------------------------------------------------------------
