@@ -15,7 +15,8 @@ from confluent_kafka.admin import AdminClient
 
 from onceward.ids import TopicPartition as Partition
 from onceward.kafka.wire.reads import committed as fetching
-from onceward.kafka.wire.reads.committed import committed_records, decided_ends
+from onceward.kafka.wire.reads.committed import committed_records
+from onceward.kafka.wire.reads.offsets import LATEST, list_offsets
 from onceward_testing import LocalKafka
 from support.dead_letter_desk import Desk, about
 
@@ -162,7 +163,7 @@ def test_what_we_read_is_what_librdkafka_reads(
     client, _ = desk.client()
     where = Partition(topic, 0)
     try:
-        end = decided_ends(client, [where])[where]
+        end = list_offsets(client, [where], LATEST, read_committed=True)[where]
         read = [
             (record.offset, record.value) for record in committed_records(client, where, 0, end)
         ]

@@ -32,7 +32,7 @@ from onceward.kafka.dead_letters.topic import (
 from onceward.kafka.records.reader import ControlType, Record
 from onceward.kafka.sink import dead_letters as written
 from onceward.kafka.sink.dead_letters import ABOUT as ABOUT_NAMES
-from onceward.kafka.wire.reads.committed import visible
+from onceward.kafka.wire.reads.committed import with_fates
 from support.errors import raises
 
 WHERE = TopicPartition("people-dead-letters", 1)
@@ -418,6 +418,7 @@ def test_aborted_transactions_are_passed_over_from_wherever_one_begins_to_read(s
             (first, producer) for first, producer, last in aborted if first < end and last >= start
         ]
         chance.shuffle(told)
-        assert [record.offset for record in visible(part, told)] == sorted(
+        shown = [batch for batch, is_aborted in with_fates(part, told) if not is_aborted]
+        assert [record.offset for batch in shown for record in batch.records] == sorted(
             o for o in seen if start <= o < end
         )

@@ -31,8 +31,8 @@ from onceward.kafka.sink.dead_letters import (
     TOPIC,
 )
 from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.reads.committed import Skip, committed_records, decided_ends
-from onceward.kafka.wire.reads.offsets import EARLIEST, existing_leader, list_offsets
+from onceward.kafka.wire.reads.committed import Skip, committed_records
+from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, existing_leader, list_offsets
 
 REPLAYED = "onceward.replayed"
 """How often a record was fed back, as an ASCII decimal: on the record in its source topic, and so
@@ -202,7 +202,8 @@ class DeadLetterTopic:
         partitions = [TopicPartition(name, number) for number in numbers]
         self.id = client.topic_ids([name]).get(name, "")
         """Of the topic (KIP-516); empty with brokers before 2.8."""
-        begins, ends = list_offsets(client, partitions, EARLIEST), decided_ends(client, partitions)
+        begins = list_offsets(client, partitions, EARLIEST)
+        ends = list_offsets(client, partitions, LATEST, read_committed=True)
         self.extents: Mapping[TopicPartition, Extent] = {
             partition: Extent(begins[partition], max(begins[partition], ends[partition]))
             for partition in partitions

@@ -9,7 +9,7 @@ batches of a partition from one offset on are fetched for ``kafka.wire.reads.key
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -35,7 +35,7 @@ from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.conversation import asked
 from onceward.kafka.wire.deadline import Backoff, Deadline
 from onceward.kafka.wire.error_table import Api
-from onceward.kafka.wire.reads.offsets import EARLIEST, EARLIEST_LOCAL, LATEST, list_offsets
+from onceward.kafka.wire.reads.offsets import EARLIEST, EARLIEST_LOCAL, list_offsets
 
 FETCH_WAIT_MS = 200
 EMPTY_ANSWERS = 3
@@ -130,13 +130,6 @@ Skip = Callable[[int], int]
 """From an offset to the next one that is wanted; the same where it is wanted itself."""
 
 
-def decided_ends(
-    client: KafkaClient, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """Return each partition's last stable offset: below it every transaction has ended."""
-    return list_offsets(client, partitions, LATEST, read_committed=True)
-
-
 def committed_records(
     client: KafkaClient,
     where: TopicPartition,
@@ -145,12 +138,12 @@ def committed_records(
     *,
     skip: Skip = lambda offset: offset,
 ) -> Iterator[Record]:
-    """Return the committed records from ``start`` up to ``end``, one of :func:`decided_ends`, in
-    offset order.
+    """Return the committed records from ``start`` up to ``end``, in offset order.
 
     Holds one answer of a broker at a time (about 4 MiB, or one larger record batch). What
     retention removes meanwhile is not there any more, and is passed over.
 
+    :param end: no further than the last stable offset, below which every transaction has ended.
     :param skip: asked before each fetch, so that stretches that nobody wants are not even read.
     :raises SourceDataLost: the log has become shorter than it was: the topic was created again, or
         truncated.
@@ -175,9 +168,10 @@ def committed_records(
                 next_step=corrupt.next_step,
             ) from corrupt
         part = answer.responses[0].partitions[0]
-        for record in visible(batches, aborted_in(part)):
-            if position <= record.offset < end:
-                yield record
+        for batch, is_aborted in with_fates(batches, aborted_in(part)):
+            for record in () if is_aborted else batch.records:
+                if position <= record.offset < end:
+                    yield record
         if batches:
             position, stuck, backoff, empty = (
                 batches[-1].last_offset + 1,
@@ -203,15 +197,6 @@ def committed_records(
         # Whoever has no news for us may not lead any more
         client.forget_leaders([where.topic])
         backoff.wait(stuck)
-
-
-def visible(
-    batches: Sequence[RecordBatch], aborted: Iterable[tuple[int, int]]
-) -> Iterator[Record]:
-    """Yield what a read-committed consumer is given of a ``Fetch`` (:func:`with_fates`). Pure."""
-    for batch, is_aborted in with_fates(batches, aborted):
-        if not is_aborted:
-            yield from batch.records
 
 
 def with_fates(
