@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -176,12 +176,19 @@ class RowFileWriter(TaskWriter):
     """Writes the rows of one task attempt. A task without rows leaves no file.
 
     :param folder: the driver has made it.
+    :param refuse: raises for rows that must not be stored.
     """
 
-    def __init__(self, folder: Path, task: Task) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        task: Task,
+        refuse: Callable[[pa.RecordBatch], None] = lambda rows: None,
+    ) -> None:
         # The pipeline's name is the folder's already; together they could be too long for a file.
         self._folder, self._name = folder, task.name.partition("@")[2]
         self._path = folder / f"{self._name}{_PART}"
+        self._refuse = refuse
         self._file: _Summing | None = None
         self._stream: Any = None
         self._rows = 0
@@ -191,9 +198,13 @@ class RowFileWriter(TaskWriter):
         """Append rows as one block of Arrow's stream format."""
         if rows.num_rows == 0:
             return
+        self._refuse(rows)
         with reached(self._folder):
             if self._file is None:
-                self._file = _Summing(self._opened())
+                try:
+                    self._file = _Summing(self._path.open("xb"))
+                except FileNotFoundError as error:
+                    raise _gone(self._folder) from error
                 options = pa.ipc.IpcWriteOptions(compression="zstd")
                 self._stream = pa.ipc.new_stream(
                     pa.PythonFile(self._file, mode="w"), rows.schema, options=options
@@ -201,19 +212,14 @@ class RowFileWriter(TaskWriter):
             self._stream.write_batch(rows)
         self._rows += rows.num_rows
 
-    def _opened(self) -> BinaryIO:
-        try:
-            return self._path.open("xb")
-        except FileNotFoundError as error:
-            raise _gone(self._folder) from error
-
     def pre_commit(self) -> str | None:
         """Close and sync the file, and return the name that it has then; None without rows."""
         if self._file is None:
             return None
         with reached(self._folder):
             self._stream.close()
-            self._file.to_disk()
+            self._file.flush()
+            os.fsync(self._file.file.fileno())
             name = f"{self._name}.{self._rows}.{self._file.bytes}.{self._file.crc32c:08x}.arrow"
             self._path = self._path.rename(self._folder / name)
             # So that the name outlasts a power failure
@@ -257,10 +263,6 @@ class _Summing:
 
     def close(self) -> None:
         """Do nothing: Arrow calls it when it forgets us, and the writer closes the file."""
-
-    def to_disk(self) -> None:
-        self.file.flush()
-        os.fsync(self.file.fileno())
 
 
 def listed(folder: Path) -> list[str]:

@@ -19,8 +19,9 @@ from onceward.delivery import opensearch_writer, redis_writer
 from onceward.delivery.chunks import Chunk
 from onceward.delivery.opensearch_writer import OpenSearchWriter
 from onceward.delivery.redis_writer import PLACES, TOMBSTONES, RedisWriter
+from onceward.delivery.row_files import RowFileWriter
 from onceward.delivery.sink import WriteAheadSink
-from onceward.delivery.upserts import CheckedRows, Upsert, UpsertColumns, UpsertWriter
+from onceward.delivery.upserts import Upsert, UpsertColumns, UpsertWriter
 from onceward.engine.ledger.admission import Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.policy import Checkpointing, names, whole_number
@@ -261,7 +262,7 @@ class UpsertSink(WriteAheadSink):
     def begin(self, task: Task) -> TaskWriter:
         """Open a file for the task's rows, and refuse before the decision what can never be
         written. Runs in the task."""
-        return CheckedRows(self.columns, super().begin(task))
+        return RowFileWriter(self.folder, task, self.columns.refuse)
 
     def _what_rows_become(self) -> dict[str, Any]:
         columns = self.columns

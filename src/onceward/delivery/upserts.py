@@ -57,7 +57,6 @@ from pyspark.sql.types import (
 from onceward import patience
 from onceward.delivery.chunks import Chunk
 from onceward.engine.policy import DELETES, WRITES
-from onceward.engine.task_writer import TaskWriter
 from onceward.errors import DeliveryRefused, InvalidColumn, RowRefused, summary
 from onceward.spark.types import contains_type
 
@@ -109,12 +108,13 @@ class Upsert(NamedTuple):
             return True
         found = _MARK.fullmatch(stored)
         if found is None:
-            raise self._refused(
-                f"its version, {stored!r}, is none that this sink has written", MOVE
+            raise refused(
+                self.key, f"its version, {stored!r}, is none that this sink has written", MOVE
             )
         version, attempt = found["version"], found["attempt"]
         if found["counted_by"] != self.counted_by:
-            raise self._refused(
+            raise refused(
+                self.key,
                 "it was written with versions that count by something else "
                 f"({found['counted_by']})",
                 f"start the pipeline that has written it, as it was; and for this one {MOVE}",
@@ -123,19 +123,19 @@ class Upsert(NamedTuple):
             return version < self.version
         place, ours = version[:PLACE_LENGTH], self.version[:PLACE_LENGTH]
         if place > ours:
-            raise self._refused(
-                f"it has a newer version ({version}) than the ledger can have given out", RESTORE
+            raise refused(
+                self.key,
+                f"it has a newer version ({version}) than the ledger can have given out",
+                RESTORE,
             )
         if place == ours and attempt != self.attempt:
-            raise self._refused(
+            raise refused(
+                self.key,
                 f"another batch ({attempt}) has written it at this one's place in the ledger "
                 f"({self.attempt})",
                 RESTORE,
             )
         return version <= self.version
-
-    def _refused(self, why: str, next_step: str) -> DeliveryRefused:
-        return refused(self.key, why, next_step)
 
 
 def refused(key: str, why: str, next_step: str) -> DeliveryRefused:
@@ -295,24 +295,6 @@ class UpsertColumns:
         values never come to one key."""
         texts = [str(value) for value in values]
         return texts[0] if len(texts) == 1 else ":".join(quote(text, safe="") for text in texts)
-
-
-@dataclass
-class CheckedRows(TaskWriter):
-    """In a task: hands on to ``writer`` what can be written."""
-
-    columns: UpsertColumns
-    writer: TaskWriter
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        self.columns.refuse(rows)
-        self.writer.write(rows)
-
-    def pre_commit(self) -> Any:
-        return self.writer.pre_commit()
-
-    def close(self) -> None:
-        self.writer.close()
 
 
 def row_dicts(rows: pa.RecordBatch) -> list[dict[str, Any]]:
