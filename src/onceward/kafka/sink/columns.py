@@ -298,44 +298,36 @@ def _is_plain_text(kind: DataType) -> bool:
     return type(kind) is StringType and kind.simpleString() == "string"
 
 
+_TYPES: Mapping[str, tuple[str, tuple[type[DataType], ...]]] = {
+    "value": ("binary or string", (BinaryType, StringType)),
+    "key": ("binary or string", (BinaryType, StringType)),
+    "topic": ("string", (StringType,)),
+    "partition": ("int", (IntegerType,)),
+    "headers": (HEADERS, (ArrayType,)),
+    "timestamp": ("timestamp", (TimestampType,)),
+    source.TOPIC: ("string", (StringType,)),
+    source.PARTITION: ("int", (IntegerType, LongType)),
+    source.OFFSET: ("bigint", (IntegerType, LongType)),
+}
+
+
 def _check_type(name: str, kind: DataType) -> None:
-    types_in_sql = {
-        "value": "binary or string",
-        "key": "binary or string",
-        "topic": "string",
-        "partition": "int",
-        "headers": HEADERS,
-        "timestamp": "timestamp",
-        source.TOPIC: "string",
-        source.PARTITION: "int",
-        source.OFFSET: "bigint",
-    }
-    good = {
-        "value": isinstance(kind, (BinaryType, StringType)),
-        "key": isinstance(kind, (BinaryType, StringType)),
-        "topic": isinstance(kind, StringType),
-        "partition": isinstance(kind, IntegerType),
-        "headers": _are_headers(kind),
-        "timestamp": isinstance(kind, TimestampType),
-        source.TOPIC: isinstance(kind, StringType),
-        source.PARTITION: isinstance(kind, (IntegerType, LongType)),
-        source.OFFSET: isinstance(kind, (IntegerType, LongType)),
-    }
-    if name in types_in_sql and not good[name]:
+    wanted, kinds = _TYPES.get(name, ("", (DataType,)))
+    if not isinstance(kind, kinds) or (name == "headers" and not _are_headers(kind)):
         raise InvalidColumn(
-            f"column '{name}' is {kind.simpleString()}, not {types_in_sql[name]}",
-            next_step=f"make it one: .withColumn('{name}', {_made_of(name, kind, types_in_sql)})",
+            f"column '{name}' is {kind.simpleString()}, not {wanted}",
+            next_step=f"make it one: .withColumn('{name}', {_made_of(name, kind, wanted)})",
             details={"column": name, "type": kind.simpleString()},
         )
 
 
-def _made_of(name: str, kind: DataType, types_in_sql: Mapping[str, str]) -> str:
-    """Return what makes of a column of type ``kind`` one that can be written."""
+def _made_of(name: str, kind: DataType, wanted: str) -> str:
+    """Return what makes of a column of type ``kind`` one of the type that is ``wanted``."""
     if name == "headers":
         if isinstance(kind, MapType):
             entries = "struct(CAST(e.key AS STRING) AS key, CAST(e.value AS BINARY) AS value)"
             return f"F.expr('transform(map_entries({name}), e -> {entries})')"
-        return f"… of type {types_in_sql[name]}"
+        return f"… of type {wanted}"
     if name in ("key", "value"):
         if isinstance(kind, StructType | ArrayType | MapType):
             return f"F.to_json('{name}')"
@@ -346,7 +338,7 @@ def _made_of(name: str, kind: DataType, types_in_sql: Mapping[str, str]) -> str:
             return f"F.timestamp_millis('{name}')"
         # spark.sql.timestampType decides what "timestamp" alone is
         return f"F.col('{name}').cast('timestamp_ltz')"
-    return f"F.col('{name}').cast('{types_in_sql[name].partition(' ')[0]}')"
+    return f"F.col('{name}').cast('{wanted.partition(' ')[0]}')"
 
 
 def _are_headers(kind: DataType) -> bool:
