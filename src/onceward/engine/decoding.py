@@ -21,7 +21,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from pyspark.sql import DataFrame
@@ -136,29 +136,24 @@ def explain(
     """Return ``error``, or a better one of one of the steps. ``Fenced`` is returned unchanged."""
     if isinstance(error, Fenced):
         return error
-    for step in steps:
-        better = _ask_step(step, error, partial(rows_below, frame, step.tag))
-        if better is not None:
-            return better
+    return _explained(error, [(each, partial(rows_below, frame, each.tag)) for each in steps])
+
+
+def _explained(
+    error: OncewardError, asked: Sequence[tuple[DecodingStep, Callable[[], DataFrame] | None]]
+) -> OncewardError:
+    for step, rows in asked:
+        try:
+            if (better := step.explain(error, rows)) is not None:
+                return better
+        except Exception as also:  # noqa: BLE001, PERF203
+            # The error itself is what counts: unheard, its batch would pass for skipped.
+            log.warning("no more could be found out about %r: %r", error, also)
     return error
-
-
-def _ask_step(
-    step: DecodingStep, error: OncewardError, rows: Callable[[], DataFrame] | None
-) -> OncewardError | None:
-    try:
-        return step.explain(error, rows)
-    except Exception as also:  # noqa: BLE001
-        # The error itself is what counts: unheard, its batch would pass for skipped.
-        log.warning("no more could be found out about %r: %r", error, also)
-        return None
 
 
 def explain_outside(error: OncewardError) -> OncewardError:
     """Return ``error``, met by Spark outside of a batch's function, or a better one of a step."""
     with _lock:
-        steps = tuple(reversed(_registered.values()))
-    for step in steps:
-        if (better := _ask_step(step, error, None)) is not None:
-            return better
-    return error
+        asked = [(step, None) for step in reversed(_registered.values())]
+    return _explained(error, asked)
