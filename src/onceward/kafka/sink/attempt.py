@@ -15,8 +15,8 @@ from onceward.engine.ending import TimeLimit
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.target import Attempt, Prepared, Write, event_ids
 from onceward.ids import AttemptId, ProducerIdentity, TopicPartition
+from onceward.kafka.sink import driver_path
 from onceward.kafka.sink.columns import RecordFrame, prepare
-from onceward.kafka.sink.driver_path import DriverPath
 from onceward.kafka.sink.run import KafkaRun
 from onceward.kafka.sink.task_reports import (
     KIND,
@@ -42,7 +42,7 @@ class KafkaAttempt(Attempt):
         self._transaction = run.chain.transaction
         self._computation = Computation(run.shuffles)
         limit = TimeLimit(run.settings.policy)
-        self._driver, self._tasks = DriverPath(run, limit), TasksPath(run, limit)
+        self._limit, self._tasks = limit, TasksPath(run, limit)
         self._written: Written = {}
         # Records that the topic does not take, as dead letters
         self._too_large = 0
@@ -76,7 +76,9 @@ class KafkaAttempt(Attempt):
             with events.step(events.PLAN, **ids) as values:
                 values["timeout_ms"] = self._transaction.timeout_ms
                 frame = self._prepare(write)
-            sent = self._driver.write(frame, self._sequences, running, self._computation, ids)
+            sent = driver_path.write(
+                self._run, self._limit, frame, self._sequences, running, self._computation, ids
+            )
             if sent is not None:
                 return sent
         with events.step(events.PLAN, **ids) as values:

@@ -36,71 +36,63 @@ Announce = Callable[[Sequence[TopicPartition]], None]
 _THE_DRIVER = TaskAttempt(partition_id=0, attempt_number=0, task_attempt_id=-1)
 
 
-class DriverPath:
-    """Writes the frames of one batch attempt that are small enough for the driver."""
+def write(
+    run: KafkaRun,
+    limit: TimeLimit,
+    frame: RecordFrame,
+    first_sequences: Mapping[TopicPartition, int],
+    running: RunningBatch,
+    computation: Computation,
+    ids: Mapping[str, Any],
+) -> Sent | None:
+    """Write a frame that is small enough for the driver: steps 3, 5 and 6. None: it is not
+    that small after all, and nothing was sent.
 
-    def __init__(self, run: KafkaRun, limit: TimeLimit) -> None:
-        self._run = run
-        self._limit = limit
+    :param first_sequences: where the partitions go on that the transaction has written to;
+        others begin at 0.
+    :param ids: of the attempt, for events.
+    """
+    transaction = run.chain.transaction
+    sending_since = surroundings.monotonic()
 
-    def write(
-        self,
-        frame: RecordFrame,
-        first_sequences: Mapping[TopicPartition, int],
-        running: RunningBatch,
-        computation: Computation,
-        ids: Mapping[str, Any],
-    ) -> Sent | None:
-        """Take steps 3, 5 and 6. None: the frame is not that small after all, and nothing was
-        sent.
+    def should_stop() -> None:
+        unacknowledged_s = surroundings.monotonic() - sending_since
+        if (error := limit.passed() or run.timeout_error(running, unacknowledged_s)) is not None:
+            raise error
 
-        :param first_sequences: where the partitions go on that the transaction has written to;
-            others begin at 0.
-        :param ids: of the attempt, for events.
-        """
-        run, transaction = self._run, self._run.chain.transaction
+    with events.step(events.SEND, **ids) as values:
+        values["path"] = "driver"
+        size = row_bytes(frame.rows.columns)
+        table = driver_rows.fetch(
+            frame.rows, size, running, run.driver_turn, computation, limit.passed
+        )
+        if table is None:
+            return None
+        settings = run.producer_settings(frame.topic)
+        rows = HeldRows(
+            frame.only_topic,
+            run.partition_counts(frame.only_topic),
+            settings,
+            first=running.batch.batch_id,
+        )
+        for part in sort(table).to_batches():
+            rows.add(part)
+        producer = run.chain.producer(settings)
         sending_since = surroundings.monotonic()
-
-        def should_stop() -> None:
-            unacknowledged_s = surroundings.monotonic() - sending_since
-            if (
-                error := self._limit.passed() or run.timeout_error(running, unacknowledged_s)
-            ) is not None:
-                raise error
-
-        with events.step(events.SEND, **ids) as values:
-            values["path"] = "driver"
-            size = row_bytes(frame.rows.columns)
-            table = driver_rows.fetch(
-                frame.rows, size, running, run.driver_turn, computation, self._limit.passed
+        try:
+            report, returned = send(
+                rows, producer, first_sequences, transaction.add_partitions, should_stop
             )
-            if table is None:
-                return None
-            settings = run.producer_settings(frame.topic)
-            rows = HeldRows(
-                frame.only_topic,
-                run.partition_counts(frame.only_topic),
-                settings,
-                first=running.batch.batch_id,
-            )
-            for part in sort(table).to_batches():
-                rows.add(part)
-            producer = run.chain.producer(settings)
-            sending_since = surroundings.monotonic()
-            try:
-                report, returned = send(
-                    rows, producer, first_sequences, transaction.add_partitions, should_stop
-                )
-            except (Fenced, RecordTooLarge) as refusal:
-                raise run.explain(refusal) from refusal
-        with events.step(events.CHECK, **ids) as values:
-            written = check([report], returned, 1, first_sequences)
-            values["records"] = sum(part.count for part in written.values())
-        following = {
-            **first_sequences,
-            **{lease.partition: lease.next_sequence for lease in returned},
-        }
-        return Sent(written, following, report.oldest_ms)
+        except (Fenced, RecordTooLarge) as refusal:
+            raise run.explain(refusal) from refusal
+    with events.step(events.CHECK, **ids) as values:
+        written = check([report], returned, 1, first_sequences)
+        values["records"] = sum(part.count for part in written.values())
+    following = {
+        **first_sequences,
+        **{lease.partition: lease.next_sequence for lease in returned},
+    }
+    return Sent(written, following, report.oldest_ms)
 
 
 def sort(rows: pa.Table) -> pa.Table:
