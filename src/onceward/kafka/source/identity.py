@@ -363,7 +363,7 @@ def _plan_anew(number: int, how: str = "with all of the topic") -> str:
 
 
 def _planned_without(topics: Sequence[str], running: RunningBatch) -> PartitionsAdded:
-    names, number = _joined(topics), running.batch.batch_id
+    names, number = ", ".join(topics), running.batch.batch_id
     return PartitionsAdded(
         f"{running.batch} was planned without topic {names}, or a part of it, which earlier "
         "batches have read and which is there: the brokers did not tell Spark of it, as the "
@@ -484,9 +484,9 @@ def _refuse_others(known: Mapping[str, str], found: Mapping[str, str]) -> None:
     )
     if replaced:
         raise SourceTopicReplaced(
-            f"source topic {_joined(replaced)} was deleted and created again: its id is "
-            f"{_joined(found[name] for name in replaced)}, and the ledger ends in "
-            f"{_joined(known[name] for name in replaced)}; the checkpoint's offsets name other "
+            f"source topic {', '.join(replaced)} was deleted and created again: its id is "
+            f"{', '.join(found[name] for name in replaced)}, and the ledger ends in "
+            f"{', '.join(known[name] for name in replaced)}; the checkpoint's offsets name other "
             "records",
             next_step="to read the new topic from its beginning, start with a new pipeline_id, a "
             'new checkpoint and kafka_source(starting="earliest"); if it holds the old records at '
@@ -494,7 +494,3 @@ def _refuse_others(known: Mapping[str, str], found: Mapping[str, str]) -> None:
             'resume="adopt"',
             details={"topics": replaced},
         )
-
-
-def _joined(texts: Iterable[str]) -> str:
-    return ", ".join(texts)
