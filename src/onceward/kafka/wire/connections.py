@@ -310,18 +310,21 @@ class Connections:
             )
         if isinstance(error, TokenLost):
             return NoToken(f"no login at broker {node_id}: {error}", next_step=_IDENTITY_PROVIDER)
-        if isinstance(error, _AUTHENTICATION_ERRORS) or _is_tls_refusal(error):
+        inner = _innermost(error)
+        # TLS said no: to a certificate, a host name, a missing client certificate
+        is_tls = isinstance(inner, ssl.SSLError) and not isinstance(inner, _TLS_CUT_OFF)
+        if is_tls or isinstance(error, _AUTHENTICATION_ERRORS):
             # whoever asks next, with the right password by now, is let try
             self.forget_authentication_failures()
             return AuthenticationFailed(
                 f"{self._settings.security.protocol} authentication with broker {node_id} of "
-                f"{','.join(self._settings.bootstrap_servers)} failed: {_innermost(error)}",
+                f"{','.join(self._settings.bootstrap_servers)} failed: {inner}",
                 next_step="check security.protocol and the sasl.* and ssl.* options against the "
                 "broker's listener",
             )
         return ConnectionLost(
             f"no answer from broker {node_id} of {','.join(self._settings.bootstrap_servers)}: "
-            f"{_innermost(error)}",
+            f"{inner}",
             next_step="check bootstrap.servers, security.protocol and the network",
         )
 
@@ -368,13 +371,6 @@ def _end_soon(net: NetworkSelector, manager: Manager, pid: int) -> None:
         threading.Thread(
             target=_end, args=(net, manager), name="onceward-forgotten-client", daemon=True
         ).start()
-
-
-def _is_tls_refusal(error: BaseException) -> bool:
-    """Return whether TLS said no: to a certificate, a host name, a missing client certificate."""
-    return isinstance(cause := _innermost(error), ssl.SSLError) and not isinstance(
-        cause, _TLS_CUT_OFF
-    )
 
 
 def _innermost(error: BaseException) -> BaseException:

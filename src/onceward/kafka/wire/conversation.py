@@ -71,31 +71,22 @@ class Refused(Exception):
 
     def as_error(self, next_step: str = "") -> OncewardError:
         """Return the refusal as the error that its row of the table names."""
-        missing = denied(self.api, self.code)
-        if missing is not None:
-            return self._as_denied(*missing)
+        details = {"api": self.api.value, "code": self.code, "subject": self.subject}
+        if (missing := denied(self.api, self.code)) is not None:
+            kind, operation = missing
+            resource = f"{kind.value.replace('-', ' ')} {self.resources.get(kind, '')}".strip()
+            return AccessDenied(
+                f"{self}; the principal lacks {operation} on {resource}",
+                next_step=f"grant it {operation.split()[0]} on {resource} (kafka-acls --add), or "
+                "all that the pipeline needs: `onceward doctor --acls` prints the lines",
+                details={**details, "resource": resource, "operation": operation},
+            )
         return self.rule.error(
             str(self),
             next_step=next_step
             or self.rule.next_step
             or _NEXT_STEPS.get(self.rule.error.__name__, "see the reason given by the broker"),
-            details={"api": self.api.value, "code": self.code, "subject": self.subject},
-        )
-
-    def _as_denied(self, kind: Kind, operation: str) -> AccessDenied:
-        name = self.resources.get(kind, "")
-        resource = f"{kind.value.replace('-', ' ')} {name}".strip()
-        return AccessDenied(
-            f"{self}; the principal lacks {operation} on {resource}",
-            next_step=f"grant it {operation.split()[0]} on {resource} (kafka-acls --add), or all "
-            "that the pipeline needs: `onceward doctor --acls` prints the lines",
-            details={
-                "api": self.api.value,
-                "code": self.code,
-                "subject": self.subject,
-                "resource": resource,
-                "operation": operation,
-            },
+            details=details,
         )
 
 
