@@ -343,11 +343,7 @@ class EpochLeases:
         """
         if self.poisoned is None:
             self.poisoned = reason
-            self.error = error or EpochPoisoned(
-                f"{self.identity} was stopped: {reason}",
-                next_step=_RUN_AGAIN,
-                details={"reason": reason},
-            )
+            self.error = error or self.refusal()
             self._forget_waiting()
         elif error is not None and isinstance(self.error, EpochPoisoned):
             self.error = error
