@@ -5,6 +5,7 @@ back.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +58,18 @@ def columns_of(records: Sequence[Plain], *, padded: bool = False) -> RecordColum
         if all(row.timestamp is None for row in rows)
         else np.array(stamps, np.int64),
     )
-    return columns.slice(1, len(records)) if padded else columns
+    return sliced(columns, 1, len(records)) if padded else columns
+
+
+def sliced(columns: RecordColumns, start: int, length: int) -> RecordColumns:
+    """Return ``length`` rows from ``start``, which share the memory of ``columns``."""
+    parts = {field.name: getattr(columns, field.name) for field in fields(columns)}
+    return RecordColumns(
+        **{
+            name: None if part is None else part[start : start + length]
+            for name, part in parts.items()
+        }
+    )
 
 
 def on_the_wire(

@@ -17,6 +17,7 @@ from record_strategies import (
     expected,
     on_the_wire,
     record_lists,
+    sliced,
 )
 
 from onceward.kafka.records.batch import encode_fragments, encode_runs, next_sequence, stamp
@@ -153,6 +154,6 @@ def test_sequences_wrap_from_the_largest_int_to_zero():
 
 
 def test_nothing_to_encode_gives_no_fragments():
-    empty = columns_of([Plain(b"k", b"v")]).slice(0, 0)
+    empty = sliced(columns_of([Plain(b"k", b"v")]), 0, 0)
     assert encode_fragments(empty, codec=Codec.NONE, batch_bytes=1000, now_ms=0) == []
     assert encode_runs(empty, [], codec=Codec.NONE, batch_bytes=1000, now_ms=0) == []

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
-from record_strategies import Plain, columns_of
+from record_strategies import Plain, columns_of, sliced
 
 from onceward.kafka.records.partitioner import (
     assign_partitions,
@@ -126,6 +126,6 @@ def test_rows_of_one_partition_are_not_copied():
 
 def test_no_rows_make_no_groups():
     assert (
-        group_by_partition(columns_of([Plain(b"a", b"b")]).slice(0, 0), np.empty(0, np.int32))
+        group_by_partition(sliced(columns_of([Plain(b"a", b"b")]), 0, 0), np.empty(0, np.int32))
         == []
     )

@@ -201,14 +201,11 @@ def _blocks(positions: Int64s, cuts: list[int]) -> Iterator[list[int]]:
     """Return the cuts in groups to encode together; each begins with the last cut before it."""
     first = 0
     for i in range(1, len(cuts)):
-        last = i == len(cuts) - 1
-        if last or not _one_block(positions, cuts[first], cuts[i + 1]):
+        start, end = cuts[first], cuts[min(i + 1, len(cuts) - 1)]
+        fits = end - start <= _BLOCK_ROWS and positions[end] - positions[start] <= _BLOCK_BYTES
+        if i == len(cuts) - 1 or not fits:
             yield cuts[first : i + 1]
             first = i
-
-
-def _one_block(positions: Int64s, start: int, end: int) -> bool:
-    return end - start <= _BLOCK_ROWS and bool(positions[end] - positions[start] <= _BLOCK_BYTES)
 
 
 def _encode_block(

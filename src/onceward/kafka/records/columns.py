@@ -80,17 +80,6 @@ class RecordColumns:
     def __len__(self) -> int:
         return len(self.value)
 
-    def slice(self, start: int, length: int) -> RecordColumns:
-        """Return ``length`` rows from ``start``; shares all memory."""
-        return RecordColumns(
-            key=None if self.key is None else self.key.slice(start, length),
-            value=self.value.slice(start, length),
-            headers=None if self.headers is None else self.headers.slice(start, length),
-            timestamp_ms=None
-            if self.timestamp_ms is None
-            else self.timestamp_ms[start : start + length],
-        )
-
     def take(self, indices: npt.NDArray[Any]) -> RecordColumns:
         """Return the rows at ``indices``, in that order; copies them."""
         where = pa.array(indices)

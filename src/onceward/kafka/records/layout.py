@@ -109,11 +109,15 @@ def side_by_side(
     views = np.empty(count + (last is not None), _WHOLE)
     by_row = views[:count].reshape(rows, len(pieces))
     buffers: list[Any] = []
-    for i in sorted(range(len(pieces)), key=lambda i: _bytes_held(pieces[i]), reverse=True):
-        if isinstance(pieces[i], Field):
-            _write_inline(by_row[:, i], pieces[i])
+    arrays = []
+    for i, piece in enumerate(pieces):
+        if isinstance(piece, Field):
+            _write_inline(by_row[:, i], piece)
         else:
-            by_row[:, i] = _pointers(pieces[i], buffers)
+            arrays.append(i)
+    # largest first: the first one's pointers need no renumbering
+    for i in sorted(arrays, key=lambda i: payload_bytes(pieces[i]), reverse=True):
+        by_row[:, i] = _pointers(pieces[i], buffers)
     if last is not None:
         _write_inline(views[count:], last)
     flat = pa.Array.from_buffers(
@@ -124,11 +128,6 @@ def side_by_side(
         : count + 1 : len(pieces)
     ]
     return joined.buffers()[2], offsets
-
-
-def _bytes_held(piece: Any) -> int:
-    """Return a key for the order, largest first: the first one's pointers need no renumbering."""
-    return -1 if isinstance(piece, Field) else payload_bytes(piece)
 
 
 def _write_inline(slot: npt.NDArray[np.complex128], field: Field) -> None:
