@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import kafka.errors as kafka_errors
@@ -145,7 +146,8 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
         connection.close_future.add_both(closed)
         connection.init_future.add_callback(ready)
         timeout_at = time.monotonic() + self.socket_connection_setup_timeout_ms(node_id) / 1000
-        node = _Node(node_id, *address, connection)
+        # What KafkaConnectionManager._connect reads of a node
+        node = SimpleNamespace(node_id=node_id, **address._asdict(), connection=connection)
         self._net.call_soon(lambda: self._connect(node, connection, timeout_at=timeout_at))
         return connection
 
@@ -262,15 +264,6 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
 
         threading.Thread(target=work, name="onceward-connection-setup", daemon=True).start()
         return await self.wait_for(answer, max(0.0, timeout_at - time.monotonic()) * 1000)
-
-
-class _Node(NamedTuple):
-    """What :meth:`KafkaConnectionManager._connect` reads of a node."""
-
-    node_id: NodeId
-    host: str
-    port: int
-    connection: _Connection
 
 
 class _Connection(KafkaConnection):  # type: ignore[misc] # kafka-python is untyped
