@@ -51,7 +51,6 @@ def test_spark_is_given_the_error_alone(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(foreach_batch, "running_batch", lambda *_: RUNNING)
     monkeypatch.setattr(decoding, "find_steps", lambda *_: ())
     sink._write = lambda *given: ForeachBatchSink._write(sink, *given)
-    sink._write_noted = lambda *given: ForeachBatchSink._write_noted(sink, *given)
     frame: Any = None
     with pytest.raises(BrokerUnreachable) as caught, Batch(sink, frame, 7):
         pass

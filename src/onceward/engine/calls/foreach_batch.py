@@ -160,37 +160,34 @@ class ForeachBatchSink(ABC):
     def _write(self, frame: DataFrame, batch_id: int, writes: Sequence[Write]) -> None:
         """Write a block's frames. A typed error is remembered on its way through Spark."""
         with events.batch(pipeline=self._policy.pipeline, batch_id=batch_id) as under_way:
-            self._write_noted(frame, batch_id, writes, under_way.ids)
-
-    def _write_noted(
-        self, frame: DataFrame, batch_id: int, writes: Sequence[Write], ids: dict[str, Any]
-    ) -> None:
-        steps: tuple[decoding.DecodingStep, ...] = ()
-        try:
-            gate.wait(frame, batch_id, self._policy.min_pause_s)
-            running = running_batch(frame, batch_id)
-            ids["query_id"] = running.batch.query_id
-            gate.begin(running.run_id, batch_id)
-            if running.run_id != self._checked_run:
-                progress.remember(frame, running.run_id)
-                self._checked_run = running.run_id
-            steps = decoding.find_steps(frame, running.run_id)
-            with patience.asking(Ending(lambda: is_being_stopped(frame))):
-                writes = [*writes, *self._set_aside(steps, frame)]
-                self._process(frame, writes, running)
-        except BaseException as met:
-            error = _error_at_end(met, steps, frame)
-            self._fail(frame, batch_id, error, writes)
-            log.debug("%s: batch %s is not written", self._policy.pipeline, batch_id, exc_info=met)
-            if not isinstance(error, OncewardError | JobInterrupted):
-                raise
-            # Spark prints what is raised here three times, with all that led to it, and looks
-            # through all of the text. The error has it all in a paragraph; its cause is logged.
-            raise error.with_traceback(None) from None
-        gate.end(running.run_id, batch_id)
-        memory = runs.memory(runs.RunKey(running.run_id, self._where))
-        # That of an earlier try ended no query
-        memory.error, memory.is_logged = None, False
+            steps: tuple[decoding.DecodingStep, ...] = ()
+            try:
+                gate.wait(frame, batch_id, self._policy.min_pause_s)
+                running = running_batch(frame, batch_id)
+                under_way.ids["query_id"] = running.batch.query_id
+                gate.begin(running.run_id, batch_id)
+                if running.run_id != self._checked_run:
+                    progress.remember(frame, running.run_id)
+                    self._checked_run = running.run_id
+                steps = decoding.find_steps(frame, running.run_id)
+                with patience.asking(Ending(lambda: is_being_stopped(frame))):
+                    writes = [*writes, *self._set_aside(steps, frame)]
+                    self._process(frame, writes, running)
+            except BaseException as met:
+                error = _error_at_end(met, steps, frame)
+                self._fail(frame, batch_id, error, writes)
+                log.debug(
+                    "%s: batch %s is not written", self._policy.pipeline, batch_id, exc_info=met
+                )
+                if not isinstance(error, OncewardError | JobInterrupted):
+                    raise
+                # Spark prints what is raised here three times, with all that led to it, and looks
+                # through all of the text. The error has it all in a paragraph; its cause is logged.
+                raise error.with_traceback(None) from None
+            gate.end(running.run_id, batch_id)
+            memory = runs.memory(runs.RunKey(running.run_id, self._where))
+            # That of an earlier try ended no query
+            memory.error, memory.is_logged = None, False
 
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
         self._runs.process(self._where, frame, writes, running)
