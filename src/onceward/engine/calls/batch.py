@@ -80,7 +80,15 @@ class Batch:
             writes = self._sink._checked_writes(frame, where)
         except BaseException as error:  # noqa: BLE001 — raised again below
             refusal = as_exception(error)
-        if not self._collect(block, writes, refusal):
+        # A thread of the function's may be late
+        with self._lock:
+            is_open = block is not None and block is self._writes
+            if is_open:
+                block.extend(writes)  # type: ignore[union-attr]
+                # The function may keep it to itself; the block must not commit the other frames
+                # as if they were all.
+                self._refusal = refusal if self._refusal is None else self._refusal
+        if not is_open:
             refusal = _misused(
                 "batch.write() was called outside the with block, where nothing would be written"
             )
@@ -100,23 +108,6 @@ class Batch:
                     else "; what goes where is for the rows to say"
                 ),
             )
-
-    def _collect(
-        self,
-        block: list[Write] | None,
-        writes: Sequence[Write],
-        refusal: BaseException | None,
-    ) -> bool:
-        """Add a frame to the block; return False where that has not begun, or has ended."""
-        # A thread of the function's may be late
-        with self._lock:
-            if block is None or block is not self._writes:
-                return False
-            block.extend(writes)
-            # The function may keep it to itself; the block must not commit the other frames as if
-            # they were all.
-            self._refusal = refusal if self._refusal is None else self._refusal
-            return True
 
     def __enter__(self) -> Batch:
         with self._lock:
