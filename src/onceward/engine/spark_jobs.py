@@ -51,17 +51,14 @@ def plan_write(
 ) -> DataFrame:
     """Return ``frame`` as its tasks write it; its rows are then their results."""
     names = frame.columns
-    if not _mean_themselves(names):
+    # mapInArrow looks columns up as SQL does: `a.b` is a field of `a`, `*` all columns, and `A` may
+    # be `a`.
+    different = {name.lower() for name in names}
+    if not all(map(_WORD.fullmatch, names)) or len(different) < len(names):
         frame = frame.toDF(*(f"column_{number}" for number in range(len(names))))
     # What is pickled here may hold passwords
     with unlogged_calls():
         return frame.mapInArrow(task_function(open_writer, names, returned_errors), RESULT_DDL)
-
-
-def _mean_themselves(names: Sequence[str]) -> bool:
-    """Return whether ``mapInArrow``, which looks columns up as SQL does, finds each by its name:
-    ``a.b`` is a field of ``a``, ``*`` all columns, and ``A`` may be ``a``."""
-    return all(map(_WORD.fullmatch, names)) and len({name.lower() for name in names}) == len(names)
 
 
 def run(
