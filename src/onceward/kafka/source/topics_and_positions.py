@@ -13,7 +13,6 @@ added to the list, under a pattern it is new.
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
@@ -29,31 +28,13 @@ from onceward.kafka.wire.reads.offsets import committed_offsets
 from onceward.spark.batch.kafka_reader import matching, whole_names
 
 
-class TopicsRead(ABC):
-    """See the module. ``option`` is Spark's, with its value; ``short_name`` is for the brokers'
-    logs; ``new_topics`` is where an unknown topic begins if others are known (None: where the
-    caller says).
+class NamedTopics:
+    """``subscribe``: topics by name. ``option`` is Spark's, with its value; ``short_name`` is for
+    the brokers' logs; ``new_topics`` is where an unknown topic begins if others are known (None:
+    where the caller says). As text the topics are as messages name them.
     """
 
-    option: tuple[str, str]
-    short_name: str
     new_topics: Literal["earliest"] | None = None
-
-    @abstractmethod
-    def there(self, client: KafkaClient) -> list[str]:
-        """Return the topics of the cluster that are read, as of now."""
-
-    @abstractmethod
-    def among(self, names: Collection[str]) -> list[str]:
-        """Return those of ``names`` that are read, whether or not they exist."""
-
-    @abstractmethod
-    def __str__(self) -> str:
-        """Return the topics as messages name them."""
-
-
-class NamedTopics(TopicsRead):
-    """``subscribe``."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = [topic_name(name) for name in names]
@@ -65,21 +46,23 @@ class NamedTopics(TopicsRead):
         self.short_name = self._names[0]
 
     def there(self, client: KafkaClient) -> list[str]:
+        """Return the topics of the cluster that are read, as of now."""
         return self._names
 
     def among(self, names: Collection[str]) -> list[str]:
+        """Return those of ``names`` that are read, whether or not they exist."""
         return [name for name in self._names if name in names]
 
     def __str__(self) -> str:
         return ", ".join(self._names)
 
 
-class TopicsByPattern(TopicsRead):
+class TopicsByPattern:
     """``subscribePattern``: Spark lists the cluster's topics before each batch, and reads new ones
-    from the earliest offset.
+    from the earliest offset. Otherwise as :class:`NamedTopics`.
     """
 
-    new_topics = "earliest"
+    new_topics: Literal["earliest"] | None = "earliest"
     short_name = "pattern"
 
     def __init__(self, spark: SparkSession, pattern: str) -> None:
@@ -95,6 +78,9 @@ class TopicsByPattern(TopicsRead):
 
     def __str__(self) -> str:
         return f"topics that match {self._pattern}"
+
+
+TopicsRead = NamedTopics | TopicsByPattern
 
 
 def topics_read(
