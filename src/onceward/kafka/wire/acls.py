@@ -113,6 +113,12 @@ _CREATES = "the pipeline that comes first makes the ledger topic"
 _CHECKED = "its cleanup.policy and replicas are checked"
 
 _DESCRIBE = "Describe (Read and Write include it)"
+_OPERATIONS = {
+    Api.CREATE_TOPICS: "Create",
+    Api.DESCRIBE_CONFIGS: "DescribeConfigs",
+    Api.LIST_GROUPS: "Describe",
+    Api.DESCRIBE_GROUPS: "Describe",
+}
 _WRITES = (Api.PRODUCE, Api.ADD_PARTITIONS_TO_TXN)
 _READS = (
     Api.FETCH,
@@ -128,16 +134,10 @@ def denied(api: Api, code: int) -> tuple[Kind, str] | None:
     kind = _KINDS.get(code)
     if kind is None:
         return None
-    if api is Api.CREATE_TOPICS:
-        return kind, "Create"
-    if api is Api.DESCRIBE_CONFIGS:
-        return kind, "DescribeConfigs"
-    if api in (Api.LIST_GROUPS, Api.DESCRIBE_GROUPS):
-        return kind, "Describe"
+    if api in _OPERATIONS:
+        return kind, _OPERATIONS[api]
     if kind is Kind.CLUSTER:
         return kind, "ClusterAction" if api is Api.WRITE_TXN_MARKERS else "IdempotentWrite"
-    if kind is Kind.TRANSACTIONAL_ID:
-        return kind, "Write"
-    if api in _WRITES:
+    if kind is Kind.TRANSACTIONAL_ID or api in _WRITES:
         return kind, "Write"
     return kind, "Read" if api in _READS or kind is Kind.GROUP else _DESCRIBE
