@@ -12,7 +12,7 @@ worker process keeps the identity that a task has used for the tasks after it (:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,7 +34,6 @@ from onceward.errors import (
     TopicMissing,
 )
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
-from onceward.kafka.records.batch import Fragment
 from onceward.kafka.sink.columns import prepare
 from onceward.kafka.sink.rows import HeldRows, partition_counts, pieces
 from onceward.kafka.sink.run import GroupOffsets
@@ -209,11 +208,6 @@ def taken(client: KafkaClient) -> _Identity:
     return idle.pop() if idle else _Identity(idempotent_identity(client))
 
 
-def given_back(client: KafkaClient, identity: _Identity) -> None:
-    """Keep it for the next task; not after a failure: brokers may have more than it knows of."""
-    _idle.setdefault(client, []).append(identity)
-
-
 class _PlainWriter(TaskWriter):
     """Sends as it goes. Prepares nothing but its topics, and the oldest timestamp of each, ms
     since 1970."""
@@ -233,15 +227,21 @@ class _PlainWriter(TaskWriter):
 
     def pre_commit(self) -> tuple[list[str], dict[str, int]]:
         self._send_all()
+        # Kept for the next task; not after a failure: brokers may have more than it knows of
         if self._identity is not None:
-            given_back(self._client, self._identity)
+            _idle.setdefault(self._client, []).append(self._identity)
         return sorted(self._rows.topics), self._rows.oldest_ms
 
     def _send_all(self) -> None:
         fragments = self._rows.encode()
         if not fragments:
             return
-        producer, appends = _NO_PRODUCER, _unnumbered(fragments)
+        producer = _NO_PRODUCER
+        appends = [
+            Append(partition, fragment, _NO_SEQUENCE)
+            for partition, parts in fragments.items()
+            for fragment in parts
+        ]
         if self._settings.policy.delivery == "at_least_once":
             identity = self._identity = self._identity or taken(self._client)
             first = {partition: identity.sequences.get(partition, 0) for partition in fragments}
@@ -252,11 +252,3 @@ class _PlainWriter(TaskWriter):
             self._client, self._settings.producer, producer, transactional_id=None, version=1
         )
         sending.send(appends, should_stop=None)
-
-
-def _unnumbered(fragments: Mapping[TopicPartition, Sequence[Fragment]]) -> list[Append]:
-    return [
-        Append(partition, fragment, _NO_SEQUENCE)
-        for partition, parts in fragments.items()
-        for fragment in parts
-    ]
