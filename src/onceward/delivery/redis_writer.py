@@ -159,7 +159,10 @@ class RedisWriter(UpsertWriter):
         with self._naming_refusals():
             client = self._in_time(self._connected)
             if self._then is None:
-                self._then = self._in_time(lambda: self._new_place(client))
+                fresh = surroundings.random_bytes(16).hex()
+                self._in_time(lambda: client.set(self._place_key, fresh, nx=True))
+                found = self._in_time(lambda: client.get(self._place_key))
+                self._then = _as_text(found) or None
         pipe, sent_bytes = client.pipeline(transaction=False), 0
         pipe.get(self._place_key)
         for upsert in upserts:
@@ -178,10 +181,6 @@ class RedisWriter(UpsertWriter):
             place, *answers = self._in_time(pipe.execute, sent_bytes)
         self._must_have(place)
         self._must_be_written(upserts, answers)
-
-    def _new_place(self, client: redis.Redis) -> str | None:
-        client.set(self._place_key, surroundings.random_bytes(16).hex(), nx=True)
-        return _as_text(client.get(self._place_key)) or None
 
     def _must_have(self, place: Any) -> None:
         """Check what the server has under :data:`PLACES`: an empty one has nothing."""
@@ -318,16 +317,8 @@ _WHY = {
 
 def fields(row: Any) -> list[str | bytes]:
     """Return ``row`` as fields and values of a hash; columns that are null have none."""
-    return (
-        []
-        if row is None
-        else [
-            part
-            for name, value in row.items()
-            if value is not None
-            for part in (name, text(value))
-        ]
-    )
+    given = [(name, value) for name, value in (row or {}).items() if value is not None]
+    return [part for name, value in given for part in (name, text(value))]
 
 
 def _as_text(value: Any) -> str:
