@@ -44,10 +44,6 @@ class WriteAheadSink(TwoPhaseCommitSink):
         which says that no try will ever do, and stops the query. A time limit for a call that
         hangs is its own matter. If it is an object with a method ``close``, that is called when
         the query has ended.
-    :param pipeline_id: the stable name of this query: its key in the ledger. One running query per
-        id; a second one takes over.
-    :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``,
-        ``ow.KafkaLedger``.
     :param store: a folder that driver and executors see under the same path, for rows until they
         are delivered. It must outlast every process; it is made when it is missing. Each pipeline
         has a folder of its own in it.
@@ -55,15 +51,12 @@ class WriteAheadSink(TwoPhaseCommitSink):
         does not change.
     :param resume: as for :class:`onceward.KafkaSink`. ``"skip_missing"`` also leaves out the rows
         of files that are lost of the batch that an earlier run has decided.
-    :param skipped_batches: as for :class:`onceward.KafkaSink`.
-    :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
         Delivering does not count.
-    :param checkpointing: what :func:`onceward.checkpointing` returns; sets ``batch_attempts`` and
-        ``batch_timeout_s``, and the pause between batches.
     :param commit_timeout_s: how long one chunk is tried before the query fails with
         :class:`~onceward.errors.PublishIncomplete`; started again (``ow.supervise``) it goes on
         with that chunk.
+    :param pipeline_id: this and all others as for :class:`onceward.TwoPhaseCommitSink`.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """
 
