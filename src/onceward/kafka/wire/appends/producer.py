@@ -10,7 +10,7 @@ import queue
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from onceward import patience, surroundings
@@ -81,23 +81,27 @@ _Carried = list[tuple[_Lane, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
-    """The identity that records are appended under, and the ``Produce`` requests that carry it."""
+class PartitionProducer:
+    """Producer under one identity. Not thread safe; several may share a client.
 
+    :param transactional_id: None with delivery ``at_least_once`` or ``none``.
+    :param version: the transaction protocol: with 2 a ``Produce`` v12 adds its partitions to the
+        transaction; with 1 they must have been added before, and versions above 11 are not allowed
+        (KIP-890).
+    """
+
+    client: KafkaClient
+    settings: ProducerSettings
     identity: ProducerIdentity
+    _: KW_ONLY
     transactional_id: str | None
     version: Literal[1, 2]
-    acks: int
 
     def request(self, appends: Iterable[Append], timeout_ms: int) -> ProduceFrame:
         """Stamp ``appends``, one a partition, and return the request that carries them."""
         transactional = self.transactional_id is not None
         # KIP-890: a version above 11 adds its partitions to the transaction, which version 1 of
         # the protocol must have done before.
-        implicit, explicit = (
-            transactional and self.version == 2,
-            transactional and self.version == 1,
-        )
         return ProduceFrame(
             {
                 append.partition: stamp(
@@ -109,34 +113,11 @@ class _Writer:
                 for append in appends
             },
             transactional_id=self.transactional_id,
-            acks=self.acks,
+            acks=self.settings.acks,
             timeout_ms=timeout_ms,
-            min_version=12 if implicit else 3,
-            max_version=11 if explicit else 12,
+            min_version=12 if transactional and self.version == 2 else 3,
+            max_version=11 if transactional and self.version == 1 else 12,
         )
-
-
-class PartitionProducer:
-    """Producer under one identity. Not thread safe; several may share a client.
-
-    :param transactional_id: None with delivery ``at_least_once`` or ``none``.
-    :param version: the transaction protocol: with 2 a ``Produce`` v12 adds its partitions to the
-        transaction; with 1 they must have been added before, and versions above 11 are not allowed
-        (KIP-890).
-    """
-
-    def __init__(
-        self,
-        client: KafkaClient,
-        settings: ProducerSettings,
-        identity: ProducerIdentity,
-        *,
-        transactional_id: str | None,
-        version: Literal[1, 2],
-    ) -> None:
-        self._client = client
-        self._settings = settings
-        self._writer = _Writer(identity, transactional_id, version, settings.acks)
 
     def send(
         self, appends: Sequence[Append], *, should_stop: ShouldStop | None = None
@@ -157,23 +138,15 @@ class PartitionProducer:
         :raises RecordTooLarge, AccessDenied, TopicMissing: naming the topic.
         """
         with patience.asking(*(() if should_stop is None else (should_stop,))):
-            send = _Send(self._client, self._settings, self._writer, appends)
-            return send.run() if appends else []
+            return _Send(self, appends).run() if appends else []
 
 
 class _Send:
     """One call of ``send``: a lane a partition, requests in flight, and the loop between them."""
 
-    def __init__(
-        self,
-        client: KafkaClient,
-        settings: ProducerSettings,
-        writer: _Writer,
-        appends: Sequence[Append],
-    ) -> None:
-        self._client = client
-        self._settings = settings
-        self._writer = writer
+    def __init__(self, producer: PartitionProducer, appends: Sequence[Append]) -> None:
+        self._producer = producer
+        self._client, self._settings = producer.client, producer.settings
         self._deadline = Deadline(self._settings.delivery_timeout_ms)
         self._results: list[Appended | None] = [None] * len(appends)
         self._lanes = _lanes(appends)
@@ -231,7 +204,7 @@ class _Send:
 
     def _send_request(self, node: int, positions: _Carried) -> None:
         timeout_ms = self._client.settings.request_timeout_ms
-        frame = self._writer.request(
+        frame = self._producer.request(
             (lane.appends[position] for lane, position in positions), timeout_ms
         )
         for lane, position in positions:
@@ -368,11 +341,11 @@ class _Send:
         details = {
             "partition": str(append.partition),
             "code": answer.error_code,
-            "identity": list(self._writer.identity),
+            "identity": list(self._producer.identity),
         }
         if rule.meaning is Meaning.FENCED:
             return Fenced(
-                f"{self._writer.identity} was refused by {append.partition}: {rule.reason}",
+                f"{self._producer.identity} was refused by {append.partition}: {rule.reason}",
                 next_step="the driver finds out whether a newer copy took over or the transaction "
                 "timed out",
                 details=details,
@@ -400,7 +373,7 @@ class _Send:
             )
         resources = {
             Kind.TOPIC: topic,
-            Kind.TRANSACTIONAL_ID: self._writer.transactional_id or "",
+            Kind.TRANSACTIONAL_ID: self._producer.transactional_id or "",
         }
         refused = Refused(
             Api.PRODUCE,
