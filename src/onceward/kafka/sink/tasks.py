@@ -86,7 +86,13 @@ class KafkaWriter(TaskWriter):
         self._client = KafkaClient.shared(spec.client)
         counts = partition_counts(self._client, spec.topics, spec.ledger_topic)
         self._rows = HeldRows(spec.topic, counts, spec.producer, first=task.partition_id)
-        self._producer: PartitionProducer | None = None
+        self._producer = PartitionProducer(
+            self._client,
+            spec.producer,
+            spec.credentials.identity,
+            transactional_id=spec.transactional_id,
+            version=spec.transaction_version,
+        )
         self._segments: dict[TopicPartition, list[Segment]] = {}
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -124,7 +130,7 @@ class KafkaWriter(TaskWriter):
         leases: Mapping[TopicPartition, int],
     ) -> None:
         appends, following = number(fragments, leases)
-        appended = self._the_producer().send(appends, should_stop=self._sequencer.check)
+        appended = self._producer.send(appends, should_stop=self._sequencer.check)
         for append, done in zip(appends, appended, strict=True):
             self._segments.setdefault(append.partition, []).append(segment(append, done))
         # Only now that every fragment is acknowledged may the lease go back: 1. a fragment gets no
@@ -132,17 +138,6 @@ class KafkaWriter(TaskWriter):
         # broker refuses the gap, or, where it does not know the producer yet, takes any first
         # sequence and then refuses the fragment (KIP-98, ``ProducerAppendInfo.checkSequence``).
         self._sequencer.release(following)
-
-    def _the_producer(self) -> PartitionProducer:
-        if self._producer is None:
-            self._producer = PartitionProducer(
-                self._client,
-                self._spec.producer,
-                self._spec.credentials.identity,
-                transactional_id=self._spec.transactional_id,
-                version=self._spec.transaction_version,
-            )
-        return self._producer
 
 
 class _Dropping(TaskWriter):
