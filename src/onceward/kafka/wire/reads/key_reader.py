@@ -57,18 +57,16 @@ class KeyReader:
         self.where = where
         self._client = client
         self._key = key
-        self._found = _NewestValue(key, believe)
+        self._believe = believe
         self._log: PartitionReader | None = None
-
-    @property
-    def value(self) -> bytes | None:
-        """Return the newest committed value in what has been read."""
-        return self._found.value
-
-    @property
-    def strange(self) -> Record | None:
-        """Return the newest record under the key that was read and not believed."""
-        return self._found.strange
+        self.value: bytes | None = None
+        """The newest committed value in what has been read."""
+        self.strange: Record | None = None
+        """The newest record under the key that was read and not believed."""
+        # of :attr:`value`
+        self._offset = -1
+        # By producers that wrote the key in a transaction whose marker has not been read
+        self._held: dict[int, tuple[int, bytes | None]] = {}
 
     def newest(self, *, decided_only: bool = False, timeout_ms: int = 60_000) -> bytes | None:
         """Return the value of the newest committed record with the key; None if there is none, or
@@ -91,21 +89,21 @@ class KeyReader:
         """
         deadline = Deadline(timeout_ms)
         end = list_offsets(self._client, [self.where], LATEST)[self.where]
-        log, found = self._reader(), self._found
+        log = self._reader()
         backoff = Backoff()
-        if log.position >= end and not found.undecided:
+        if log.position >= end and not self._held:
             # Nothing to read; asked all the same, so that who may not read hears so now and not at
             # the first restart.
             log.read(wait_ms=0)
-            return found.value
+            return self.value
         # EndTxn is answered before the markers are written: right after a restart the last commit
         # may be undecided in the log. Only the markers of this key's own producers are waited for.
-        while log.position < end or (found.undecided and not decided_only):
+        while log.position < end or (self._held and not decided_only):
             behind = log.position >= end
             batches = log.read()
             for batch in batches:
-                found.read(batch)
-            settled = (decided_only or not found.undecided) and log.sees(end)
+                self._take(batch)
+            settled = (decided_only or not self._held) and log.sees(end)
             if (
                 settled
                 and not batches
@@ -122,7 +120,7 @@ class KeyReader:
                 raise self._undecided(timeout_ms, f"end {end}")
             else:
                 backoff.wait(deadline)
-        return None if found.undecided else found.value
+        return None if self._held else self.value
 
     def newest_before(
         self, offset: int, identity: ProducerIdentity, *, timeout_ms: int = 30_000
@@ -140,17 +138,17 @@ class KeyReader:
         :raises BrokerUnreachable: nobody has shown that batch within ``timeout_ms``.
         :raises LedgerUndecided: another transaction with the key is open before it.
         """
-        log, found = self._reader(), self._found
+        log = self._reader()
         deadline = Deadline(timeout_ms)
         backoff = Backoff()
         while True:
             for batch in log.read(behind=True):
                 if batch.base_offset < offset:
-                    found.read(batch)
+                    self._take(batch)
                 elif _is_of(batch, offset, identity):
-                    if found.undecided:
+                    if self._held:
                         raise self._undecided(timeout_ms, f"our own append at {offset}")
-                    return found.value
+                    return self.value
                 else:
                     # a log that went another way
                     break
@@ -163,45 +161,7 @@ class KeyReader:
                 )
             backoff.wait(deadline)
 
-    def _reader(self) -> PartitionReader:
-        if self._log is None:
-            self._log = PartitionReader(self._client, self.where)
-        return self._log
-
-    def _undecided(self, timeout_ms: int, end: str) -> LedgerUndecided:
-        log = self._reader()
-        return LedgerUndecided(
-            f"{self.where} could not be read to a decision about key "
-            f"{self._key.decode(errors='replace')!r} within {timeout_ms} ms: position "
-            f"{log.position}, {end}, open transactions of producers "
-            f"{sorted(self._found.undecided)}",
-            next_step="run again later; if it repeats, look for a broker that is cut off from the "
-            "controllers, and for a transaction that hangs: `onceward transactions list --topic "
-            f"{self.where.topic}` says so, and whether its coordinator has committed it",
-        )
-
-
-def _is_of(batch: RecordBatch, offset: int, identity: ProducerIdentity) -> bool:
-    return batch.base_offset == offset and (batch.producer_id, batch.producer_epoch) == identity
-
-
-class _NewestValue:
-    """Follows data and markers of a partition in offset order; pure."""
-
-    def __init__(self, key: bytes, believe: Believe) -> None:
-        self._key = key
-        self._believe = believe
-        self.value: bytes | None = None
-        self.strange: Record | None = None
-        self._offset = -1
-        self._held: dict[int, tuple[int, bytes | None]] = {}
-
-    @property
-    def undecided(self) -> set[int]:
-        """Return producers that wrote the key in a transaction whose marker has not been read."""
-        return set(self._held)
-
-    def read(self, batch: RecordBatch) -> None:
+    def _take(self, batch: RecordBatch) -> None:
         if batch.is_control:
             held = self._held.pop(batch.producer_id, None)
             if held and batch.control_type == ControlType.COMMIT:
@@ -219,6 +179,27 @@ class _NewestValue:
     def _accept(self, offset: int, value: bytes | None) -> None:
         if offset > self._offset:
             self._offset, self.value = offset, value
+
+    def _reader(self) -> PartitionReader:
+        if self._log is None:
+            self._log = PartitionReader(self._client, self.where)
+        return self._log
+
+    def _undecided(self, timeout_ms: int, end: str) -> LedgerUndecided:
+        log = self._reader()
+        return LedgerUndecided(
+            f"{self.where} could not be read to a decision about key "
+            f"{self._key.decode(errors='replace')!r} within {timeout_ms} ms: position "
+            f"{log.position}, {end}, open transactions of producers "
+            f"{sorted(self._held)}",
+            next_step="run again later; if it repeats, look for a broker that is cut off from the "
+            "controllers, and for a transaction that hangs: `onceward transactions list --topic "
+            f"{self.where.topic}` says so, and whether its coordinator has committed it",
+        )
+
+
+def _is_of(batch: RecordBatch, offset: int, identity: ProducerIdentity) -> bool:
+    return batch.base_offset == offset and (batch.producer_id, batch.producer_epoch) == identity
 
 
 class PartitionReader:
