@@ -202,32 +202,16 @@ def _inner(field: pa.Field, target: pa.DataType, step: str) -> pa.Field:
 
 
 def _must_keep_values(source: pa.DataType, target: pa.DataType) -> None:
-    if not _keeps_values(source, target):
-        raise Unfit(f"is {source}, and the schema wants {target}")
-
-
-def _keeps_values(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether a safe cast either keeps every value or raises."""
-    if source.equals(target) or pa.types.is_null(source):
-        return True
+    """Refuse a type unless a safe cast of it either keeps every value or raises."""
     kinds = pa.types
-    return bool(
-        (kinds.is_integer(source) and kinds.is_integer(target))
-        or (
-            kinds.is_floating(source)
-            and kinds.is_floating(target)
-            and source.bit_width <= target.bit_width
-        )
-        or (_is_text(source) and kinds.is_string(target))
-        or (_is_bytes(source) and kinds.is_binary(target))
-        or (kinds.is_decimal(source) and kinds.is_decimal(target))
-        or (
-            kinds.is_timestamp(source)
-            and kinds.is_timestamp(target)
-            and (source.tz is None) == (target.tz is None)
-        )
-        or (kinds.is_duration(source) and kinds.is_duration(target))
-    )
+    keeps = source.equals(target) or kinds.is_null(source)
+    keeps = keeps or any(is_kind(source) and wanted(target) for is_kind, wanted in _KEPT)
+    if kinds.is_floating(source) and kinds.is_floating(target):
+        keeps = source.bit_width <= target.bit_width
+    if kinds.is_timestamp(source) and kinds.is_timestamp(target):
+        keeps = (source.tz is None) == (target.tz is None)
+    if not keeps:
+        raise Unfit(f"is {source}, and the schema wants {target}")
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -244,6 +228,15 @@ def _is_bytes(kind: pa.DataType) -> bool:
         or fixed
         or str(kind) == "binary_view"
     )
+
+
+_KEPT = (
+    (pa.types.is_integer, pa.types.is_integer),
+    (_is_text, pa.types.is_string),
+    (_is_bytes, pa.types.is_binary),
+    (pa.types.is_decimal, pa.types.is_decimal),
+    (pa.types.is_duration, pa.types.is_duration),
+)
 
 
 def _is_taken(value: Any, kind: pa.DataType) -> bool:
