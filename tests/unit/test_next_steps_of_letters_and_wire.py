@@ -326,7 +326,7 @@ def test_a_transaction_timeout_above_the_brokers() -> None:
 
 def sent(code: int, records: int = 1) -> None:
     send: Any = _Send.__new__(_Send)
-    send._writer = SimpleNamespace(identity=ID, transactional_id="p")
+    send._producer = SimpleNamespace(identity=ID, transactional_id="p")
     send._client = Cluster()
     append: Any = SimpleNamespace(partition=P0, fragment=SimpleNamespace(size=9, count=records))
     answer = SimpleNamespace(error_code=code, error_message=None, record_errors=())
@@ -402,7 +402,7 @@ def run(limit: int) -> Any:
     made.client, made.settings = Cluster(), sink().settings
     made.client.configs["max.message.bytes"] = str(limit)
     made._dead_letter_route = SimpleNamespace(topic="dead", limit_bytes=1000)
-    made._limits = SimpleNamespace(refused=lambda client, error: error)
+    made.limits = SimpleNamespace(refused=lambda client, error: error)
     return made
 
 

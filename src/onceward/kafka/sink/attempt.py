@@ -134,7 +134,8 @@ class KafkaAttempt(Attempt):
         # now, when no transaction is open that could grow too old
         self._run.retention.check(self._oldest_ms)
         self._run.replaced.check(self._written)
-        self._run.learn_limits(sorted({at.topic for at in self._written}))
+        topics = sorted({at.topic for at in self._written})
+        self._run.limits.learn(self._run.client.topic_config, topics)
 
     def abort(self) -> None:
         # First: no task may get another lease

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from pyspark import SparkContext
@@ -70,7 +70,7 @@ class KafkaRun:
         self.retention = RetentionCheck(pipeline, self.client.topic_config)
         self.replaced = ReplacedTopics(pipeline)
         self._sequencer: Sequencer | None = None
-        self._limits = TopicLimits(settings)
+        self.limits = TopicLimits(settings)
         self._dead_letter_route: DeadLetterRoute | None = None
         # the last batch that needed more than the transaction's time by itself
         self._overdue: BatchId | None = None
@@ -99,11 +99,7 @@ class KafkaRun:
 
     def producer_settings(self, topic: str | None) -> ProducerSettings:
         """Return settings whose record batches the topic takes, as far as is known."""
-        return self._limits.producer_settings(self.client, topic)
-
-    def learn_limits(self, topics: Iterable[str]) -> None:
-        """Learn what these topics take, which were written to, as far as is not known yet."""
-        self._limits.learn(self.client.topic_config, topics)
+        return self.limits.producer_settings(self.client, topic)
 
     def explain(self, error: OncewardError) -> OncewardError:
         """Return the error that a task's error comes to. What was learned of a topic that refuses
@@ -118,7 +114,7 @@ class KafkaRun:
         if not isinstance(error, RecordTooLarge) or "records" not in error.details:
             return error
         route, self._dead_letter_route = self._dead_letter_route, None
-        found = self._limits.refused(self.client, error)
+        found = self.limits.refused(self.client, error)
         if (
             found is error
             and route is not None

@@ -149,15 +149,13 @@ class TopicLimits:
             smallest = min(
                 (limit for limit in (*limits, *refused) if limit is not None), default=None
             )
-            self._fitting[topic] = self._at_most(smallest, topic)
+            producer = self._settings.producer
+            if smallest is not None and smallest < producer.batch_bytes:
+                taken_by = topic or "of a row"
+                log.debug("batch.size lowered to %d, which topic %s takes", smallest, taken_by)
+                producer = replace(producer, batch_bytes=smallest)
+            self._fitting[topic] = producer
         return self._fitting[topic]
-
-    def _at_most(self, limit: int | None, topic: str | None) -> ProducerSettings:
-        producer = self._settings.producer
-        if limit is None or limit >= producer.batch_bytes:
-            return producer
-        log.debug("batch.size lowered to %d, which topic %s takes", limit, topic or "of a row")
-        return replace(producer, batch_bytes=limit)
 
     def learn(
         self, topic_config: Callable[..., Mapping[str, str | None]], topics: Iterable[str]
