@@ -115,11 +115,9 @@ class Delivery:
         for files in self._frames:
             of_frame = self._chunk_count(files)
             skipped = min(of_frame, max(0, self.delivered - number))
-            pieces = _Pieces(skipped * self._chunk_rows, files, folder, looked)
-            for chunk in range(skipped, of_frame):
-                found = [
-                    piece for piece in pieces.take(self._chunk_rows) if not isinstance(piece, Gap)
-                ]
+            pieces = _read(skipped * self._chunk_rows, files, folder, looked)
+            for chunk, group in enumerate(_grouped(pieces, self._chunk_rows), skipped):
+                found = [piece for piece in group if not isinstance(piece, Gap)]
                 rows = pa.concat_batches(found) if found else _NO_ROWS
                 yield self._chunk(number + chunk, row + chunk * self._chunk_rows, rows)
             number += of_frame
@@ -159,30 +157,27 @@ def output_data(
 Piece: TypeAlias = "pa.RecordBatch | Gap"
 
 
-class _Pieces:
-    """The rows of ``files`` from number ``first`` on; files that end before it are not opened."""
-
-    def __init__(
-        self, first: int, files: Sequence[RowFile], folder: Path, looked: Mapping[RowFile, Looked]
-    ) -> None:
-        self._pieces = _read(first, files, folder, looked)
-        self._left: Piece | None = None
-
-    def take(self, rows: int) -> Iterator[Piece]:
-        """Yield the next ``rows`` rows, or what is left."""
-        while rows:
-            piece = next(self._pieces, None) if self._left is None else self._left
-            if piece is None:
-                return
-            size = _size(piece)
-            yield _part(piece, 0, min(rows, size))
-            self._left = _part(piece, rows, size) if size > rows else None
-            rows -= min(rows, size)
+def _grouped(pieces: Iterable[Piece], rows: int) -> Iterator[list[Piece]]:
+    """Yield ``pieces`` in groups of ``rows`` rows, the last one of what is left."""
+    group: list[Piece] = []
+    missing = rows
+    for piece in pieces:
+        start = 0
+        while start < _size(piece):
+            end = min(_size(piece), start + missing)
+            group.append(_part(piece, start, end))
+            start, missing = end, missing - (end - start)
+            if not missing:
+                yield group
+                group, missing = [], rows
+    if group:
+        yield group
 
 
 def _read(
     first: int, files: Sequence[RowFile], folder: Path, looked: Mapping[RowFile, Looked]
 ) -> Iterator[Piece]:
+    """Yield the rows of ``files`` from number ``first`` on; one that ends before is not opened."""
     for file in files:
         if first >= file.rows:
             first -= file.rows
