@@ -208,11 +208,10 @@ def settings_from_options(
         **_picked(numbers, _CLIENT_NUMBERS),
     )
     compression = _compression(texts)
-    _refuse_without_idempotence(texts, delivery)
     producer = ProducerSettings(
+        acks=_acks(texts, delivery),
         compression=compression,
         compression_level=_level(numbers, compression),
-        acks=_acks(texts, delivery),
         **_picked(numbers, _PRODUCER_NUMBERS),
     )
     _refuse_contradictions(client, producer)
@@ -377,15 +376,12 @@ def _level(numbers: Mapping[str, int], compression: str) -> int | None:
     return level
 
 
-def _refuse_without_idempotence(texts: Mapping[str, str], delivery: str) -> None:
+def _acks(texts: Mapping[str, str], delivery: str) -> int:
     if texts.get("enable.idempotence", "true").lower() != "true" and delivery == "exactly_once":
         raise ContradictoryOptions(
             "enable.idempotence=false cannot keep delivery='exactly_once'",
             next_step="remove enable.idempotence",
         )
-
-
-def _acks(texts: Mapping[str, str], delivery: str) -> int:
     acks = texts.get("acks", "all")
     if acks in ("all", "-1"):
         return -1
@@ -398,18 +394,17 @@ def _acks(texts: Mapping[str, str], delivery: str) -> int:
 
 
 def _refuse_contradictions(client: ClientSettings, producer: ProducerSettings) -> None:
-    if producer.delivery_timeout_ms < client.request_timeout_ms:
-        raise ContradictoryOptions(
-            f"delivery.timeout.ms={producer.delivery_timeout_ms} is below "
-            f"request.timeout.ms={client.request_timeout_ms}",
-            next_step="raise delivery.timeout.ms or lower request.timeout.ms",
-        )
-    if producer.max_request_bytes < producer.batch_bytes:
-        raise ContradictoryOptions(
-            f"max.request.size={producer.max_request_bytes} is below "
-            f"batch.size={producer.batch_bytes}",
-            next_step="raise max.request.size or lower batch.size",
-        )
+    timeouts = producer.delivery_timeout_ms, client.request_timeout_ms
+    sizes = producer.max_request_bytes, producer.batch_bytes
+    for most, least, (larger, smaller) in (
+        ("delivery.timeout.ms", "request.timeout.ms", timeouts),
+        ("max.request.size", "batch.size", sizes),
+    ):
+        if larger < smaller:
+            raise ContradictoryOptions(
+                f"{most}={larger} is below {least}={smaller}",
+                next_step=f"raise {most} or lower {least}",
+            )
 
 
 def _provider_id(provider: TokenProvider) -> str:
