@@ -178,25 +178,18 @@ def header_sections(headers: Any) -> Payload:
             "null",
         )
     name, value = Payload.of(names.cast(pa.binary())), Payload.of(values)
-    _refuse_too_much(name, value)
+    # two lengths a header, one count a row: more than they can take
+    metadata = 16 * (len(every) + 1)
+    if int(name.sizes.sum()) + int(value.sizes.sum()) + metadata >= 1 << 31:
+        raise InvalidColumn(
+            "column 'headers' holds more than 2 GiB in one Arrow batch",
+            next_step="lower spark.sql.execution.arrow.maxRecordsPerBatch",
+        )
     joined, ends = side_by_side(
         len(every), [varints(name.lengths), name.array, varints(value.lengths), value.array]
     )
     by_row = _binary(joined, ends[np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])])
     return Payload.of(_binary(*side_by_side(len(counts), [varints(counts), by_row])))
-
-
-def _refuse_too_much(name: Payload, value: Payload) -> None:
-    # two lengths a header, one count a row: more than they can take
-    metadata = 16 * (len(name.lengths) + 1)
-    if (
-        int(np.maximum(name.lengths, 0).sum()) + int(np.maximum(value.lengths, 0).sum()) + metadata
-        >= 1 << 31
-    ):
-        raise InvalidColumn(
-            "column 'headers' holds more than 2 GiB in one Arrow batch",
-            next_step="lower spark.sql.execution.arrow.maxRecordsPerBatch",
-        )
 
 
 def _binary(data: Any, offsets: Any) -> Any:

@@ -85,7 +85,7 @@ def one_after_the_other(fields: Sequence[Field]) -> Field:
 
 def zigzag_width(value: int) -> int:
     """Return bytes of the zigzag varint of one signed value."""
-    return _width(_zigzag(value))
+    return _width(value << 1 if value >= 0 else ~(value << 1))
 
 
 def _near(values: Int64s, low: int, high: int) -> Field:
@@ -120,10 +120,6 @@ def _computed(values: Int64s) -> Field:
         words |= more.astype(np.uint64) << np.uint64(8 * byte - 1)
         words |= (rest & _SEVEN_BITS) << np.uint64(8 * byte)
     return Field(words, widths, widest)
-
-
-def _zigzag(value: int) -> int:
-    return value << 1 if value >= 0 else ~(value << 1)
 
 
 def _width(unsigned: int) -> int:
