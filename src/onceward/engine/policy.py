@@ -1,10 +1,7 @@
 """Settings that all sinks share: who it is, what it promises, how often it tries. Immutable.
 
-Checkpoint settings by the names of Flink, in one place, for the trigger, the sink and Spark.
-
-A checkpoint is a micro-batch boundary here. Pure: :func:`checkpointing` is called by users when a
-job is defined, what it returns is given to a sink, and kept in its
-:class:`~onceward.engine.policy.SinkPolicy`.
+Checkpoint settings have the names of Flink, where a checkpoint is what a micro-batch boundary is
+here. Pure.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""An attempt whose tasks are Spark's own: a job for each frame, then the driver prepares the
-result.
+"""The Spark jobs of one attempt: of sinks that are written in Python, whose tasks run
+:mod:`onceward.engine.task_writer`; and of sinks whose tasks are Spark's own. Driver only.
 
-Called by ``engine.micro_batch``; subclassed by sinks for files and for tables of a lake, in the
-driver. What a sink prepares it knows by the batch's number in the ledger, so that the record has
-to have that one.
-
-The Spark jobs of one attempt, for sinks that are written in Python. Driver only; called by
-targets.
-
-What runs in the tasks is :mod:`onceward.engine.task_writer`.
+The latter, for files and for tables of a lake, subclass :class:`SparkJobsAttempt`. What they
+prepare they know by the batch's number in the ledger, so that the record has to have that one.
 """
 
 from __future__ import annotations

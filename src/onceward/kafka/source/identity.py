@@ -128,12 +128,7 @@ class KafkaSourceIdentity(SourceIdentity):
         self._known |= {i: ids | self._known.get(i, {}) for i, ids in known.items()}
 
     def check_parts(self, running: RunningBatch) -> None:
-        """Refuse a batch that leaves out partitions that are there, and would be read from their
-        first record once they are back; identify topics that no batch has read.
-
-        :raises PartitionsAdded, AccessDenied: see :meth:`_left_out`.
-        :raises SourceTopicReplaced: as :meth:`identify`.
-        """
+        # They would be read from their first record once they are back
         if left_out := self._left_out(running):
             raise left_out
         # 1. A topic appears in mid-run, and this batch reads it.

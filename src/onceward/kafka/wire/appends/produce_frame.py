@@ -1,4 +1,5 @@
-"""One ``Produce`` request as bytes, with the record batches copied exactly once.
+"""One ``Produce`` request as bytes, with the record batches copied exactly once; and the queue of
+the record batches that one ``send`` has for one partition. No I/O, no clock.
 
 kafka-python's own encoder copies records three times, which at hundreds of megabytes a second is a
 third of a core. Here the few bytes around the batches are written by hand (Kafka's
@@ -7,10 +8,6 @@ connection this looks like any other request of kafka-python.
 
 Called by ``kafka.wire.appends.producer`` (executors and driver); encoded in the IO thread, once
 the version is negotiated.
-
-Queue of the record batches that one ``send`` has for one partition. Pure: no I/O, no clock.
-
-Called by ``kafka.wire.appends.producer``.
 
 The broker takes a producer's batches of a partition only in sequence, so when one fails the later
 ones, already on their way, are refused too. The rule: after a failure nothing more is sent until
