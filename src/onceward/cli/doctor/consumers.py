@@ -17,7 +17,6 @@ from pathlib import Path
 from onceward.cli.doctor.checks import connected, reach, run_check
 from onceward.cli.doctor.kinds import CheckResult, ok, warn
 from onceward.ids import TopicPartition, topic_name
-from onceward.kafka.wire.admin import describe_config
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.groups import (
     CLASSIC,
@@ -186,7 +185,7 @@ def _who(reader: Reader, topic: str, here: Mapping[TopicPartition, int]) -> str:
 
 def _share_group(client: KafkaClient, group: ListedGroup) -> CheckResult:
     """Report a share group, whose level brokers keep (KIP-932); topics are not looked at."""
-    level = describe_config(client, "group", group.name).get(_SHARE_LEVEL) or "read_uncommitted"
+    level = client.describe_config("group", group.name).get(_SHARE_LEVEL) or "read_uncommitted"
     text = (
         f"share group {group.name} has {_SHARE_LEVEL}={level}; which topics it reads is not "
         "looked at"

@@ -1,12 +1,13 @@
 """Topics and settings: create a topic, read what a topic or a broker is configured to.
 
-Called by ``kafka.wire.client`` on behalf of preflight checks (driver).
+The part of ``kafka.wire.client`` that preflight checks need (driver).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
@@ -28,16 +29,6 @@ _KINDS = {"topic": Kind.TOPIC, "group": Kind.GROUP}
 _TOPIC_ALREADY_EXISTS = 36
 
 
-class Caller(Protocol):
-    """What is needed of :class:`~onceward.kafka.wire.client.KafkaClient`, which has the words."""
-
-    settings: ClientSettings
-
-    def call(self, request: Any, node_id: int | str, timeout_ms: float | None = None) -> Any: ...
-    def call_any(self, request: Any, timeout_ms: float | None = None) -> Any: ...
-    def forget_leaders(self, topics: Iterable[str]) -> None: ...
-
-
 def metadata_request(topics: Sequence[str] | None) -> Any:
     """Build a request for ``topics``; None: all of them, an empty list means none."""
     entries = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics or ()]
@@ -51,109 +42,133 @@ def metadata_request(topics: Sequence[str] | None) -> Any:
     )
 
 
-def topic_names(client: Caller) -> list[str]:
-    """Return the topics that this principal may describe, without Kafka's internal ones. See
-    :meth:`KafkaClient.topic_names`.
+class TopicAdmin(ABC):
+    """Topics and settings of a cluster, by a client that sends."""
 
-    A topic without a leader somewhere is listed all the same (``MetadataResponse``: errors stand
-    with each topic).
-    """
-    request_timeout_ms = client.settings.request_timeout_ms
-    answer = asked(
-        Api.METADATA,
-        "the list of topics",
-        lambda left_ms: client.call_any(metadata_request(None), left_ms),
-        lambda listed: [getattr(listed, "error_code", 0) or 0],
-        Deadline(request_timeout_ms),
-    )
-    return sorted(topic.name for topic in answer.topics if not topic.is_internal)
+    settings: ClientSettings
 
+    @abstractmethod
+    def call(self, request: Any, node_id: int | str, timeout_ms: float | None = None) -> Any: ...
+    @abstractmethod
+    def call_any(self, request: Any, timeout_ms: float | None = None, *, turn: int = 0) -> Any: ...
+    @abstractmethod
+    def forget_leaders(self, topics: Iterable[str]) -> None: ...
+    @abstractmethod
+    def brokers(self) -> list[int]: ...
 
-def create_topic(
-    client: Caller,
-    name: str,
-    partitions: int,
-    replication: int,
-    configs: Mapping[str, str],
-    *,
-    validate_only: bool,
-) -> bool:
-    """Create a topic, as :meth:`KafkaClient.create_topic` says. Brokers forward the request to the
-    controller (KIP-590).
-    """
-    topic = CreateTopicsRequest.CreatableTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=replication,
-        assignments=[],
-        configs=[
-            CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=key, value=value)
-            for key, value in configs.items()
-        ],
-    )
-    timeout_ms = client.settings.request_timeout_ms
-    answer = asked(
-        Api.CREATE_TOPICS,
-        f"topic {name}",
-        lambda left_ms: client.call_any(
-            CreateTopicsRequest(
-                topics=[topic], timeout_ms=timeout_ms, validate_only=validate_only, min_version=4
+    def topic_names(self) -> list[str]:
+        """Return every topic that may be described, but Kafka's own (``__consumer_offsets``). What
+        may not is left out silently, as brokers do (``MetadataRequest`` for all topics); one
+        without a leader somewhere is listed. :raises BrokerUnreachable: …
+        """
+        # So that a cluster that never answered is named
+        self.brokers()
+        answer = asked(
+            Api.METADATA,
+            "the list of topics",
+            lambda left_ms: self.call_any(metadata_request(None), left_ms),
+            lambda listed: [getattr(listed, "error_code", 0) or 0],
+            Deadline(self.settings.request_timeout_ms),
+        )
+        return sorted(topic.name for topic in answer.topics if not topic.is_internal)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication: int = -1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> bool:
+        """Create a topic (replication -1: the broker's default); False if it was there already.
+        Brokers forward the request to the controller (KIP-590).
+
+        :param validate_only: only ask whether it would be created so.
+        :raises ConfigurationError, AccessDenied: a setting that the cluster, or its policy,
+            refuses; in its words.
+        """
+        kind = CreateTopicsRequest.CreatableTopic
+        topic = kind(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication,
+            assignments=[],
+            configs=[
+                kind.CreatableTopicConfig(name=key, value=value)
+                for key, value in (configs or {}).items()
+            ],
+        )
+        timeout_ms = self.settings.request_timeout_ms
+        answer = asked(
+            Api.CREATE_TOPICS,
+            f"topic {name}",
+            lambda left_ms: self.call_any(
+                CreateTopicsRequest(
+                    topics=[topic],
+                    timeout_ms=timeout_ms,
+                    validate_only=validate_only,
+                    min_version=4,
+                ),
+                left_ms,
             ),
-            left_ms,
-        ),
-        lambda created: [Answered(t.error_code, t.name, t.error_message) for t in created.topics],
-        Deadline(timeout_ms),
-        resources={Kind.TOPIC: name},
-    )
-    client.forget_leaders([name])
-    return bool(answer.topics[0].error_code != _TOPIC_ALREADY_EXISTS)
-
-
-def describe_config(
-    client: Caller,
-    kind: Literal["topic", "broker", "group"],
-    name: str,
-    *,
-    timeout_ms: int | None = None,
-) -> dict[str, str | None]:
-    """Return every setting of one topic or broker. A broker's are asked of that broker, which
-    alone knows its static ones.
-    """
-
-    def send(left_ms: float) -> Any:
-        resource = DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=_RESOURCE_TYPES[kind], resource_name=name, configuration_keys=None
+            lambda made: [Answered(t.error_code, t.name, t.error_message) for t in made.topics],
+            Deadline(timeout_ms),
+            resources={Kind.TOPIC: name},
         )
-        request = DescribeConfigsRequest(resources=[resource], min_version=1)
-        return (
-            client.call(request, int(name), left_ms)
-            if kind == "broker"
-            else client.call_any(request, left_ms)
+        self.forget_leaders([name])
+        return bool(answer.topics[0].error_code != _TOPIC_ALREADY_EXISTS)
+
+    def topic_config(self, topic: str, *, timeout_ms: int | None = None) -> dict[str, str | None]:
+        """Return every setting of ``topic``, defaults included; secrets are None."""
+        return self.describe_config("topic", topic, timeout_ms=timeout_ms)
+
+    def describe_config(
+        self,
+        kind: Literal["topic", "broker", "group"],
+        name: str,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[str, str | None]:
+        """Return every setting of one topic, broker or group. A broker's are asked of that broker,
+        which alone knows its static ones.
+        """
+
+        def send(left_ms: float) -> Any:
+            resource = DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=_RESOURCE_TYPES[kind], resource_name=name, configuration_keys=None
+            )
+            request = DescribeConfigsRequest(resources=[resource], min_version=1)
+            return (
+                self.call(request, int(name), left_ms)
+                if kind == "broker"
+                else self.call_any(request, left_ms)
+            )
+
+        answer = asked(
+            Api.DESCRIBE_CONFIGS,
+            f"{kind} {name}",
+            send,
+            lambda described: [
+                Answered(each.error_code, words=each.error_message) for each in described.results
+            ],
+            Deadline(timeout_ms or self.settings.request_timeout_ms),
+            resources={_KINDS[kind]: name} if kind in _KINDS else {},
         )
+        return {config.name: config.value for config in answer.results[0].configs}
 
-    answer = asked(
-        Api.DESCRIBE_CONFIGS,
-        f"{kind} {name}",
-        send,
-        lambda described: [
-            Answered(each.error_code, words=each.error_message) for each in described.results
-        ],
-        Deadline(timeout_ms or client.settings.request_timeout_ms),
-        resources={_KINDS[kind]: name} if kind in _KINDS else {},
-    )
-    return {config.name: config.value for config in answer.results[0].configs}
-
-
-def broker_config(
-    client: Caller, nodes: Sequence[int], *, timeout_ms: int | None = None
-) -> dict[str, str | None]:
-    """Return every setting of the first of ``nodes`` that answers, since another may be away,
-    within ``timeout_ms`` for all of them; None: ``request.timeout.ms``."""
-    each_ms = (timeout_ms or client.settings.request_timeout_ms) // len(nodes)
-    for node in nodes[:-1]:
-        try:
-            return describe_config(client, "broker", str(node), timeout_ms=each_ms)
-        except OncewardError as error:  # noqa: PERF203
-            if isinstance(error, AccessDenied):
-                raise
-    return describe_config(client, "broker", str(nodes[-1]), timeout_ms=each_ms)
+    def broker_config(
+        self, node_id: int | None = None, *, timeout_ms: int | None = None
+    ) -> dict[str, str | None]:
+        """Return every setting of a broker; if none is named, of the first one that answers, since
+        another may be away, within ``timeout_ms`` for all of them; None: ``request.timeout.ms``.
+        """
+        nodes = self.brokers() if node_id is None else [node_id]
+        each_ms = (timeout_ms or self.settings.request_timeout_ms) // len(nodes)
+        for node in nodes[:-1]:
+            try:
+                return self.describe_config("broker", str(node), timeout_ms=each_ms)
+            except OncewardError as error:  # noqa: PERF203
+                if isinstance(error, AccessDenied):
+                    raise
+        return self.describe_config("broker", str(nodes[-1]), timeout_ms=each_ms)

@@ -32,9 +32,8 @@ from onceward.errors import (
     TopicMissing,
 )
 from onceward.ids import TopicPartition
-from onceward.kafka.wire import admin
 from onceward.kafka.wire.acls import Kind
-from onceward.kafka.wire.admin import metadata_request
+from onceward.kafka.wire.admin import TopicAdmin, metadata_request
 from onceward.kafka.wire.connections import ConnectionLost, Connections, NoToken
 from onceward.kafka.wire.conversation import (
     Answered,
@@ -63,7 +62,7 @@ _shared: dict[tuple[int, str], KafkaClient] = {}
 _shared_lock = threading.Lock()
 
 
-class KafkaClient:
+class KafkaClient(TopicAdmin):
     """Client of one cluster. ``settings`` are where to connect and how to prove who we are.
 
     Nothing is connected before the first request. While no broker at all can be reached, requests
@@ -346,52 +345,11 @@ class KafkaClient:
             self.cluster_id()
         return [node for node in self._connections.nodes() if isinstance(node, int)]
 
-    # --- topics and settings ---------------------------------------------------------------------
-
-    def topic_names(self) -> list[str]:
-        """Return every topic that may be described, but Kafka's own (``__consumer_offsets``). What
-        may not is left out silently, as brokers do (``MetadataRequest`` for all topics). :raises
-        BrokerUnreachable: …
-        """
-        # So that a cluster that never answered is named
-        self.brokers()
-        return admin.topic_names(self)
-
-    def create_topic(
-        self,
-        name: str,
-        partitions: int,
-        replication: int = -1,
-        configs: Mapping[str, str] | None = None,
-        *,
-        validate_only: bool = False,
-    ) -> bool:
-        """Create a topic (replication -1: the broker's default); False if it was there already.
-
-        :param validate_only: only ask whether it would be created so.
-        :raises ConfigurationError, AccessDenied: a setting that the cluster, or its policy,
-            refuses; in its words.
-        """
-        return admin.create_topic(
-            self, name, partitions, replication, configs or {}, validate_only=validate_only
-        )
-
     def replication_factor(self, topic: str) -> int:
         """Return the number of replicas of ``topic`` (the least of its partitions). :raises
         TopicMissing: …
         """
         return min(len(p.replica_nodes) for p in self._topics_asked([topic])[0].partitions)
-
-    def topic_config(self, topic: str, *, timeout_ms: int | None = None) -> dict[str, str | None]:
-        """Return every setting of ``topic``, defaults included; secrets are None."""
-        return admin.describe_config(self, "topic", topic, timeout_ms=timeout_ms)
-
-    def broker_config(
-        self, node_id: int | None = None, *, timeout_ms: int | None = None
-    ) -> dict[str, str | None]:
-        """Return every setting of a broker; if none is named, of the first one that answers."""
-        nodes = self.brokers() if node_id is None else [node_id]
-        return admin.broker_config(self, nodes, timeout_ms=timeout_ms)
 
     def close(self) -> None:
         """Close every connection. Outstanding requests fail with :class:`ConnectionLost`."""
