@@ -212,15 +212,13 @@ class _BuiltAlike:
         ours, theirs = self._sink, other._sink
         return (
             type(ours) is type(theirs)
-            and self._settings() == other._settings()
+            and (ours._policy, ours._commit_timeout_s)
+            == (theirs._policy, theirs._commit_timeout_s)
             and _alike(ours._construction(), theirs._construction())
         )
 
     def __hash__(self) -> int:
         return hash(type(self._sink))
-
-    def _settings(self) -> tuple[object, ...]:
-        return self._sink._policy, self._sink._commit_timeout_s
 
 
 def _alike(one: object, other: object) -> bool:

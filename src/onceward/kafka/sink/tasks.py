@@ -140,17 +140,17 @@ class KafkaWriter(TaskWriter):
         self._sequencer.release(following)
 
 
-class _Dropping(TaskWriter):
+class DroppingWriter(TaskWriter):
+    """Writer that drops the task's rows: what the task computes fails or does not."""
+
+    def __init__(self, _: TaskAttempt) -> None:
+        pass
+
     def write(self, rows: pa.RecordBatch) -> None:
         pass
 
     def pre_commit(self) -> None:
         pass
-
-
-def drop(_: TaskAttempt) -> TaskWriter:
-    """Open a writer that drops the task's rows: what the task computes fails or does not."""
-    return _Dropping()
 
 
 @contextmanager

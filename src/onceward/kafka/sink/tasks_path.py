@@ -32,7 +32,7 @@ from onceward.kafka.sink.sequencer.frames import EpochCredentials
 from onceward.kafka.sink.sequencer.leases import EpochLeases
 from onceward.kafka.sink.sequencer.listener import Sequencer
 from onceward.kafka.sink.task_reports import Sent, TaskReport, check
-from onceward.kafka.sink.tasks import TaskSpec, drop, open_kafka_writer
+from onceward.kafka.sink.tasks import DroppingWriter, TaskSpec, open_kafka_writer
 from onceward.kafka.sink.topics import oldest_timestamps
 from onceward.spark.batch import job
 from onceward.spark.batch.causes import thrown_by
@@ -180,7 +180,7 @@ class TasksPath:
         if not self._run.is_poisoned_again(running.batch):
             return
         try:
-            job.collect(spark_jobs.plan_write(rows, drop), late)
+            job.collect(spark_jobs.plan_write(rows, DroppingWriter), late)
         except job.JobInterrupted:
             raise
         except Exception as error:
