@@ -25,11 +25,10 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
-from onceward.spark.session.jars import archive
 from onceward.spark.session.java import java_executable
 from onceward_testing.guarded_process import GuardedProcess
 from onceward_testing.local_server import LocalServer, http_status
-from onceward_testing.server_files import unpack_once
+from onceward_testing.server_files import archive, unpack_once
 
 VERSION = "3.0.9"
 

@@ -18,8 +18,13 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from onceward.errors import ConfigurationError
-from onceward.spark.session.jars import archive, resolve
-from onceward_testing.server_files import put_missing_libraries, server_folder, unpack_once
+from onceward.spark.session.jars import resolve
+from onceward_testing.server_files import (
+    archive,
+    put_missing_libraries,
+    server_folder,
+    unpack_once,
+)
 
 Kind = Literal["mysql", "mariadb"]
 

@@ -20,14 +20,13 @@ from database_place import MySQLPlace, Place
 from test_others_at_the_database import Running, stored, values
 
 from onceward.errors import LedgerUnreachable, SendFailed, ServerMisconfigured
-from onceward.spark.session.jars import archive
 from onceward.sql.sink.prepared_target import PreparedTarget
 from onceward_testing import LocalMySQL
 from onceward_testing.free_ports import free_ports
 from onceward_testing.guarded_process import GuardedProcess
 from onceward_testing.local_server import give_to_user
 from onceward_testing.mysql_servers import _NEWER_MYSQL, NEWER_MYSQL_VERSION
-from onceward_testing.server_files import fetch_library
+from onceward_testing.server_files import archive, fetch_library
 from onceward_testing.sink_contract import batch
 from support.mysql_client import sql_at
 

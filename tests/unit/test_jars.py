@@ -17,6 +17,7 @@ import pytest
 
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.session import jars
+from onceward_testing import server_files
 from support.errors import raises
 
 
@@ -118,7 +119,7 @@ def test_no_coordinates_no_jars(resolver: Resolver):
 )
 def test_an_archive_has_a_coordinate_of_five_parts(coordinate: str) -> None:
     with raises(ConfigurationError, "group:artifact:version:type:classifier"):
-        jars.archive(coordinate)
+        server_files.archive(coordinate)
 
 
 def test_an_archive_is_remembered_as_jars_are(
@@ -129,7 +130,7 @@ def test_an_archive_is_remembered_as_jars_are(
     packed = tmp_path / "packed.tar.gz"
     packed.touch()
     jars.remember(jars.kept_as("archive", "g:a:1:tar.gz:all", None), [packed])
-    assert jars.archive("g:a:1:tar.gz:all") == packed  # no JVM is started for it
+    assert server_files.archive("g:a:1:tar.gz:all") == packed  # no JVM is started for it
 
 
 def test_a_process_that_resolves_for_ever_is_not_waited_for_for_ever(

@@ -28,6 +28,7 @@ from onceward.spark.batch.refused_modes import (
 )
 from onceward.spark.files.file_system import refuse_other_schemes
 from onceward.spark.session import connector, jars, java
+from onceward_testing import server_files
 from support.next_steps import Done, Row, Wrong, follow, named
 
 
@@ -302,9 +303,9 @@ def test_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(coordinates)
         return [Path("jar")]
 
-    for module in (jars, jars):
+    for module in (jars, server_files):
         monkeypatch.setattr(module, "kept_or_asked", kept)
-    for ask in (jars.resolve, jars.archive):
+    for ask in (jars.resolve, server_files.archive):
         follow(partial(ask, "a:b"), r"^write it as (\S+)$", ask)
     assert asked == [("group:artifact:version",), ("group:artifact:version:type:classifier",)]
 

@@ -12,13 +12,6 @@ configured for Spark.
 
 The resolver is a JVM that takes seconds to start, so its answer is kept as JSON in the user's
 cache folder and used again as long as every file it names is still there.
-
-Turns the Maven coordinates of an archive (a server as a ``tar.gz``, say) into that file on
-disk.
-
-Called by ``onceward_testing``. Runs in a test process. :func:`onceward.spark.session.jars.resolve`
-takes jars without a classifier only, as ``spark.jars.packages`` does; here the same Ivy, with the
-same mirrors and cache, is asked by its own API, and its answer is kept in the same way.
 """
 
 from __future__ import annotations
@@ -264,23 +257,21 @@ def _as_if_not_submitted() -> Iterator[None]:
             os.environ[SUBMITTED_VARIABLE] = port
 
 
-def ivy_settings(jvm: Any, path: str | None) -> Any:
-    """Return Spark's own settings of Ivy, or those in the file at ``path``."""
-    maven, errors, nothing = (
-        jvm.org.apache.spark.util.MavenUtils,
-        jvm.java.lang.System.err,
-        jvm.scala.Option.empty(),
-    )
+def ivy_settings(gateway: Any, path: str | None) -> Any:
+    """Return Spark's own settings of Ivy, or those in the file at ``path``, with a time limit."""
+    jvm = gateway.jvm
+    maven, errors = jvm.org.apache.spark.util.MavenUtils, jvm.java.lang.System.err
+    nothing = jvm.scala.Option.empty()
     if path:
-        return maven.loadIvySettings(path, nothing, nothing, errors)
-    return maven.buildIvySettings(nothing, nothing, True, errors)
+        return _in_bounds(gateway, maven.loadIvySettings(path, nothing, nothing, errors))
+    return _in_bounds(gateway, maven.buildIvySettings(nothing, nothing, True, errors))
 
 
 def _resolve_in_jvm(gateway: Any, question: Question) -> list[Path]:
     """Resolve by ``org.apache.spark.util.MavenUtils``, which ``spark-submit --packages`` uses."""
     jvm = gateway.jvm
     maven, errors = jvm.org.apache.spark.util.MavenUtils, jvm.java.lang.System.err
-    settings = _in_bounds(gateway, ivy_settings(jvm, question.ivy_settings))
+    settings = ivy_settings(gateway, question.ivy_settings)
     exclusions = getattr(jvm.scala.collection.immutable, "Nil$").__getattr__("MODULE$")
     for excluded in question.without:
         exclusions = exclusions.prepended(excluded)
@@ -307,73 +298,6 @@ def _not_resolvable(
     )
 
 
-def archive(coordinate: str) -> Path:
-    """Resolve ``group:artifact:version:type:classifier`` (the order of ``mvn dependency:get``) to
-    its file, without dependencies.
-
-    The first call starts a JVM and may fetch the file; later ones read a small file. Safe from
-    several processes.
-
-    :raises ConfigurationError: the coordinate is malformed, or there is no fit Java.
-    :raises ResourceError: the file cannot be found or fetched.
-    """
-    parts = coordinate.split(":")
-    if len(parts) != 5 or not all(parts):
-        raise ConfigurationError(
-            f"{coordinate!r} is no Maven coordinate of an archive",
-            next_step="write it as group:artifact:version:type:classifier",
-        )
-    settings = os.environ.get(IVY_SETTINGS_VARIABLE)
-    (file,) = kept_or_asked(
-        kept_as("archive", coordinate, settings),
-        (coordinate,),
-        lambda: read_answer((coordinate,), lambda gateway: _asked(gateway, parts, settings)),
-    )
-    return file
-
-
-def _asked(gateway: Any, parts: list[str], settings: str | None) -> list[Path]:
-    """Ask through Ivy's API: a module with one dependency, of which one artifact is wanted."""
-    group, artifact, version, kind, classifier = parts
-    jvm = gateway.jvm
-    descriptors = jvm.org.apache.ivy.core.module.descriptor
-    in_bounds = _in_bounds(gateway, ivy_settings(jvm, settings))
-    ivy = jvm.org.apache.ivy.Ivy.newInstance(_without_poms(gateway, in_bounds))
-    new_id = jvm.org.apache.ivy.core.module.id.ModuleRevisionId.newInstance
-    module = descriptors.DefaultModuleDescriptor.newDefaultInstance(
-        new_id("onceward", f"{artifact}-archive", "1")
-    )
-    dependency = descriptors.DefaultDependencyDescriptor(
-        module, new_id(group, artifact, version), True, False, False
-    )
-    extra = jvm.java.util.HashMap()
-    # As Ivy's own reader of POMs says it
-    extra.put("m:classifier", classifier)
-    descriptor = descriptors.DefaultDependencyArtifactDescriptor(
-        dependency, artifact, kind, kind, None, extra
-    )
-    dependency.addDependencyArtifact("default", descriptor)
-    dependency.addDependencyConfiguration("default", "*")
-    module.addDependency(dependency)
-    options = jvm.org.apache.ivy.core.resolve.ResolveOptions()
-    options.setTransitive(False)
-    options.setConfs(module.getConfigurationsNames())
-    found = ivy.resolve(module, options).getAllArtifactsReports()
-    return [
-        Path(report.getLocalFile().getPath())
-        for report in found
-        if report.getLocalFile() is not None
-    ]
-
-
-def _without_poms(gateway: Any, settings: Any) -> Any:
-    """Return Ivy settings without POMs: a lone file needs none, and parents may be missing."""
-    for resolver in _resolvers(gateway, settings, "IBiblioResolver"):
-        resolver.setUsepoms(False)
-        resolver.setUseMavenMetadata(False)
-    return settings
-
-
 def _in_bounds(gateway: Any, settings: Any) -> Any:
     """Return Ivy settings with a time limit, where they have none: Ivy waits for a repository for
     ever, and what it says is shown only once it has failed."""
@@ -381,7 +305,7 @@ def _in_bounds(gateway: Any, settings: Any) -> Any:
     limit.setConnectionTimeout(_ANSWER_MS)
     limit.setReadTimeout(_ANSWER_MS)
     settings.addConfigured(limit)
-    for resolver in _resolvers(gateway, settings, "AbstractResolver"):
+    for resolver in ivy_resolvers(gateway, settings, "AbstractResolver"):
         if resolver.getTimeoutConstraint() is None:
             resolver.setTimeoutConstraint("onceward")
             # which looks it up
@@ -389,7 +313,7 @@ def _in_bounds(gateway: Any, settings: Any) -> Any:
     return settings
 
 
-def _resolvers(gateway: Any, settings: Any, kind: str) -> Iterator[Any]:
+def ivy_resolvers(gateway: Any, settings: Any, kind: str) -> Iterator[Any]:
     """Yield all resolvers of a class of Ivy's, those in chains, too."""
     from py4j.java_gateway import is_instance_of
 
