@@ -21,12 +21,20 @@ class Repository:
     """Stands for the JVM with Ivy: has some coordinates, and says of the others what Ivy says."""
 
     def __init__(self, folder: Path, has: set[str]) -> None:
-        self.folder, self.has, self.asked = folder, has, list[jars.Question]()
+        self.folder, self.has = folder, has
+        self.asked: list[bool] = []
+        """Of each question, whether it is for what its coordinates depend on, too."""
 
-    def __call__(self, question: jars.Question) -> list[Path]:
-        self.asked.append(question)
-        wanted = [*question.coordinates]
-        if question.transitive and PROVIDER not in question.without:
+    def __call__(
+        self,
+        coordinates: tuple[str, ...],
+        without: tuple[str, ...],
+        transitive: bool,
+        settings: str | None,
+    ) -> list[Path]:
+        self.asked.append(transitive)
+        wanted = [*coordinates]
+        if transitive and PROVIDER not in without:
             connectors = [coordinate for coordinate in wanted if coordinate.startswith(CONNECTOR)]
             wanted += [f"{PROVIDER}:{coordinate.rpartition(':')[2]}" for coordinate in connectors]
         if missing := [coordinate for coordinate in wanted if coordinate not in self.has]:
@@ -75,7 +83,7 @@ def test_an_older_token_provider_stands_in(repository: Repository):
         "4.2.0",
         "4.2.0",
     ]
-    assert repository.asked[-1].transitive is False, (
+    assert repository.asked[-1] is False, (
         "what it depends on would come in its own, older versions"
     )
 

@@ -27,8 +27,7 @@ class Resolver:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def __call__(self, question: jars.Question) -> list[Path]:
-        coordinates = question.coordinates
+    def __call__(self, coordinates: tuple[str, ...], *_: object) -> list[Path]:
         with (self.folder / "asked").open("a") as asked:
             asked.write(" ".join(coordinates) + "\n")
         time.sleep(0.2)  # long enough for the other processes of the race to arrive

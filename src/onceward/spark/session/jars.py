@@ -26,7 +26,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -93,10 +92,8 @@ def resolve(*coordinates: str, without: Sequence[str] = (), transitive: bool = T
             )
     if not coordinates:
         return []
-    question = Question(
-        coordinates, tuple(without), transitive, os.environ.get(IVY_SETTINGS_VARIABLE)
-    )
-    return kept_or_asked(question.answer_file(), coordinates, lambda: _ask_spark(question))
+    question = (coordinates, tuple(without), transitive, os.environ.get(IVY_SETTINGS_VARIABLE))
+    return kept_or_asked(kept_as(*question), coordinates, lambda: _ask_spark(*question))
 
 
 def kept_or_asked(
@@ -113,20 +110,6 @@ def kept_or_asked(
         jars = ask()
         remember(answer_file, jars, coordinates=coordinates)
         return jars
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What the resolver is asked; the answer to the same question is kept."""
-
-    coordinates: tuple[str, ...]
-    without: tuple[str, ...]
-    transitive: bool
-    ivy_settings: str | None
-
-    def answer_file(self) -> Path:
-        """Return the file that caches the answer."""
-        return kept_as(self.coordinates, self.without, self.transitive, self.ivy_settings)
 
 
 def kept_as(*question: object) -> Path:
@@ -182,8 +165,23 @@ def _taken(lock: IO[str]) -> bool:
     return True
 
 
-def _ask_spark(question: Question) -> list[Path]:
-    return read_answer(question.coordinates, lambda gateway: _resolve_in_jvm(gateway, question))
+def _ask_spark(
+    coordinates: tuple[str, ...], without: tuple[str, ...], transitive: bool, settings: str | None
+) -> list[Path]:
+    """Resolve by ``org.apache.spark.util.MavenUtils``, which ``spark-submit --packages`` uses."""
+
+    def resolved(gateway: Any) -> list[Path]:
+        jvm = gateway.jvm
+        exclusions = getattr(jvm.scala.collection.immutable, "Nil$").__getattr__("MODULE$")
+        for excluded in without:
+            exclusions = exclusions.prepended(excluded)
+        found = jvm.org.apache.spark.util.MavenUtils.resolveMavenCoordinates(
+            ",".join(coordinates), ivy_settings(gateway, settings), jvm.scala.Option.empty(),
+            transitive, exclusions, False, jvm.java.lang.System.err,
+        )  # fmt: skip
+        return [Path(found.apply(index)) for index in range(found.size())]
+
+    return read_answer(coordinates, resolved)
 
 
 def read_answer(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) -> list[Path]:
@@ -200,10 +198,7 @@ def read_answer(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) 
                 jars = ask(gateway)
             except Py4JError as failure:
                 # Asked now: the text lives in the JVM that is about to end
-                jars, reason = (
-                    [],
-                    _java_message(failure),
-                )
+                jars, reason = [], _java_message(failure)
         if not jars or not all(jar.is_file() for jar in jars):
             raise _not_resolvable(coordinates, reason, chatter)
         return jars
@@ -265,22 +260,6 @@ def ivy_settings(gateway: Any, path: str | None) -> Any:
     if path:
         return _in_bounds(gateway, maven.loadIvySettings(path, nothing, nothing, errors))
     return _in_bounds(gateway, maven.buildIvySettings(nothing, nothing, True, errors))
-
-
-def _resolve_in_jvm(gateway: Any, question: Question) -> list[Path]:
-    """Resolve by ``org.apache.spark.util.MavenUtils``, which ``spark-submit --packages`` uses."""
-    jvm = gateway.jvm
-    maven, errors = jvm.org.apache.spark.util.MavenUtils, jvm.java.lang.System.err
-    settings = ivy_settings(gateway, question.ivy_settings)
-    exclusions = getattr(jvm.scala.collection.immutable, "Nil$").__getattr__("MODULE$")
-    for excluded in question.without:
-        exclusions = exclusions.prepended(excluded)
-    coordinates = ",".join(question.coordinates)
-    nothing = jvm.scala.Option.empty()
-    found = maven.resolveMavenCoordinates(
-        coordinates, settings, nothing, question.transitive, exclusions, False, errors
-    )
-    return [Path(found.apply(index)) for index in range(found.size())]
 
 
 def _not_resolvable(
