@@ -1,14 +1,14 @@
-"""Progress of queries as Spark reports it, for whoever observes pipelines. Driver only.
+"""Progress of queries as Spark reports it, and the connections by which it calls us. Driver only.
 
-Called by :mod:`onceward.operate.metrics` in a thread that no batch waits for. Spark calls the
-listener from a thread of its own, too (``AsyncEventQueue``), and drops events where it is behind.
+:class:`ProgressWatch` is asked by :mod:`onceward.operate.metrics` in a thread that no batch waits
+for. Spark calls it from a thread of its own, too (``AsyncEventQueue``), and drops events where it
+is behind.
 
-The connection by which the JVM calls a query's ``foreachBatch`` function. Driver only.
-
-The thread of each run of a query opens one, and PySpark keeps it, with a thread of Python's, until
-the process ends: a supervisor that has started a query a thousand times would have no file
-descriptor left. So :mod:`onceward.operate` closes what belongs to a run that is over; called by
-``engine.calls.foreach_batch`` in the thread that it serves.
+The thread of each run of a query opens a connection to call its ``foreachBatch`` function, and
+PySpark keeps it, with a thread of Python's, until the process ends: a supervisor that has started
+a query a thousand times would have no file descriptor left. So :mod:`onceward.operate` closes what
+belongs to a run that is over; ``engine.calls.foreach_batch`` notes it in the thread that it
+serves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import socket
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
@@ -54,31 +54,26 @@ def close(run_id: str) -> None:
 
 log = logging.getLogger(__name__)
 
-Hear = Callable[[str, dict[str, Any]], None]
 
+class ProgressWatch(StreamingQueryListener):
+    """Listens in each session whose queries it is told of, once; never raises into Spark.
 
-class HearEnd(Protocol):
-    """Is given the id of a query that has ended, and whether an exception has ended it."""
-
-    def __call__(self, query_id: str, *, failed: bool) -> None:
-        """Hear it."""
-
-
-class ProgressListener(StreamingQueryListener):
-    """A listener that passes on progress, idle triggers and ends, and never raises into Spark.
-
-    :param heard: is given the query's id and its progress as Spark's JSON has it.
+    :param heard: is given a query's id and its progress as Spark's JSON has it.
     :param idle: is given the id of a query whose trigger has found nothing new.
-    :param ended: is given the ids of query and run, and whether an exception has ended it.
+    :param ended: is given the id of a query that has ended, and whether an exception has
+        (``failed``).
     """
 
     def __init__(
         self,
-        heard: Hear,
+        heard: Callable[[str, dict[str, Any]], None],
         idle: Callable[[str], None],
-        ended: Callable[[str, str, bool], None],
+        ended: Callable[..., None],
     ) -> None:
         self._heard, self._idle, self._ended = heard, idle, ended
+        # The newest run of each query: an older one's end may be heard late
+        self._runs: dict[str, str] = {}
+        self._managers: dict[int, StreamingQueryManager] = {}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 — Spark's name
         """Do nothing."""
@@ -95,19 +90,9 @@ class ProgressListener(StreamingQueryListener):
         self._idle(str(event.id))
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 — Spark's name
-        """Pass on that a query has ended."""
-        self._ended(str(event.id), str(event.runId), event.exception is not None)
-
-
-class ProgressWatch:
-    """Listens in each session whose queries it is told of, once."""
-
-    def __init__(self, heard: Hear, idle: Callable[[str], None], ended: HearEnd) -> None:
-        self._listener = ProgressListener(heard, idle, self._hear_end)
-        self._tell_end = ended
-        # The newest run of each query: an older one's end may be heard late
-        self._runs: dict[str, str] = {}
-        self._managers: dict[int, StreamingQueryManager] = {}
+        """Pass on that a query's newest run has ended."""
+        if self._runs.get(str(event.id)) == str(event.runId):
+            self._ended(str(event.id), failed=event.exception is not None)
 
     def listen_to(self, query_id: str) -> float | None:
         """Listen in the session of a running query; return the interval of its trigger in seconds
@@ -118,7 +103,11 @@ class ProgressWatch:
                 if query.id == query_id:
                     execution: Any = query._jsq
                     self._runs[query_id] = str(query.runId)
-                    self._add(execution.sparkSession().streams())
+                    manager = execution.sparkSession().streams()
+                    identity = int(manager.hashCode())
+                    if identity not in self._managers:
+                        self._managers[identity] = StreamingQueryManager(manager)
+                        self._managers[identity].addListener(self)
                     if not execution.isActive():
                         break
                     trigger = execution.trigger()
@@ -127,24 +116,14 @@ class ProgressWatch:
                     return 0.0
             # It has ended before there was a listener; without Spark nobody knows
             if SparkContext._active_spark_context is not None:
-                self._tell_end(query_id, failed=False)
+                self._ended(query_id, failed=False)
         except Exception as error:  # noqa: BLE001 — the query is well
             log.debug("query %s: Spark tells no progress: %r", query_id, error)
         return None
-
-    def _hear_end(self, query_id: str, run_id: str, failed: bool) -> None:
-        if self._runs.get(query_id) == run_id:
-            self._tell_end(query_id, failed=failed)
-
-    def _add(self, manager: Any) -> None:
-        identity = int(manager.hashCode())
-        if identity not in self._managers:
-            self._managers[identity] = StreamingQueryManager(manager)
-            self._managers[identity].addListener(self._listener)
 
     def stop(self) -> None:
         """Listen no more."""
         # Where the JVM is gone, there is nobody to tell
         with suppress(Exception):
             for manager in self._managers.values():
-                manager.removeListener(self._listener)
+                manager.removeListener(self)
