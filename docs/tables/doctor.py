@@ -33,24 +33,104 @@ onceward doctor --mysql mysql://cdc:secret@database:3306 --tables shop.orders
 _HEAD = "| kind | setting | amiss | why | what to do |\n|---|---|---|---|---|\n"
 
 
+# fmt: off
+_FOUND_ELSEWHERE: dict[str, tuple[tuple[str, str, str, str, str], ...]] = {
+    "this machine": (
+        ("java", "java", "missing, too old, too new, without a module",
+         "Spark does not start", "install a Java that Spark's release takes, or set JAVA_HOME"),
+        ("pyspark", "pyspark", "missing, or a release that was never run",
+         "what Spark does with a batch is known of tried releases only",
+         'pip install "pyspark>=4.0,<4.4"'),
+        ("jars", "spark.jars", "not found",
+         "a session without Spark's Kafka connector reads no topic", "onceward jars fetches them"),
+        ("worker-python", "PYSPARK_PYTHON",
+         "missing, without Onceward, or of another version",
+         "each task fails", "point it to a Python with Onceward, of the driver's version"),
+    ),
+    "brokers": (
+        ("unreachable", "bootstrap.servers", "no answer",
+         "nothing else can be looked at", "correct the address, listeners or login"),
+        ("acl-missing", "ACLs", "a look is denied",
+         "what may not be read is not checked, and a pipeline needs more than doctor",
+         "onceward doctor --acls prints the least set"),
+    ),
+    "pipeline": (
+        ("slow-batches", "open_ms", "half of the timeout or more",
+         "a batch twice as large, or brokers half as fast, would not get through",
+         "raise transaction.timeout.ms, or make batches smaller with max_offsets_per_trigger"),
+    ),
+    "topics": (
+        ("topic-missing", "topic", "not there", "no batch can be written or read",
+         "create it"),
+    ),
+    "consumers": (
+        ("uncommitted-readers", "isolation.level", "read_uncommitted",
+         "they see records of batches that were aborted",
+         "set isolation.level=read_committed in its consumers"),
+    ),
+    "OpenSearch": (
+        ("opensearch-rollover", "index", "an alias of several, or that moves",
+         "a key would be there once in each index", "pass an index of its own, or a fixed alias"),
+    ),
+    "MySQL source": (
+        ("binlog-format", "log_bin, binlog_format", "OFF; other than ROW",
+         "without ROW the binlog has statements in the place of rows",
+         "SET PERSIST binlog_format = 'ROW'"),
+        ("binlog-row-image", "binlog_row_image, binlog_row_value_options",
+         "other than FULL; PARTIAL_JSON", "a change has only some of its columns",
+         "SET PERSIST binlog_row_image = 'FULL'"),
+        ("binlog-row-metadata", "binlog_row_metadata", "other than FULL",
+         "events have no names of columns", "SET PERSIST binlog_row_metadata = 'FULL'"),
+        ("binlog-retention", "binlog_expire_logs_seconds", "below a day",
+         "a query that is away for longer begins anew",
+         "SET PERSIST binlog_expire_logs_seconds = 604800"),
+        ("gtid-mode", "gtid_mode", "other than ON",
+         "a query does not go on after a failover", "the lines that doctor prints, one by one"),
+        ("gtid-strict-mode", "gtid_strict_mode", "OFF, MariaDB's default",
+         "numbers may come out of order, and a query that meets such behind a failover is refused",
+         "SET GLOBAL gtid_strict_mode = ON"),
+        ("log-replica-updates", "log_replica_updates", "OFF on a replica",
+         "what it applies is in no binlog of its own", "start it with log_replica_updates=ON"),
+        ("source-tables", "engine, primary key, foreign keys, versioning",
+         "not InnoDB; none; ON DELETE CASCADE; WITH SYSTEM VERSIONING",
+         "changes would be lost, or have no key", "the ALTER TABLE that doctor prints"),
+        ("source-grants", "REPLICATION SLAVE, SELECT", "not granted",
+         "the binlog, or a table, cannot be read", "the GRANT that doctor prints"),
+    ),
+}
+# fmt: on
+"""By subject: kinds that functions find, each with name, setting, what is amiss, why and what to do."""
+_SUBJECTS = ("this machine", "brokers", "pipeline")
+"""These first; the others as the code has them."""
+
+
 def page() -> str:
     """Return the whole page."""
     text = _BEGIN
-    for subject in dict.fromkeys(kind.subject for kind in KINDS):
-        text += f"## {subject[0].upper()}{subject[1:]}\n\n{_HEAD}"
-        text += "".join(_row(kind) for kind in KINDS if kind.subject == subject) + "\n"
+    subjects = (*_SUBJECTS, *(kind.subject for kind in KINDS), *_FOUND_ELSEWHERE)
+    for subject in dict.fromkeys(subjects):
+        rows = [_row(kind) for kind in KINDS if kind.subject == subject]
+        rows += [_line(*kind) for kind in _FOUND_ELSEWHERE.get(subject, ())]
+        text += f"## {subject[0].upper()}{subject[1:]}\n\n{_HEAD}{''.join(rows)}\n"
     return text.rstrip() + "\n"
 
 
 def _row(kind: Misconfiguration) -> str:
-    name = f"`{kind.name}`" + (", **fatal**" if kind.status == "fail" else "")
     names = {"name": "TOPIC", "servers": "BROKERS", "login": "LOGIN", "table": "TABLE",
              "alike": "(those alike)"}  # fmt: skip
     if kind.subject in ("OpenSearch", "schema registry"):
         names["name"] = "NAME"
     names |= {"transaction_timeout_ms": "…", "largest_source_record": "…"}
-    texts = (part.format(**names).replace("|", "\\|") for part in (kind.why, kind.fix))
-    return f"| {name} | `{kind.setting}` | {kind.amiss} | " + " | ".join(texts) + " |\n"
+    why, fix = kind.why.format(**names), kind.fix.format(**names)
+    return _line(kind.name, kind.setting, kind.amiss, why, fix, is_fatal=kind.status == "fail")
+
+
+def _line(
+    name: str, setting: str, amiss: str, why: str, fix: str, *, is_fatal: bool = False
+) -> str:
+    name = f"`{name}`" + (", **fatal**" if is_fatal else "")
+    texts = " | ".join(part.replace("|", "\\|") for part in (why, fix))
+    return f"| {name} | `{setting}` | {amiss} | {texts} |\n"
 
 
 if __name__ == "__main__":

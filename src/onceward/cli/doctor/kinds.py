@@ -1,8 +1,8 @@
 """Kinds of misconfiguration that ``onceward doctor`` finds: what is amiss, why, and the fix. Pure.
 
 One row of :data:`KINDS` is one kind. :func:`diagnose` applies the rows to what was read from a
-cluster or a server; the page of the kinds is written from them. Rows without a test of their own
-(``is_amiss`` None) are found by functions beside the place that they look at.
+cluster or a server. The page of the kinds is written from them; it has others beside, which are
+found by functions where they look.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Misconfiguration:
     why: str
     fix: str
     """The next step; ``{name}``, ``{servers}`` and facts with ``_`` for ``.`` are filled in."""
-    is_amiss: Test | None = None
+    is_amiss: Test
     status: Literal["warn", "fail"] = "warn"
 
 
@@ -74,9 +74,7 @@ def diagnose(subject: str, what: str, facts: Facts, **names: str) -> list[CheckR
     filled = {name.replace(".", "_"): value for name, value in facts.items()} | names
     for kind in KINDS:
         value = facts.get(kind.setting)
-        if kind.subject != subject or kind.is_amiss is None or value is None:
-            continue
-        if kind.is_amiss(value, facts):
+        if kind.subject == subject and value is not None and kind.is_amiss(value, facts):
             text = f"{what}: {kind.setting}={value}: {kind.why.format(**filled)}"
             found.append(CheckResult(kind.status, text, kind.fix.format(**filled), kind.name))
     return found
@@ -133,25 +131,7 @@ def _topic_kinds(topic: str, subject: str, *, minimum: str) -> list[Misconfigura
 
 
 KINDS: tuple[Misconfiguration, ...] = (
-    # --- this machine: checks.check_machine, one row each
-    Misconfiguration(
-        "java", "this machine", "java", "missing, too old, too new, without a module",
-        "Spark does not start", "install a Java that Spark's release takes, or set JAVA_HOME"),
-    Misconfiguration(
-        "pyspark", "this machine", "pyspark", "missing, or a release that was never run",
-        "what Spark does with a batch is known of tried releases only",
-        'pip install "pyspark>=4.0,<4.4"'),
-    Misconfiguration(
-        "jars", "this machine", "spark.jars", "not found",
-        "a session without Spark's Kafka connector reads no topic", "onceward jars fetches them"),
-    Misconfiguration(
-        "worker-python", "this machine", "PYSPARK_PYTHON",
-        "missing, without Onceward, or of another version",
-        "each task fails", "point it to a Python with Onceward, of the driver's version"),
     # --- brokers
-    Misconfiguration(
-        "unreachable", "brokers", "bootstrap.servers", "no answer",
-        "nothing else can be looked at", "correct the address, listeners or login"),
     Misconfiguration(
         "transaction-timeout", "brokers", "transaction.max.timeout.ms",
         "below the sink's transaction.timeout.ms",
@@ -159,10 +139,6 @@ KINDS: tuple[Misconfiguration, ...] = (
         "set transaction.max.timeout.ms={transaction_timeout_ms}" + _FILE
         + "; or lower transaction.timeout.ms (options= of the sink)",
         _less_than_fact("transaction.timeout.ms"), "fail"),
-    Misconfiguration(
-        "slow-batches", "pipeline", "open_ms", "half of the timeout or more",
-        "a batch twice as large, or brokers half as fast, would not get through",
-        "raise transaction.timeout.ms, or make batches smaller with max_offsets_per_trigger"),
     Misconfiguration(
         "transactional-id-expiration", "brokers", "transactional.id.expiration.ms",
         "below a day",
@@ -177,10 +153,6 @@ KINDS: tuple[Misconfiguration, ...] = (
         "auto-create-topics", "brokers", "auto.create.topics.enable", "true",
         "a misspelt topic is made with the brokers' defaults, in the place of an error",
         "set auto.create.topics.enable=false" + _FILE, _either("true")),
-    Misconfiguration(
-        "acl-missing", "brokers", "ACLs", "a look is denied",
-        "what may not be read is not checked, and a pipeline needs more than doctor",
-        "onceward doctor --acls prints the least set"),
     # --- topics
     *_topic_kinds("transaction-log", "transaction log", minimum="decisions"),
     *_topic_kinds("ledger", "ledger topic", minimum="records of decided batches"),
@@ -216,9 +188,6 @@ KINDS: tuple[Misconfiguration, ...] = (
         "records with an older timestamp are refused, and a batch with one of them stops",
         _TOPIC + f"message.timestamp.before.max.ms={_LARGEST}", _below(_LARGEST)),
     Misconfiguration(
-        "topic-missing", "topics", "topic", "not there", "no batch can be written or read",
-        "create it"),
-    Misconfiguration(
         "source-retention", "source topic", "retention.ms", "below a day",
         "a pipeline that is away for longer loses records (SourceDataLost)",
         _TOPIC + "retention.ms=604800000", _is_deleted_early),
@@ -227,10 +196,6 @@ KINDS: tuple[Misconfiguration, ...] = (
         "other records may come under offsets that were read: the pipeline skips them, and a "
         "replay finds another batch",
         _TOPIC + "unclean.leader.election.enable=false", _either("true")),
-    Misconfiguration(
-        "uncommitted-readers", "consumers", "isolation.level", "read_uncommitted",
-        "they see records of batches that were aborted",
-        "set isolation.level=read_committed in its consumers"),
     # --- databases that a sink writes to
     Misconfiguration(
         "pooler", "PostgreSQL", "pooler", "yes",
@@ -282,9 +247,6 @@ KINDS: tuple[Misconfiguration, ...] = (
         "the server drops rows and tombstones when its memory is full",
         "CONFIG SET maxmemory-policy noeviction", _other_than("noeviction")),
     Misconfiguration(
-        "opensearch-rollover", "OpenSearch", "index", "an alias of several, or that moves",
-        "a key would be there once in each index", "pass an index of its own, or a fixed alias"),
-    Misconfiguration(
         "opensearch-replicas", "OpenSearch", "index.number_of_replicas", "0",
         "the loss of one node loses rows",
         'PUT /{name}/_settings {{"index.number_of_replicas": 1}}', _below(1)),
@@ -298,37 +260,4 @@ KINDS: tuple[Misconfiguration, ...] = (
         "registry-compatibility", "schema registry", "compatibility", "NONE",
         "a schema that readers cannot read is registered without an error",
         'PUT /config/{name} {{"compatibility": "BACKWARD"}}', _either("none")),
-    # --- MySQL and MariaDB whose changes are read: mysql_changes, requirements
-    Misconfiguration(
-        "binlog-format", "MySQL source", "log_bin, binlog_format", "OFF; other than ROW",
-        "without ROW the binlog has statements in the place of rows",
-        "SET PERSIST binlog_format = 'ROW'"),
-    Misconfiguration(
-        "binlog-row-image", "MySQL source", "binlog_row_image, binlog_row_value_options",
-        "other than FULL; PARTIAL_JSON", "a change has only some of its columns",
-        "SET PERSIST binlog_row_image = 'FULL'"),
-    Misconfiguration(
-        "binlog-row-metadata", "MySQL source", "binlog_row_metadata", "other than FULL",
-        "events have no names of columns", "SET PERSIST binlog_row_metadata = 'FULL'"),
-    Misconfiguration(
-        "binlog-retention", "MySQL source", "binlog_expire_logs_seconds", "below a day",
-        "a query that is away for longer begins anew",
-        "SET PERSIST binlog_expire_logs_seconds = 604800"),
-    Misconfiguration(
-        "gtid-mode", "MySQL source", "gtid_mode", "other than ON",
-        "a query does not go on after a failover", "the lines that doctor prints, one by one"),
-    Misconfiguration(
-        "gtid-strict-mode", "MySQL source", "gtid_strict_mode", "OFF, MariaDB's default",
-        "numbers may come out of order, and a query that meets such behind a failover is refused",
-        "SET GLOBAL gtid_strict_mode = ON"),
-    Misconfiguration(
-        "log-replica-updates", "MySQL source", "log_replica_updates", "OFF on a replica",
-        "what it applies is in no binlog of its own", "start it with log_replica_updates=ON"),
-    Misconfiguration(
-        "source-tables", "MySQL source", "engine, primary key, foreign keys, versioning",
-        "not InnoDB; none; ON DELETE CASCADE; WITH SYSTEM VERSIONING",
-        "changes would be lost, or have no key", "the ALTER TABLE that doctor prints"),
-    Misconfiguration(
-        "source-grants", "MySQL source", "REPLICATION SLAVE, SELECT", "not granted",
-        "the binlog, or a table, cannot be read", "the GRANT that doctor prints"),
 )  # fmt: skip
