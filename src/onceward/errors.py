@@ -1,89 +1,18 @@
 """Errors of Onceward, in one tree. Each says what happened to which resource, and the next step.
 
-It is longer than 500 lines so that all of them are found in one place.
-
-::
+It is longer than 500 lines so that all of them are found in one place. These are its branches::
 
     OncewardError
-    ├── ConfigurationError            the job's settings are wrong; nothing of the batch is visible
-    │   ├── UnknownOption             an option nobody knows
-    │   ├── ContradictoryOptions      two settings that cannot both hold
-    │   ├── UnsupportedQuery          a Spark mode under which the promise cannot be kept
-    │   ├── FileUnreadable            a file that a setting names is missing, or cannot be read now
-    │   ├── ConnectorMissing          this session has no Kafka source, or one of another Spark
-    │   ├── WorkerPythonMismatch      Spark's workers run another Python, without Onceward
-    │   ├── SourceContractViolated    a custom source breaks its contract
-    │   ├── ServerMisconfigured       what a server, a table or a disk is set to is in the way
-    │   ├── TransactionTimeoutTooLarge
-    │   └── TransactionTimeoutTooShort
-    ├── InputError                    the data cannot be written as they are; nothing is visible
-    │   ├── InvalidColumn             missing, or of the wrong type
-    │   │   └── ColumnMismatch        between a frame and its table
-    │   ├── InvalidTopicName
-    │   ├── InvalidRecord             a record of the source is not what its schema says
-    │   ├── RecordTooLarge
-    │   ├── RowRefused                the target refuses rows: a constraint, a value too long
-    │   │   └── ForeignKeyViolation
-    │   ├── UnencodableValue          a value cannot be written by its schema
-    │   ├── UnsupportedSchema         a schema that cannot be used, or that the registry refuses
-    │   ├── SourceNotNamed            a dead letter has no source to be fed back to
-    │   ├── ChangeUnreadable          the binlog has what cannot be passed on as changes of rows
-    │   └── InvalidRow                a custom source gave rows that do not fit its schema
-    ├── ResourceError                 something outside is missing or refuses us
-    │   ├── BrokerUnreachable
-    │   │   └── TokenUnavailable      the provider of OAuth tokens gave none
-    │   ├── TopicMissing
-    │   ├── PartitionMissing
-    │   ├── PartitionsAdded           to a source topic, while a logged batch had not ended
-    │   ├── TableMissing
-    │   ├── AuthenticationFailed
-    │   ├── AccessDenied
-    │   ├── UnsupportedBroker
-    │   ├── LimitLowered              a topic refuses a record that it would have taken before
-    │   ├── TargetUnreachable         a sink's target does not answer, or cannot be written
-    │   ├── LedgerUnreachable         the ledger's store does not answer, or cannot be written
-    │   ├── StoreUnreachable          the folder of rows to deliver cannot be written or read
-    │   ├── CheckpointUnreachable     the checkpoint cannot be read or written
-    │   ├── SequencerUnreachable      executors cannot connect to the driver's sequencer
-    │   ├── RegistryUnreachable       the schema registry does not answer
-    │   ├── InvalidRegistryResponse   what answers is no schema registry
-    │   ├── RegistryRefused           the schema registry does not let us in
-    │   ├── RegistryReplaced          the schema registry has another schema under a known id
-    │   ├── SchemaUnknown             the schema registry knows no such id, subject or version
-    │   ├── NewSchemaId               a record names a schema that is new to the query
-    │   ├── ServerUnreachable         the database server of the changes does not answer
-    │   ├── BinlogCorrupted           bytes of a binlog are not what was written
-    │   ├── SourceFileMissing         a file that Spark has logged for a batch is not there
-    │   ├── SourceDataLost            records are gone from the source before they were read
-    │   │   └── BinlogPurged
-    │   └── SourceFailed              the code of a custom source raised
-    ├── AdmissionRefused              checkpoint and ledger tell different stories
-    │   ├── LedgerBehind
-    │   ├── LedgerOutdated            the ledger was read from a broker that no longer led it
-    │   ├── LedgerUnreadable
-    │   │   └── LedgerUndecided       a transaction on the ledger's partition does not end
-    │   ├── CheckpointReplaced
-    │   ├── CheckpointCorrupted       a file of Spark's checkpoint is missing or cut off
-    │   ├── CheckpointRewound
-    │   ├── BatchChanged              a committed batch has other rows now
-    │   ├── BatchNotWritten           a batch failed, and Spark was not told
-    │   ├── SourceTopicReplaced
-    │   ├── SourceReplaced            a custom source says that it is another one now
-    │   └── SourceRangeChanged        a custom source gave other rows for a range than before
-    ├── BatchFailed                   the attempt is aborted; its batch may run again
-    │   ├── SendFailed
-    │   ├── EpochPoisoned
-    │   ├── AttemptSuperseded         a newer attempt of the same Spark task goes on instead
-    │   ├── ReportMismatch
-    │   ├── ComputationsMixed         rows of two computations of the batch may have met in it
-    │   ├── TransactionTimedOut
-    │   ├── BatchTimedOut
-    │   └── StateOfFailedAttempt      Spark would commit the state of a failed attempt
-    ├── CommitInDoubt                 the commit has no answer yet; the ledger decides
-    ├── PublishIncomplete             a batch is decided, and not all of it is published yet
-    ├── DeliveryRefused               the target will never take rows of a decided batch
-    ├── PreparedDataLost              what a decided batch had prepared is gone from the target
-    └── Fenced                        a newer copy of this pipeline has taken over
+    ├── ConfigurationError  the job's settings are wrong; nothing of the batch is visible
+    ├── InputError          the data cannot be written as they are; nothing is visible
+    ├── ResourceError       something outside is missing or refuses us
+    ├── AdmissionRefused    checkpoint and ledger tell different stories
+    ├── BatchFailed         the attempt is aborted; its batch may run again
+    ├── CommitInDoubt       the commit has no answer yet; the ledger decides
+    ├── PublishIncomplete   a batch is decided, and not all of it is published yet
+    ├── PreparedDataLost    what a decided batch had prepared is gone from the target
+    ├── DeliveryRefused     the target will never take rows of a decided batch
+    └── Fenced              a newer copy of this pipeline has taken over
 
 What is said here of visibility holds for ``delivery="exactly_once"``; the weaker deliveries may
 have written a part.
@@ -635,15 +564,11 @@ class CommitInDoubt(OncewardError):
     decides.
     """
 
-    recovery = Recovery.RESTART
-
 
 class PublishIncomplete(OncewardError):
     """A batch is decided, and not all of it is published yet. Every start goes on with that before
     anything else.
     """
-
-    recovery = Recovery.RESTART
 
 
 class PreparedDataLost(OncewardError):
