@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -31,13 +30,6 @@ class _LakeSink(ForeachBatchSink):
         self.settings = settings
         self.writes_to = writes_to
         super().__init__(settings.policy, ledger=settings.ledger.where, settings=settings)
-
-    def _new_target(self, policy: SinkPolicy) -> LakeTarget:
-        return self._build_target(replace(self.settings, policy=policy))
-
-    @abstractmethod
-    def _build_target(self, settings: LakeSettings) -> LakeTarget:
-        """Return the target of one run."""
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         must_be_a_frame(frame)
@@ -97,16 +89,22 @@ class DeltaSink(_LakeSink):
                 next_step="pass one of the two, and not both",
             )
         place = os.fspath(path) if isinstance(path, os.PathLike) else path
-        policy = _policy(
-            pipeline_id, resume, skipped_batches, batch_attempts, batch_timeout_s, checkpointing
+        policy = SinkPolicy(
+            checked_pipeline_id(pipeline_id),
+            resume=resume,
+            skipped_batches=skipped_batches,
+            batch_attempts=batch_attempts,
+            batch_timeout_s=batch_timeout_s,
+            checkpointing=checkpointing,
         )
         super().__init__(
             LakeSettings(policy, ledger, table, place, commit_timeout_s),
             _place("delta", table, place),
         )
 
-    def _build_target(self, settings: LakeSettings) -> LakeTarget:
-        table = Delta(settings.policy.pipeline, path=settings.path, name=settings.table)
+    def _new_target(self, policy: SinkPolicy) -> LakeTarget:
+        settings = replace(self.settings, policy=policy)
+        table = Delta(policy.pipeline, path=settings.path, name=settings.table)
         return DeltaTarget(settings, table)
 
     def __repr__(self) -> str:
@@ -145,16 +143,21 @@ class IcebergSink(_LakeSink):
         checkpointing: Checkpointing | None = None,
         commit_timeout_s: float = 60.0,
     ) -> None:
-        policy = _policy(
-            pipeline_id, resume, skipped_batches, batch_attempts, batch_timeout_s, checkpointing
+        policy = SinkPolicy(
+            checked_pipeline_id(pipeline_id),
+            resume=resume,
+            skipped_batches=skipped_batches,
+            batch_attempts=batch_attempts,
+            batch_timeout_s=batch_timeout_s,
+            checkpointing=checkpointing,
         )
         super().__init__(
             LakeSettings(policy, ledger, table, None, commit_timeout_s), _place("iceberg", table)
         )
 
-    def _build_target(self, settings: LakeSettings) -> LakeTarget:
-        table = Iceberg(settings.policy.pipeline, name=str(settings.table))
-        return IcebergTarget(settings, table)
+    def _new_target(self, policy: SinkPolicy) -> LakeTarget:
+        table = Iceberg(policy.pipeline, name=str(self.settings.table))
+        return IcebergTarget(replace(self.settings, policy=policy), table)
 
     def __repr__(self) -> str:
         return (
@@ -168,21 +171,3 @@ def _place(kind: str, table: str | None, path: str | None = None) -> SinkPlace:
         # Spark tells no cases apart
         return SinkPlace((kind, str(table).lower().replace("`", "")))
     return SinkPlace(("files",), canonical_folder(path))
-
-
-def _policy(
-    pipeline_id: str,
-    resume: Resume,
-    skipped_batches: SkippedBatches,
-    batch_attempts: int,
-    batch_timeout_s: float | None,
-    checkpointing: Checkpointing | None,
-) -> SinkPolicy:
-    return SinkPolicy(
-        checked_pipeline_id(pipeline_id),
-        resume=resume,
-        skipped_batches=skipped_batches,
-        batch_attempts=batch_attempts,
-        batch_timeout_s=batch_timeout_s,
-        checkpointing=checkpointing,
-    )
