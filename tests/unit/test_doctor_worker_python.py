@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -21,24 +20,29 @@ def bare_python(tmp_path: Path) -> Path:
     return python
 
 
-def test_this_interpreter_is_fit():
-    finding = check_worker_python({**os.environ, "PYSPARK_PYTHON": sys.executable})
+def test_this_interpreter_is_fit(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    finding = check_worker_python()
     assert finding.status == "ok", finding
 
 
-def test_one_without_onceward_is_not(bare_python: Path):
-    finding = check_worker_python({"PYSPARK_PYTHON": str(bare_python)})
+def test_one_without_onceward_is_not(bare_python: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", str(bare_python))
+    finding = check_worker_python()
     assert finding.status == "fail"
     assert str(bare_python) in finding.what
     assert "No module named 'onceward'" in finding.what
     assert "PYSPARK_PYTHON" in finding.next_step
 
 
-def test_one_that_is_not_there():
-    assert check_worker_python({"PYSPARK_PYTHON": "/no/such/python"}).status == "fail"
+def test_one_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", "/no/such/python")
+    assert check_worker_python().status == "fail"
 
 
-def test_nobody_has_chosen_one(bare_python: Path):
-    finding = check_worker_python({"PATH": str(bare_python.parent)})
+def test_nobody_has_chosen_one(bare_python: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setenv("PATH", str(bare_python.parent))
+    finding = check_worker_python()
     assert finding.status == "warn", "local mode works, a cluster would not"
     assert sys.executable in finding.what

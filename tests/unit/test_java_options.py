@@ -48,7 +48,7 @@ def test_a_limit_that_is_set_stays():
     assert java_options({}, {"JDK_JAVA_OPTIONS": f"{LIMITS} -XX:+UseZGC"}) == {}
 
 
-def test_spark_defaults_as_spark_reads_them(tmp_path: Path):
+def test_spark_defaults_as_spark_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     lines = [
         "# spark.a 1",
         "",
@@ -58,9 +58,12 @@ def test_spark_defaults_as_spark_reads_them(tmp_path: Path):
         f"{DRIVER} -Da=b -Dc=d",
     ]
     (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
-    found = spark_defaults({"SPARK_CONF_DIR": str(tmp_path)})
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    found = spark_defaults()
     assert found == {"spark.b": "two words", "spark.c": "3", "spark.d": "4", DRIVER: "-Da=b -Dc=d"}
 
 
-def test_no_spark_defaults(tmp_path: Path):
-    assert spark_defaults({"SPARK_HOME": str(tmp_path)}) == {}
+def test_no_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert spark_defaults() == {}

@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -116,16 +116,13 @@ _SECONDS = 120
 _INSTALL_IT = "install onceward (and the driver's version of Python) there"
 
 
-def check_worker_python(environment: Mapping[str, str] | None = None) -> CheckResult:
+def check_worker_python() -> CheckResult:
     """Check the interpreter of :data:`_VARIABLE`; without it, report what a cluster and what local
     mode would take.
-
-    :param environment: the variables to look into; None: this process's own.
     """
-    environment = os.environ if environment is None else environment
-    variable = environment.get(_VARIABLE)
+    variable = os.environ.get(_VARIABLE)
     if variable:
-        amiss = _fault(variable, environment)
+        amiss = _fault(variable)
         if amiss is None:
             return ok(f"workers' Python: {_VARIABLE}={variable}")
         return CheckResult(
@@ -133,7 +130,7 @@ def check_worker_python(environment: Mapping[str, str] | None = None) -> CheckRe
             f"workers' Python: {_VARIABLE}={variable} {amiss}",
             f"correct {_VARIABLE}, or {_INSTALL_IT}",
         )
-    amiss = _fault("python3", environment)
+    amiss = _fault("python3")
     if amiss is None:
         return ok(f"workers' Python: python3, as {_VARIABLE} is not set")
     return warn(
@@ -144,20 +141,15 @@ def check_worker_python(environment: Mapping[str, str] | None = None) -> CheckRe
     )
 
 
-def _fault(python: str, environment: Mapping[str, str]) -> str | None:
+def _fault(python: str) -> str | None:
     """Return why ``python`` cannot be a worker's; None: it can."""
-    found = shutil.which(python, path=environment.get("PATH"))
+    found = shutil.which(python)
     if found is None:
         return "is not there"
     try:
         # Not in this folder, whose modules would be found although a worker does not run here.
         ran = subprocess.run(
-            [found, "-c", _PROGRAM],
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            env=dict(environment),
-            cwd="/",
+            [found, "-c", _PROGRAM], capture_output=True, text=True, timeout=_SECONDS, cwd="/"
         )
     except (OSError, subprocess.SubprocessError) as failure:
         return f"does not run: {failure}"
@@ -355,7 +347,8 @@ def _output(client: KafkaClient, topic: str, largest: int) -> list[CheckResult]:
 def _topic(
     client: KafkaClient, subject: str, topic: str, more: Facts | None = None
 ) -> list[CheckResult]:
-    facts = _topic_facts(client, topic) | dict(more or {})
+    replicas = str(client.replication_factor(topic))
+    facts = {**client.topic_config(topic), "replication.factor": replicas, **(more or {})}
     servers = ",".join(client.settings.bootstrap_servers)
     amiss = diagnose(subject, f"{subject} {topic}", facts, name=topic, servers=servers)
     return amiss or [
@@ -364,11 +357,6 @@ def _topic(
             f"min.insync.replicas {facts['min.insync.replicas']}"
         )
     ]
-
-
-def _topic_facts(client: KafkaClient, topic: str) -> dict[str, str | None]:
-    replicas = client.replication_factor(topic)
-    return client.topic_config(topic) | {"replication.factor": str(replicas)}
 
 
 def _largest_record(client: KafkaClient, topic: str) -> int:

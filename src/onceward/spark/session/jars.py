@@ -25,7 +25,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -55,17 +55,13 @@ _LOG_TAIL_CHARACTERS = 3_000
 _NOT_FOUND = re.compile(r":: ([^#\s]+)#([^;\s]+);(\S+): not found")
 
 
-def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
+def cache_folder() -> Path:
     """Return the cache folder: ``$ONCEWARD_CACHE``, else ``$XDG_CACHE_HOME/onceward``, else
     ``~/.cache/onceward``.
-
-    :param environment: the variables to look into; None: this process's own.
     """
-    # Not as the parameter's default: help() would print every variable, secrets included.
-    environment = os.environ if environment is None else environment
-    if folder := environment.get(CACHE_VARIABLE):
+    if folder := os.environ.get(CACHE_VARIABLE):
         return Path(folder).expanduser()
-    base = environment.get("XDG_CACHE_HOME")
+    base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "onceward"
 
 

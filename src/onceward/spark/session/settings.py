@@ -75,16 +75,15 @@ def java_options(defaults: Mapping[str, str], environment: Mapping[str, str]) ->
     return found
 
 
-def spark_defaults(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def spark_defaults() -> dict[str, str]:
     """Read the ``spark-defaults.conf`` that Spark will read; empty without one."""
-    environment = os.environ if environment is None else environment
-    folder = environment.get("SPARK_CONF_DIR")
+    folder = os.environ.get("SPARK_CONF_DIR")
     if not folder:
         from pyspark import find_spark_home
 
         # PySpark ships it without types
         home: Any = find_spark_home
-        folder = str(Path(environment.get("SPARK_HOME") or home._find_spark_home()) / "conf")
+        folder = str(Path(os.environ.get("SPARK_HOME") or home._find_spark_home()) / "conf")
     try:
         lines = (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
     except OSError:
