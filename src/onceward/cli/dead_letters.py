@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onceward.cli.shared import Config, Json, Servers, connect
+from onceward.cli.shared import LEDGER_TOPIC, Config, Json, Servers, connect
 from onceward.errors import AccessDenied, ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from onceward.kafka.wire.client import KafkaClient
     from onceward.kafka.wire.options.settings import ProducerSettings
 
-# ledger.kafka_topic.DEFAULT_TOPIC, which would import a Kafka client for --help
-_LEDGER = "onceward-ledger"
 _TRANSACTION_MS = "60000"
 """Readers wait no longer for a replay that was killed; one transaction takes moments."""
 
@@ -76,7 +74,7 @@ def list_letters(
     bootstrap_servers: Servers,
     topic: Topic,
     command_config: Config = None,
-    ledger_topic: Ledger = _LEDGER,
+    ledger_topic: Ledger = LEDGER_TOPIC,
     as_json: Json = False,
 ) -> None:
     """Count the letters: by pipeline, kind of error and source partition, and which of them have
@@ -106,7 +104,7 @@ def show_letters(
         int, typer.Option("--bytes", min=1, help="Of a key, value or header show so many.")
     ] = 400,
     command_config: Config = None,
-    ledger_topic: Ledger = _LEDGER,
+    ledger_topic: Ledger = LEDGER_TOPIC,
     as_json: Json = False,
 ) -> None:
     """Print letters, oldest first: where from, when, why, headers, key and value (as hex where
@@ -123,15 +121,11 @@ def show_letters(
         for letter, replayed in letters(
             client, topic, ledger_topic, letter_filter, partition, offset, limit
         ):
+            how: dict[str, Any] = {"replayed": replayed, "most_bytes": most_bytes}
             if as_json:
-                typer.echo(
-                    json.dumps(text.as_json(letter, replayed=replayed, most_bytes=most_bytes))
-                )
+                typer.echo(json.dumps(text.as_json(letter, **how)))
             else:
-                typer.echo(
-                    ("\n" if found else "")
-                    + text.block(letter, replayed=replayed, most_bytes=most_bytes)
-                )
+                typer.echo(("\n" if found else "") + text.block(letter, **how))
             found += 1
     if not found:
         typer.echo("there is no such letter (any more)", err=True)
@@ -161,7 +155,7 @@ def replay_letters(
         bool, typer.Option("--dry-run", help="Only say what would be fed back.")
     ] = False,
     command_config: Config = None,
-    ledger_topic: Ledger = _LEDGER,
+    ledger_topic: Ledger = LEDGER_TOPIC,
 ) -> None:
     """Feed letters back to where they came from, each exactly once, whatever is killed or run
     twice meanwhile.

@@ -25,7 +25,8 @@ SERVERS_VARIABLE = "ONCEWARD_BOOTSTRAP_SERVERS"
 """Set once in a shell, it makes each command that a log, an alert or an error prints complete."""
 CONFIG_VARIABLE = "ONCEWARD_COMMAND_CONFIG"
 
-# ledger.topic.DEFAULT_TOPIC and, below, sql.ledger.table.DEFAULT_TABLE, which would import clients
+# kafka.ledger.topic.DEFAULT_TOPIC and, below, sql.ledger.table.DEFAULT_TABLE, which would import
+# clients
 LEDGER_TOPIC = "onceward-ledger"
 
 Servers = Annotated[str, typer.Option(envvar=SERVERS_VARIABLE, help="Brokers, host:port[,…].")]

@@ -79,7 +79,7 @@ def status(
         return
     found = look()
     if as_json:
-        typer.echo(json.dumps([_json(each) for each in found], indent=2))
+        typer.echo(json.dumps(_json(found), indent=2))
     else:
         print_table(_status_table(found))
         for each in found:
@@ -101,7 +101,7 @@ def lag(
     _entries(view, pipeline_id, 1)
     found = view.lag(pipeline_id)
     if as_json:
-        typer.echo(json.dumps([_json(each) for each in found], indent=2))
+        typer.echo(json.dumps(_json(found), indent=2))
     elif found:
         print_table(_lag_table(found))
         typer.echo(f"{sum(each.lag for each in found):,} offsets in all")
@@ -226,7 +226,7 @@ def _look_on(
 
 def _print(found: list[PipelineStatus], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps([_json(each) for each in found]))
+        typer.echo(json.dumps(_json(found)))
     else:
         print_table(_status_table(found))
 
@@ -288,19 +288,13 @@ def _entries_table(found: Iterable[LedgerEntry]) -> Any:
 
 
 def _json(value: Any) -> Any:
-    """Return a dataclass as JSON has it: enums by their values, and lags beside their offsets."""
-
-    def plain(found: Any) -> Any:
-        if isinstance(found, Enum):
-            return found.value
-        if dataclasses.is_dataclass(found):
-            names = [field.name for field in dataclasses.fields(found)]
-            lag = ["lag"] if "last_stable_offset" in names else []
-            return {name: plain(getattr(found, name)) for name in [*names, *lag]}
-        if hasattr(found, "_asdict"):
-            return found._asdict()
-        if isinstance(found, tuple | list):
-            return [plain(each) for each in found]
-        return found
-
-    return plain(value)
+    """Return a value as JSON has it: enums by their values, and lags beside their offsets."""
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        lag = ["lag"] if "last_stable_offset" in names else []
+        return {name: _json(getattr(value, name)) for name in [*names, *lag]}
+    if hasattr(value, "_asdict"):
+        return value._asdict()
+    return [_json(each) for each in value] if isinstance(value, tuple | list) else value

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from onceward.cli.shared import CONFIG_VARIABLE, SERVERS_VARIABLE
+from onceward.cli.shared import CONFIG_VARIABLE, LEDGER_TOPIC, SERVERS_VARIABLE
 from onceward.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from onceward.kafka.wire.acls import Acl
 
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
-# ledger.topic.DEFAULT_TOPIC, which would import a Kafka client for --help
-_LEDGER = "onceward-ledger"
 
 
 class AclFormat(str, Enum):
@@ -57,7 +55,7 @@ def doctor(
             help="With --acls: how the source topics of a topic_pattern begin; may be repeated."
         ),
     ] = None,
-    ledger_topic: Annotated[str, typer.Option(help="The ledger topic.")] = _LEDGER,
+    ledger_topic: Annotated[str, typer.Option(help="The ledger topic.")] = LEDGER_TOPIC,
     consumers: Annotated[
         bool,
         typer.Option(
@@ -133,7 +131,9 @@ def doctor(
         _mysql(mysql, names)
         return
     if target is not None or registry is not None:
-        found = [] if target is None else _target(target, names)
+        from onceward.cli.doctor.targets import check_target
+
+        found = [] if target is None else check_target(target, names)
         found += [] if registry is None else _registry(registry, command_config, subject or [])
         _end(_print(found))
         return
@@ -167,12 +167,6 @@ def _consumers(
             next_step="add --bootstrap-servers and --topic",
         )
     return check_consumers(bootstrap_servers, command_config, topics)
-
-
-def _target(target: str, names: list[str]) -> list[CheckResult]:
-    from onceward.cli.doctor.targets import check_target
-
-    return check_target(target, names)
 
 
 def _registry(
