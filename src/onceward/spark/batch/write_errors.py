@@ -51,9 +51,9 @@ def must_write_name(session: SparkSession, path: str) -> None:
     """Raise ConfigurationError if ``path`` is on a disk, in letters not of the JVM's locale."""
     if path.isascii() or names_are_utf8(session):
         return
-    inner: Any = session
-    place = inner._jvm.org.apache.hadoop.fs.Path(path)
-    system = place.getFileSystem(inner._jsparkSession.sessionState().newHadoopConf())
+    jvm: Any = session._jvm
+    place = jvm.org.apache.hadoop.fs.Path(path)
+    system = place.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
     if str(system.getUri().getScheme()) == "file":
         raise ConfigurationError(
             f"{path} has letters that this JVM cannot write in a file's name: its locale has "
@@ -73,11 +73,6 @@ def _encoding(session: SparkSession) -> str:
 _OTHER_PARTITIONS = (
     "assertion failed: If startingOffsets contains specific offsets, you must specify all"
 )
-_REFUSALS = (
-    "TopicAuthorizationException",
-    "SaslAuthenticationException",
-    "SslAuthenticationException",
-)
 
 
 def source_refusal(query: StreamingQuery) -> OncewardError | None:
@@ -91,8 +86,8 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
     if exception.isEmpty():
         return None
     causes = thrown_from(exception.get())
+    topics, servers = _read_by(execution)
     if has_kind(causes, "UnknownTopicOrPartitionException"):
-        topics, servers = _read_by(execution)
         return TopicMissing(
             f"Spark's Kafka source reads topic {topics}, which {servers} does not have (or not "
             "all of it)",
@@ -105,7 +100,6 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
     if any(
         one.is_a("AssertionError") and one.message.startswith(_OTHER_PARTITIONS) for one in causes
     ):
-        topics, servers = _read_by(execution)
         return PartitionsAdded(
             f"topic {topics} on {servers} has other partitions than when kafka_source looked its "
             "start positions up: some were added, or topics that the pattern finds, or they are "
@@ -114,9 +108,7 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
             "supervise, call it inside the function that starts the query); nothing was read yet",
             details={"topics": topics, "bootstrap_servers": servers},
         )
-    if has_kind(causes, *_REFUSALS):
-        return refused_reader(causes, *_read_by(execution))
-    return known_failure(causes)
+    return refused_reader(causes, topics, servers) or known_failure(causes)
 
 
 def _read_by(execution: Any) -> tuple[str, str]:
