@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from onceward.errors import UnsupportedQuery
-from onceward.spark.batch.query import query_by_id
+from onceward.spark.batch.query import items, query_by_id
 
 _WATERMARKS = ("EventTimeWatermark", "UpdateEventTimeWatermarkColumn")
 _PLAIN = (
@@ -79,17 +79,8 @@ def tags_in(frame: DataFrame, prefix: str) -> list[str]:
 def _names(plan: Any, prefix: str) -> Iterator[str]:
     if plan.getClass().getSimpleName() == "SubqueryAlias" and str(plan.alias()).startswith(prefix):
         yield str(plan.alias())
-    for child in _children(plan):
+    for child in items(plan.children()):
         yield from _names(child, prefix)
-
-
-def _children(plan: Any) -> list[Any]:
-    return _items(plan.children())
-
-
-def _items(found: Any) -> list[Any]:
-    """Return the items of a ``Seq``."""
-    return [found.apply(index) for index in range(found.size())]
 
 
 def rows_below(frame: DataFrame, tag: str) -> DataFrame:
@@ -126,9 +117,8 @@ def rows_below(frame: DataFrame, tag: str) -> DataFrame:
 def _find(plan: Any, tag: str) -> Any:
     if plan.getClass().getSimpleName() == "SubqueryAlias" and str(plan.alias()) == tag:
         return plan
-    return next(
-        (found for child in _children(plan) if (found := _find(child, tag)) is not None), None
-    )
+    found = (_find(child, tag) for child in items(plan.children()))
+    return next((node for node in found if node is not None), None)
 
 
 def _without_watermarks(plan: Any, jvm: Any) -> Any:
@@ -149,7 +139,7 @@ def _without_watermarks(plan: Any, jvm: Any) -> Any:
         )
     if kind in _WATERMARKS:
         return _without_watermarks(plan.child(), jvm)
-    children = _children(plan)
+    children = items(plan.children())
     if not children:
         return plan
     new_children = jvm.java.util.ArrayList()
@@ -187,20 +177,20 @@ def is_repeatable(frame: DataFrame) -> bool:
         and not any(plan.containsPattern(pattern) for pattern in others)
         and _repeats(plan, batch)
         for each in plans
-        for plan in [each, *_items(each.subqueriesAll())]
+        for plan in [each, *items(each.subqueriesAll())]
     )
 
 
 def _repeats(plan: Any, batch: int) -> bool:
     """Return whether all rows that ``plan`` reads are of the RDD ``batch``, none drawn by lot."""
     kind = plan.getClass().getSimpleName()
-    children = _children(plan)
+    children = items(plan.children())
     if children:
         return (
             kind not in _OTHER_EACH_TIME
             # distinct() keeps one of several that are the same
             and (kind != "Deduplicate" or plan.keys().size() == plan.output().size())
-            and all(map(_is_of_any_order, _items(plan.expressions())))
+            and all(map(_is_of_any_order, items(plan.expressions())))
             and all(_repeats(child, batch) for child in children)
         )
     if kind == "LogicalRDD":
@@ -214,4 +204,4 @@ def _is_of_any_order(expression: Any) -> bool:
         function = expression.aggregateFunction()
         if function.getClass().getSimpleName() not in _OF_ANY_ORDER:
             return False
-    return all(map(_is_of_any_order, _children(expression)))
+    return all(map(_is_of_any_order, items(expression.children())))

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from onceward.errors import CheckpointRewound, SourceFileMissing
 from onceward.ids import PipelineId, SourceRange
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
-from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.query import RunningBatch, items, leaves
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +70,7 @@ def _folders(execution: Any) -> Iterator[int | None]:
     files. ``MicroBatchExecution.logicalPlan`` counts a stream that is used twice once.
     """
     distinct: list[Any] = []
-    sources = execution.sources()
-    for index in range(sources.size()):
-        source = sources.apply(index)
+    for source in items(execution.sources()):
         same = (number for number, each in enumerate(distinct) if each.equals(source))
         number = next(same, len(distinct))
         if number == len(distinct):
@@ -199,14 +197,9 @@ def _is_logged(source: SourceRange) -> bool:
 
 def _options(execution: Any) -> Iterator[dict[str, str]]:
     """Yield the options of each file source of the query, in plan order, by small letters."""
-    leaves = execution.analyzedPlan().collectLeaves()
-    for index in range(leaves.size()):
-        leaf = leaves.apply(index)
-        if leaf.getClass().getSimpleName() == "StreamingRelation" and str(
-            leaf.sourceName()
-        ).startswith(_NAME):
-            given = leaf.dataSource().options().toSeq()
-            pairs = (given.apply(place) for place in range(given.size()))
+    for leaf in leaves(execution.analyzedPlan(), "StreamingRelation"):
+        if str(leaf.sourceName()).startswith(_NAME):
+            pairs = items(leaf.dataSource().options().toSeq())
             yield {str(pair._1()).lower(): str(pair._2()) for pair in pairs}
 
 
@@ -262,11 +255,7 @@ def _planned(plan: Any) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the files of each relation of files in the plan, with their bytes and the time of the
     last change, in ms.
     """
-    leaves = plan.collectLeaves()
-    for index in range(leaves.size()):
-        leaf = leaves.apply(index)
-        if leaf.getClass().getSimpleName() != "LogicalRelation":
-            continue
+    for leaf in leaves(plan, "LogicalRelation"):
         relation = leaf.relation()
         if relation.getClass().getSimpleName() == "HadoopFsRelation":
             location = relation.location()

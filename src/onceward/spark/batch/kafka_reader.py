@@ -8,7 +8,7 @@ that exists, a notebook's or that of ``spark-submit``, it is too late for ``spar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from onceward.errors import ConfigurationError, ConnectorMissing
 from onceward.secrecy import unlogged_calls
 from onceward.spark.batch.causes import has_condition, has_kind, thrown_by
-from onceward.spark.batch.query import kafka_options_in
+from onceward.spark.batch.query import kafka_options_in, leaves
 from onceward.spark.session.connector import connector_to_name
 
 
@@ -72,20 +72,13 @@ def read_topics(frame: DataFrame) -> list[str]:
     """Return the topics that the Kafka sources of ``frame`` subscribe to by name, sorted."""
     plan = frame._jdf.queryExecution().analyzed()
     topics: set[str] = set()
-    for options in (*kafka_options_in(plan), *_options_of_batches(plan)):
+    # And of readers of frames that are no streams
+    batches = (leaf.options() for leaf in leaves(plan, "DataSourceV2Relation"))
+    for options in (*kafka_options_in(plan), *batches):
         topics |= {
             name.strip() for name in (options.get("subscribe") or "").split(",") if name.strip()
         }
     return sorted(topics)
-
-
-def _options_of_batches(plan: Any) -> Iterator[Any]:
-    """Yield the options of readers of frames that are no streams, as Java maps."""
-    leaves = plan.collectLeaves()
-    for index in range(leaves.size()):
-        leaf = leaves.apply(index)
-        if leaf.getClass().getSimpleName() == "DataSourceV2Relation":
-            yield leaf.options()
 
 
 _HIDDEN_WORDS = "jaas|password|passphrase|secret|token|credential|keystore"

@@ -147,8 +147,7 @@ class History:
             return tuple(_offset(by_name.apply(str(index))) for index in range(by_name.size()))
         if kind != "OffsetSeq":
             return None
-        offsets = logged.offsets()
-        return tuple(_offset(offsets.apply(index)) for index in range(offsets.size()))
+        return tuple(map(_offset, items(logged.offsets())))
 
     def first_of_run(self) -> bool:
         """Return whether this run has no batch before (``IncrementalExecution.isFirstBatch``)."""
@@ -355,8 +354,7 @@ def _run(frame: DataFrame, execution: Any) -> _RunFacts:
 
 
 def _facts(execution: Any, run_id: str, *, stateful: bool) -> _RunFacts:
-    sources = execution.sources()
-    streams = tuple(sources.apply(index) for index in range(sources.size()))
+    streams = tuple(items(execution.sources()))
     kafka = tuple(
         index
         for index, stream in enumerate(streams)
@@ -399,8 +397,7 @@ def state_texts(plan: Any) -> Iterator[str]:
         operator = waiting.pop()
         if _STATEFUL in (text := str(operator.simpleString(_SHOWN_FIELDS))):
             yield text
-        children = operator.children()
-        waiting.extend(children.apply(index) for index in range(children.size()))
+        waiting += items(operator.children())
 
 
 def _describe(run: _RunFacts, execution: Any, batch: BatchId) -> RunningBatch:
@@ -458,14 +455,20 @@ def kafka_options(execution: Any) -> Iterator[Any]:
 
 def kafka_options_in(plan: Any) -> Iterator[Any]:
     """Yield the options of each Kafka relation in the analyzed plan of a stream."""
-    leaves = plan.collectLeaves()
-    for index in range(leaves.size()):
-        leaf = leaves.apply(index)
-        if (
-            leaf.getClass().getSimpleName() == "StreamingRelationV2"
-            and leaf.sourceName() == "kafka"
-        ):
+    for leaf in leaves(plan, "StreamingRelationV2"):
+        if leaf.sourceName() == "kafka":
             yield leaf.extraOptions()
+
+
+def leaves(plan: Any, kind: str) -> Iterator[Any]:
+    """Yield the leaves of a plan that are of that class of Spark's, in plan order."""
+    found = items(plan.collectLeaves())
+    return (leaf for leaf in found if leaf.getClass().getSimpleName() == kind)
+
+
+def items(found: Any) -> list[Any]:
+    """Return the items of a Scala ``Seq``."""
+    return [found.apply(index) for index in range(found.size())]
 
 
 def _servers(options: Any) -> frozenset[str]:

@@ -87,7 +87,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ComputationsMixed, OncewardError
 from onceward.spark.batch.job import JobInterrupted
-from onceward.spark.batch.query import RunningBatch, state_texts
+from onceward.spark.batch.query import RunningBatch, items, state_texts
 
 
 class Readers:
@@ -183,9 +183,8 @@ def _persisted_behind(frame: DataFrame) -> Counter[int]:
     top = frame._jdf.queryExecution().toRdd()
     visited, waiting = {int(top.id())}, [top]
     while waiting:
-        dependencies = waiting.pop().dependencies()
-        for index in range(dependencies.size()):
-            parent = dependencies.apply(index).rdd()
+        for dependency in items(waiting.pop().dependencies()):
+            parent = dependency.rdd()
             number = int(parent.id())
             if number in persisted:
                 found[number] += 1

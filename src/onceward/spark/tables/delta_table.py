@@ -34,6 +34,7 @@ from onceward.errors import (
 )
 from onceward.spark.batch.carried import unless
 from onceward.spark.batch.causes import catalog_is_away, thrown_by
+from onceward.spark.batch.query import items
 from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told, must_write_name
 from onceward.spark.session.connector import must_have
@@ -338,16 +339,15 @@ class DeltaTransaction:
 
     def writers(self) -> dict[str, int]:
         """Return all application ids that have committed, and the last version of each."""
-        found = self._transaction.snapshot().setTransactions()
-        every = [found.apply(index) for index in range(found.size())]
-        return {str(one.appId()): int(one.version()) for one in every}
+        found = items(self._transaction.snapshot().setTransactions())
+        return {str(one.appId()): int(one.version()) for one in found}
 
     def write(self, frame: DataFrame, options: Any) -> list[str]:
         """Write the rows to files without committing them; return the actions that would."""
         written = self._transaction.writeFiles(
             planned_once(frame)._jdf, self._jvm.scala.Some(options)
         )
-        return [str(written.apply(index).json()) for index in range(written.size())]
+        return [str(action.json()) for action in items(written)]
 
     def commit(self, actions: Sequence[str], writer: str, version: int, query_id: str) -> None:
         """Commit ``actions``, and ``version`` as the newest of ``writer``. Once, if :meth:`newest`
