@@ -19,7 +19,7 @@ leaves is found by it, however many batches the path has. Driver only; called by
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -95,9 +95,8 @@ def list_place(attempt: str, batch_column: str, batch: str) -> Place:
     )
 
 
-def publish(files: Files, batch: Committable) -> bool | list[str]:
-    """Write the list of ``batch``, and return whether it was written now; or the files that are
-    lost.
+def publish(files: Files, batch: Committable) -> CommitResult:
+    """Write the list of ``batch``.
 
     :raises ConfigurationError: there is another one of its name.
     """
@@ -105,10 +104,10 @@ def publish(files: Files, batch: Committable) -> bool | list[str]:
     # What is listed is its readers': they may have removed files of it since
     is_listed = listing == _listing(files, batch, batch.files)
     if not is_listed and (lost := lost_files(batch.files, files.listed(batch.at) or {})):
-        return lost
+        return report_lost(lost, batch)
     _write(files, batch, batch.files)
     files.remove(f"{PREPARED}/{batch.folder}")
-    return listing is None
+    return CommitResult.DONE if listing is None else CommitResult.ALREADY_DONE
 
 
 def publish_what_is_left(files: Files, batch: Committable) -> None:
@@ -116,15 +115,12 @@ def publish_what_is_left(files: Files, batch: Committable) -> None:
     stays as it is."""
     there = files.listed(batch.at) or {}
     if files.text(batch.to) != _listing(files, batch, batch.files):
-        _write(
-            files,
-            batch,
-            {name: size for name, size in batch.files.items() if there.get(name) == size},
-        )
+        lost = lost_files(batch.files, there)
+        _write(files, batch, batch.files.keys() - lost)
     files.remove(f"{PREPARED}/{batch.folder}")
 
 
-def _write(files: Files, batch: Committable, names: Mapping[str, int]) -> None:
+def _write(files: Files, batch: Committable, names: Iterable[str]) -> None:
     listing = _listing(files, batch, names)
     files.make(MANIFESTS)
     if files.put_if_absent(batch.to, listing) != listing:
@@ -136,7 +132,7 @@ def _write(files: Files, batch: Committable, names: Mapping[str, int]) -> None:
     files.sync_names({"", MANIFESTS})
 
 
-def _listing(files: Files, batch: Committable, names: Mapping[str, int]) -> str:
+def _listing(files: Files, batch: Committable, names: Iterable[str]) -> str:
     return "".join(f"{files.uri(f'{batch.at}/{name}')}\n" for name in sorted(names))
 
 

@@ -249,10 +249,10 @@ class Publisher:
         """Publish; see the module. For the batch that it was, also where the sink's settings are
         others by now.
         """
-        batch = _read(committable)
+        batch = Committable(**committable)
         files = self._committed_files(batch)
         if batch.layout == "manifest":
-            result = _publish_list(files, batch)
+            result = manifest.publish(files, batch)
         else:
             result = _publish_renaming(files, batch)
             self._marks |= {_mark(batch)} if files is self.files else set()
@@ -265,7 +265,7 @@ class Publisher:
         """Publish a batch of which a part is lost, on the user's word; again, if that has lost
         more meanwhile.
         """
-        batch = _read(committable)
+        batch = Committable(**committable)
         files = self._committed_files(batch)
         if batch.layout == "manifest":
             manifest.publish_what_is_left(files, batch)
@@ -351,19 +351,8 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _read(committable: Mapping[str, Any]) -> Committable:
-    return Committable(**committable)
-
-
 def _ready(batch: Committable) -> str:
     return f"{PREPARED}/{batch.folder}{_READY}"
-
-
-def _publish_list(files: Files, batch: Committable) -> CommitResult:
-    result = manifest.publish(files, batch)
-    if isinstance(result, list):
-        return report_lost(result, batch)
-    return CommitResult.DONE if result else CommitResult.ALREADY_DONE
 
 
 def _mark(batch: Committable) -> str:
