@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from onceward.errors import ConfigurationError, ConnectorMissing
 from onceward.secrecy import unlogged_calls
 from onceward.spark.batch.causes import has_condition, has_kind, thrown_by
-from onceward.spark.batch.query import kafka_options_in, leaves
+from onceward.spark.batch.query import kafka_options, leaves
 from onceward.spark.session.connector import connector_to_name
 
 
@@ -74,7 +74,7 @@ def read_topics(frame: DataFrame) -> list[str]:
     topics: set[str] = set()
     # And of readers of frames that are no streams
     batches = (leaf.options() for leaf in leaves(plan, "DataSourceV2Relation"))
-    for options in (*kafka_options_in(plan), *batches):
+    for options in (*kafka_options(plan), *batches):
         topics |= {
             name.strip() for name in (options.get("subscribe") or "").split(",") if name.strip()
         }

@@ -117,23 +117,19 @@ class History:
     """
 
     def __init__(self, execution: Any) -> None:
-        self._execution = execution
-
-    @property
-    def execution(self) -> Any:
+        self.execution = execution
         """The query's ``StreamExecution``."""
-        return self._execution
 
     @property
     def checkpoint(self) -> str:
         """Where the query keeps its logs."""
-        return str(self._execution.resolvedCheckpointRoot())
+        return str(self.execution.resolvedCheckpointRoot())
 
     def ends(self, batch_id: int) -> tuple[Any, ...] | None:
         """Return where a batch ends, by source (None: nothing yet), as ``OffsetSeqLog`` has it;
         None: it has dropped it (``minBatchesToRetain``).
         """
-        found = self._execution.offsetLog().get(batch_id)
+        found = self.execution.offsetLog().get(batch_id)
         if found.isEmpty():
             return None
         logged = found.get()
@@ -142,7 +138,7 @@ class History:
         if kind == "OffsetMap":
             by_name = logged.offsetsMap()
             # A stream that is used twice is in it once
-            if by_name.size() != self._execution.sources().size():
+            if by_name.size() != self.execution.sources().size():
                 return None
             return tuple(_offset(by_name.apply(str(index))) for index in range(by_name.size()))
         if kind != "OffsetSeq":
@@ -151,7 +147,7 @@ class History:
 
     def first_of_run(self) -> bool:
         """Return whether this run has no batch before (``IncrementalExecution.isFirstBatch``)."""
-        return bool(self._execution.lastExecution().isFirstBatch())
+        return bool(self.execution.lastExecution().isFirstBatch())
 
 
 def fingerprint(frame: DataFrame) -> int:
@@ -360,7 +356,7 @@ def _facts(execution: Any, run_id: str, *, stateful: bool) -> _RunFacts:
         for index, stream in enumerate(streams)
         if stream.getClass().getSimpleName().startswith("Kafka")
     )
-    relations = zip(kafka, kafka_options(execution), strict=False)
+    relations = zip(kafka, kafka_options(execution.analyzedPlan()), strict=False)
     return _RunFacts(
         run_id,
         str(execution.name() or ""),
@@ -448,13 +444,8 @@ def _initial_offset(stream: Any) -> Any:
         return None
 
 
-def kafka_options(execution: Any) -> Iterator[Any]:
-    """Yield the options (a Java map) of each Kafka relation of the query, in plan order."""
-    return kafka_options_in(execution.analyzedPlan())
-
-
-def kafka_options_in(plan: Any) -> Iterator[Any]:
-    """Yield the options of each Kafka relation in the analyzed plan of a stream."""
+def kafka_options(plan: Any) -> Iterator[Any]:
+    """Yield the options (a Java map) of each Kafka relation in the analyzed plan of a stream."""
     for leaf in leaves(plan, "StreamingRelationV2"):
         if leaf.sourceName() == "kafka":
             yield leaf.extraOptions()

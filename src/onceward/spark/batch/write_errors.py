@@ -115,7 +115,7 @@ def _read_by(execution: Any) -> tuple[str, str]:
     """Return topics and servers of the query's Kafka relations."""
     topics: list[str] = []
     servers: list[str] = []
-    for options in kafka_options(execution):
+    for options in kafka_options(execution.analyzedPlan()):
         topics += [
             str(options.get(key))
             for key in ("subscribe", "subscribePattern", "assign")
