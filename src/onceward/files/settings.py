@@ -30,7 +30,12 @@ from onceward.spark.batch.carried import unless
 from onceward.spark.files.file_system import hidden, local_path, path_scheme, refuse_other_schemes
 from onceward.spark.files.file_writer import COMMITTER_OPTIONS, MAX_RECORDS, FileFormat
 from onceward.spark.session.settings import is_on
-from onceward.spark.types import must_keep_dates, must_keep_instants, must_keep_microseconds
+from onceward.spark.types import (
+    column_named,
+    must_keep_dates,
+    must_keep_instants,
+    must_keep_microseconds,
+)
 
 # read back without an option; offsets have seconds where a zone's had them (XXXXX)
 _TIMES = {
@@ -101,7 +106,7 @@ def guarded(
 
 
 def _text(frame: DataFrame, options: Mapping[str, str], name: str) -> DataFrame:
-    value = _column(name)
+    value = column_named(name)
     breaks = (
         value.contains(f.lit(options["linesep"]))
         if "linesep" in options
@@ -137,7 +142,7 @@ def _csv(frame: DataFrame, options: Mapping[str, str], columns: Sequence[str]) -
 
 
 def _blank(name: str, options: Mapping[str, str], *, is_text: bool) -> Column:
-    value = _column(name)
+    value = column_named(name)
     blank = [f.lit(False)]
     if not options.get("nullvalue", "").strip(_BLANKS):
         blank.append(value.isNull())
@@ -151,19 +156,10 @@ def _blank(name: str, options: Mapping[str, str], *, is_text: bool) -> Column:
 def _with(
     frame: DataFrame, guarded_column: str, condition: Column, message: str, next_step: str
 ) -> DataFrame:
-    def column(name: str) -> Column:
-        value = _column(name)
-        return (
-            unless(condition, value, message, next_step).alias(name)
-            if name == guarded_column
-            else value
-        )
-
-    return frame.select(*(column(name) for name in frame.columns))
-
-
-def _column(name: str) -> Column:
-    return f.col("`" + name.replace("`", "``") + "`")
+    columns = {name: column_named(name) for name in frame.columns}
+    kept = unless(condition, columns[guarded_column], message, next_step)
+    columns[guarded_column] = kept.alias(guarded_column)
+    return frame.select(*columns.values())
 
 
 Format = Literal["parquet", "orc", "json", "csv", "text", "avro"]

@@ -1,7 +1,5 @@
-"""What stands inside of Spark's types. Pure.
-
-What a session's settings, and its JVM's time zone, make of dates and timestamps in files.
-Driver only.
+"""What stands inside of Spark's types; and what a session's settings, and its JVM's time zone,
+make of dates and timestamps in files. Driver only.
 """
 
 from __future__ import annotations
@@ -9,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StructType, TimestampType
 
 from onceward.errors import ConfigurationError
@@ -43,6 +42,11 @@ def field_names(kind: DataType) -> list[str]:
     """Return the names of the fields of all structs inside of ``kind``."""
     structs = [one for one in types_inside(kind) if isinstance(one, StructType)]
     return [name for one in structs for name in one.names]
+
+
+def column_named(name: str) -> Column:
+    """Return the column of that name, dots and all."""
+    return f.col("`" + name.replace("`", "``") + "`")
 
 
 _SETTING = "spark.sql.parquet.outputTimestampType"

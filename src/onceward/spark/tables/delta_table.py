@@ -38,7 +38,7 @@ from onceward.spark.batch.query import items
 from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told, must_write_name
 from onceward.spark.session.connector import must_have
-from onceward.spark.types import must_keep_dates, must_keep_microseconds
+from onceward.spark.types import column_named, must_keep_dates, must_keep_microseconds
 
 _ZONE = "spark.sql.session.timeZone"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -72,11 +72,8 @@ def guarded(
             guards[name] = _time(name)
         elif isinstance(kinds[name], StringType):
             guards[name] = _text(name)
-    return (
-        frame.select(*(guards.get(name, _column(name)).alias(name) for name in frame.columns))
-        if guards
-        else frame
-    )
+    columns = (guards.get(name, column_named(name)).alias(name) for name in frame.columns)
+    return frame.select(*columns) if guards else frame
 
 
 def _must_be_the_jvms_zone(session: SparkSession, name: str, table: str) -> None:
@@ -95,7 +92,7 @@ def _must_be_the_jvms_zone(session: SparkSession, name: str, table: str) -> None
 
 
 def _time(name: str) -> Column:
-    value = _column(name)
+    value = column_named(name)
     return unless(
         ~value.eqNullSafe(value.cast("string").try_cast("timestamp")),
         value,
@@ -107,7 +104,7 @@ def _time(name: str) -> Column:
 
 
 def _text(name: str) -> Column:
-    value = _column(name)
+    value = column_named(name)
     return unless(
         (value == "") | (value == _NULL) | ~f.is_valid_utf8(value),
         value,
@@ -116,10 +113,6 @@ def _text(name: str) -> Column:
         f"say in the query what such values shall be (NULLIF({name}, '') for null), or write to a "
         "table that is not partitioned by it",
     )
-
-
-def _column(name: str) -> Column:
-    return f.col("`" + name.replace("`", "``") + "`")
 
 
 _CLASS = "org.apache.spark.sql.delta.DeltaLog"
@@ -219,7 +212,7 @@ class DeltaTable:
         schema = self._must_fit(frame, shape)
         must_keep_microseconds(self._session, frame.schema)
         must_keep_dates(self._session, frame.schema, "parquet")
-        in_order = frame.select([f"`{name.replace('`', '``')}`" for name in schema])
+        in_order = frame.select(*map(column_named, schema))
         return guarded(in_order, shape.partition_by, self._session, f"the Delta table {self.path}")
 
     def _must_fit(self, frame: DataFrame, shape: Shape) -> list[str]:

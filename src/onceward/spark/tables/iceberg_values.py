@@ -42,6 +42,7 @@ from pyspark.sql.types import (
 )
 
 from onceward.spark.batch.carried import unless
+from onceward.spark.types import column_named
 
 _STAGED_AS = "wap.id"
 _PUBLISHED_AS = "published-wap-id"
@@ -262,7 +263,7 @@ def guarded(frame: DataFrame, schema: Mapping[str, Any], table: str) -> DataFram
     unfit = _of_fields(frame.schema, schema)
     if not unfit:
         return frame
-    columns = {name: f.col(f"`{name.replace('`', '``')}`") for name in frame.columns}
+    columns = {name: column_named(name) for name in frame.columns}
     for name, is_unfit in unfit.items():
         columns[name] = unless(
             f.coalesce(is_unfit(columns[name]), f.lit(False)),
