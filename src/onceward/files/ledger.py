@@ -177,7 +177,7 @@ class FolderChain(Chain):
             "owner": owner,
             "host": socket.gethostname(),
             "pid": surroundings.process_id(),
-            "at_ms": _now_ms(),
+            "at_ms": surroundings.wall_clock_ns() // 1_000_000,
         }
         entry = json.dumps(takeover).encode()
         self._takeovers.add(entry)
@@ -439,7 +439,3 @@ def file_system_type(folder: Path) -> str | None:
         if mount.split()[2] == number:
             return kind.split()[0]
     return None
-
-
-def _now_ms() -> int:
-    return surroundings.wall_clock_ns() // 1_000_000

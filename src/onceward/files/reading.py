@@ -1,8 +1,5 @@
-"""``onceward.read_files``: what a file sink has published below a path, as a frame. Driver
-only.
-
-What all files of one path have in common, so that whoever reads the path reads all of them, and
-reads them right.
+"""``onceward.read_files``: what a file sink has published below a path, as a frame; and what all
+files of one path have in common, so that whoever reads the path reads all of them, and right.
 
 Readers take folders for columns only where all folders are alike, read all files as one format,
 and tell neither a header nor another order of CSV columns from rows. So the shape is kept once for
@@ -73,7 +70,7 @@ def must_be_there(files: Files, settings: FileSinkSettings) -> None:
             f"{files.uri(SHAPE)} is not there, though this pipeline has written below "
             f"{files.root}: its disk may not be mounted, or somebody has removed that file",
             next_step="mount it; nothing was written in its place. Where only that file is gone, "
-            f"or the path was emptied on purpose, write {_text(reader_shape(settings))} into "
+            f"or the path was emptied on purpose, write {json.dumps(reader_shape(settings))} into "
             f"{files.uri(SHAPE)}",
             details={"path": files.root, "shape": reader_shape(settings)},
         )
@@ -96,7 +93,7 @@ def must_fit(files: Files, settings: FileSinkSettings) -> None:
         "of one of them, or read them wrongly",
         next_step="give the sink what the path has, or another path (the pipeline_id and the "
         "ledger may stay); or, where nothing below the path is wanted any more, empty it, write "
-        f"{_text(ours)} into {files.uri(SHAPE)}, and delete {COLUMNS}, if that is there",
+        f"{json.dumps(ours)} into {files.uri(SHAPE)}, and delete {COLUMNS}, if that is there",
         details={"kept": existing, "asked": ours},
     )
 
@@ -120,7 +117,7 @@ def columns_must_fit(files: Files, columns: Sequence[str]) -> None:
 
 def _read(files: Files, path: str, ours: Any) -> Any:
     """Return what is kept at ``path``: ``ours``, or what somebody else has put there before."""
-    text = files.put_if_absent(path, _text(ours) + "\n")
+    text = files.put_if_absent(path, json.dumps(ours) + "\n")
     try:
         existing = json.loads(text)
     except ValueError:
@@ -129,15 +126,10 @@ def _read(files: Files, path: str, ours: Any) -> Any:
         raise ConfigurationError(
             f"{files.uri(path)} is damaged: {text[:100]!r}",
             next_step=f"restore it; or, once it is certain that the files below {files.root} are "
-            f"like this, write {_text(ours)} into it",
+            f"like this, write {json.dumps(ours)} into it",
             details={"asked": ours},
         )
     return existing
-
-
-def _text(value: Any) -> str:
-    """Format it as one line, so that it can be written by hand."""
-    return json.dumps(value)
 
 
 def _settings_text(shape: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -148,7 +140,6 @@ def _settings_text(shape: Mapping[str, Any], names: Sequence[str]) -> str:
 
 # Spark takes a path with one of these for a pattern (SparkHadoopUtil.isGlobPath)
 _OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
-
 
 _OWN_COLUMN = {"columnNameOfCorruptRecord": "onceward_corrupt_record"}
 """Rows may well have a column of Spark's usual name, as from ``from_json``."""

@@ -2,18 +2,14 @@
 
 Called by ``engine.micro_batch``; the order of things is :mod:`onceward.engine.two_phase`'s. A
 batch is a :class:`FileAttempt`: a Spark job for each frame, all into one hidden folder. Spark's
-writers begin a new file after so many rows, and know no other reason, so :class:`Rolling` turns
-a size into rows.
-
-Rules by which a frame fits the files that a sink writes. Values only; what a format itself
-refuses, Spark says.
+writers begin a new file after so many rows, and know no other reason, so a size is turned into
+rows. :func:`check` has the rules by which a frame fits; what a format itself refuses, Spark says.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
@@ -32,7 +28,6 @@ from pyspark.sql.types import (
 from onceward import events
 from onceward.engine.ledger.chain import Chain
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.engine.policy import SinkPolicy
 from onceward.engine.spark_jobs import SparkJobsAttempt, attempt_name
 from onceward.engine.target import Write, event_ids
 from onceward.engine.two_phase import CommitResult, GrowingPauses, TwoPhaseTarget
@@ -161,32 +156,20 @@ def columns_in_files(names: Sequence[str], partition_by: Sequence[str]) -> list[
     return [name for name in names if name.lower() not in folders]
 
 
-log = logging.getLogger(__name__)
+def _format_for(
+    frame: DataFrame, settings: FileSinkSettings, known_row_bytes: float | None
+) -> FileFormat:
+    """Return the format for ``frame``, with files of about the size that is wanted.
 
-
-class Rolling(NamedTuple):
-    """What Spark is told of files, and how large they shall be, in bytes; None: as it comes.
-
-    :param row_bytes: the size of a row in the files of the batch before, on the average; None:
-        that is not known.
+    :param known_row_bytes: the size of a row in the files of the batch before, on the average.
     """
-
-    how: FileFormat
-    file_bytes: int | None = None
-    row_bytes: float | None = None
-
-    def format_for(self, frame: DataFrame) -> FileFormat:
-        """Return the format for ``frame``."""
-        if self.file_bytes is None:
-            return self.how
-        rows = rows_per_file(self.file_bytes, self.row_bytes or guessed_row_bytes(frame))
-        limit = int(self.how.options.get(MAX_RECORDS, rows))
-        return self.how._replace(options={**self.how.options, MAX_RECORDS: str(min(rows, limit))})
-
-
-def rows_per_file(file_bytes: int, row_bytes: float) -> int:
-    """Return how many rows come to that size; one at least."""
-    return max(1, round(file_bytes / row_bytes)) if row_bytes > 0 else 1
+    how, file_bytes = settings.how, settings.target_file_size_bytes
+    if file_bytes is None:
+        return how
+    row_bytes = known_row_bytes or guessed_row_bytes(frame)
+    rows = max(1, round(file_bytes / row_bytes)) if row_bytes > 0 else 1
+    limit = int(how.options.get(MAX_RECORDS, rows))
+    return how._replace(options={**how.options, MAX_RECORDS: str(min(rows, limit))})
 
 
 KIND = "files"
@@ -199,6 +182,7 @@ class FileAttempt(SparkJobsAttempt):
     """One batch into files: a Spark job for each frame, all into one hidden folder.
 
     :param folder: of the attempt, by its name.
+    :param row_bytes: as :func:`_format_for` takes it.
     """
 
     committable_version: ClassVar[int] = Publisher.committable_version
@@ -206,31 +190,31 @@ class FileAttempt(SparkJobsAttempt):
     def __init__(
         self,
         publisher: Publisher,
-        rolling: Rolling,
+        settings: FileSinkSettings,
+        row_bytes: float | None,
         chain: Chain,
-        policy: SinkPolicy,
         attempt_id: AttemptId,
         folder: str,
         sequence: int,
         computation: Computation,
     ) -> None:
-        super().__init__(KIND, chain, policy, attempt_id, folder, sequence, computation)
+        super().__init__(KIND, chain, settings.policy, attempt_id, folder, sequence, computation)
         self._publisher = publisher
-        self._rolling = rolling
-        self._how = rolling.how
+        self._settings = settings
+        self._row_bytes = row_bytes
         self._written: list[WrittenFiles] = []
 
     def write(self, write: Write, running: RunningBatch) -> int:
         ids = {**event_ids(self._policy.pipeline, running), **self.ids}
         with events.step(events.SEND, **ids) as values:
-            if self._how.name == "csv":
+            if self._settings.format == "csv":
                 self._publisher.must_have(
-                    columns_in_files(write.frame.columns, self._how.partition_by)
+                    columns_in_files(write.frame.columns, self._settings.partition_by)
                 )
             written = file_writer.write(
                 write.frame,
                 self._publisher.opened(self._name, self._sequence),
-                self._rolling.format_for(write.frame),
+                _format_for(write.frame, self._settings, self._row_bytes),
                 self._computation,
                 self._limit.passed,
             )
@@ -243,7 +227,7 @@ class FileAttempt(SparkJobsAttempt):
         return self._publisher.prepare(self._name, self._sequence, self._written).as_told()
 
     def _extra_data(self) -> Mapping[str, Any]:
-        return {"format": self._how.name, "root": self._publisher.files.root}
+        return {"format": self._settings.format, "root": self._publisher.files.root}
 
     def _summary(self, committables: Sequence[Mapping[str, Any]]) -> str:
         return (
@@ -297,9 +281,9 @@ class FileTarget(TwoPhaseTarget):
         self._publisher.remove_marks(chain_prefix(self._policy.pipeline, self._mark))
         return FileAttempt(
             self._publisher,
-            Rolling(self._settings.how, self._settings.target_file_size_bytes, self._row_bytes),
+            self._settings,
+            self._row_bytes,
             self.chain,
-            self._policy,
             attempt_id,
             attempt_name(self._policy.pipeline, self._mark, attempt_id, self.branch),
             0 if newest is None else newest.sequence + 1,
