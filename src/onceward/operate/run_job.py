@@ -182,15 +182,12 @@ def main(arguments: list[str]) -> None:
             _end_soon(ended.code if isinstance(ended.code, int) else 1)
         raise
     except BaseException as error:  # noqa: BLE001 — becomes a status
-        status = exit_status(error, worked_before=link.worked_before)
-        # What is not printed, on a full disk, changes nothing about how the job has ended
-        with suppress(Exception):
-            _print(error, job)
-        _end_soon(status)
-        raise SystemExit(status) from None
-    failure = _failure_left()
+        failure: BaseException | None = error
+    else:
+        failure = _failure_left()
     if failure is not None:
         status = exit_status(failure, worked_before=link.worked_before)
+        # What is not printed, on a full disk, changes nothing about how the job has ended
         with suppress(Exception):
             _print(failure, job)
         _end_soon(status)

@@ -323,12 +323,18 @@ class LedgerView:
 
     def transaction(self, pipeline: str) -> OpenTransaction | None:
         """Return the pipeline's transaction, if it writes to Kafka or keeps its ledger there."""
-        client = _client(self.kafka) if self.has_coordinator else None
+        client = self.client() if self.has_coordinator else None
         return None if client is None else _transaction(client, pipeline)
 
     def client(self) -> KafkaClient | None:
         """Return this process's client for looking; None without brokers. No batch uses it."""
-        return _client(self.kafka)
+        if self.kafka is None:
+            return None
+        from onceward.kafka.wire.client import KafkaClient
+        from onceward.kafka.wire.options.settings import settings_from_options
+
+        settings, _ = settings_from_options(**self.kafka, client_id="onceward-status")
+        return KafkaClient.shared(settings)
 
     def status(self, pipeline: str, known: Sequence[LedgerEntry] | None = None) -> PipelineStatus:
         """Return what the pipeline is doing. What cannot be asked is named in ``trouble``, and so
@@ -386,11 +392,9 @@ def open_ledger(
             "one ledger is to be named",
             next_step="pass bootstrap_servers, or path (a folder), or url (a database)",
         )
-    kafka: dict[str, Any] | None = (
-        None
-        if bootstrap_servers is None
-        else {"bootstrap_servers": bootstrap_servers, "options": dict(options or {})}
-    )
+    kafka: dict[str, Any] | None = None
+    if bootstrap_servers is not None:
+        kafka = {"bootstrap_servers": bootstrap_servers, "options": dict(options or {})}
     if path is not None:
         from onceward.files.ledger import FolderLedger
 
@@ -410,15 +414,6 @@ def open_ledger(
 
     assert kafka is not None  # noqa: S101 — it was looked at above
     return LedgerView(KafkaLedger(topic=ledger_topic or DEFAULT_TOPIC, **kafka), kafka, True)
-
-
-def _client(kafka: Mapping[str, Any] | None) -> KafkaClient | None:
-    if kafka is None:
-        return None
-    from onceward.kafka.wire.client import KafkaClient
-    from onceward.kafka.wire.options.settings import settings_from_options
-
-    return KafkaClient.shared(settings_from_options(**kafka, client_id="onceward-status")[0])
 
 
 def _transaction(client: KafkaClient, pipeline: str) -> OpenTransaction | None:
