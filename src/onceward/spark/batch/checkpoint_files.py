@@ -10,7 +10,7 @@ who restores the one from a copy restores the other.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -58,16 +58,14 @@ class CheckpointFiles:
         :raises CheckpointUnreachable: the folder cannot be listed, or a file not be opened."""
         with self._reached() as files:
             try:
-                names = [
-                    str(status.getPath().getName())
-                    for status in files.listStatus(self._path(self._folder))
-                ]
+                found = files.listStatus(self._path(self._folder))
             except Py4JJavaError as error:
-                if _kind(error) == _MISSING:
+                if java_class(error) == _MISSING:
                     return {}
                 raise
-            found = {name: self._text(files, name) for name in names}
-        return {name: text for name, text in found.items() if text is not None}
+            names = [str(status.getPath().getName()) for status in found]
+            texts = {name: self._text(files, name) for name in names}
+        return {name: text for name, text in texts.items() if text is not None}
 
     def read_one(self, name: str, last_bytes: int | None = None) -> str | None:
         """Return what a file says, or its ``last_bytes`` do; None: it is not there. :raises
@@ -77,12 +75,8 @@ class CheckpointFiles:
 
     def write(self, name: str, text: str) -> None:
         """Write the file, replacing any. :raises CheckpointUnreachable: it may not be there."""
-        with self._reached() as files:
-            stream = files.create(self._file(name), True)
-            try:
-                stream.write(bytearray(text.encode()))
-            finally:
-                stream.close()
+        with self._reached() as files, closing(files.create(self._file(name), True)) as stream:
+            stream.write(bytearray(text.encode()))
 
     def remove(self, name: str) -> None:
         """Remove the file, if any. :raises CheckpointUnreachable: it may be there still."""
@@ -92,18 +86,15 @@ class CheckpointFiles:
     def _text(self, files: Any, name: str, last_bytes: int | None = None) -> str | None:
         """Read a file; None if another copy of the query has removed it."""
         try:
-            stream = files.open(self._file(name))
-            try:
+            with closing(files.open(self._file(name))) as stream:
                 if last_bytes is not None:
                     length = files.getFileStatus(self._file(name)).getLen()
                     stream.seek(max(0, length - last_bytes))
                 return bytes(stream.readAllBytes()).decode(errors="replace")
-            finally:
-                stream.close()
         except Py4JJavaError as error:
-            if _kind(error) == _DAMAGED:
+            if java_class(error) == _DAMAGED:
                 return ""
-            if _kind(error) == _MISSING:
+            if java_class(error) == _MISSING:
                 return None
             raise
 
@@ -135,7 +126,8 @@ class CheckpointFiles:
         return self._jvm.org.apache.hadoop.fs.Path(text)
 
 
-def _kind(error: Py4JJavaError) -> str:
+def java_class(error: Py4JJavaError) -> str:
+    """Return the name of the class of what Java threw."""
     return str(error.java_exception.getClass().getName())
 
 

@@ -22,7 +22,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from pyspark.errors import IllegalArgumentException
 from onceward import surroundings
 from onceward.durable import make, sync
 from onceward.errors import ConfigurationError, ServerMisconfigured
+from onceward.spark.batch.checkpoint_files import java_class
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _OF_THIS_MACHINE = re.compile(r"file:(?://(?:localhost)?)?/(?!/)", re.IGNORECASE)
@@ -344,10 +345,8 @@ class HadoopFiles(Files):
         self._gateway = context._gateway
         self._hadoop = self._gateway.jvm.org.apache.hadoop.fs
         self.root = root.rstrip("/")
-        configuration = context._jsc.hadoopConfiguration()
-        top = self._hadoop.Path(self.root)
-        self._system = top.getFileSystem(configuration)
-        self._configuration = configuration
+        self._configuration = context._jsc.hadoopConfiguration()
+        self._system = self._hadoop.Path(self.root).getFileSystem(self._configuration)
 
     @cached_property
     def _context(self) -> Any:
@@ -362,12 +361,8 @@ class HadoopFiles(Files):
         return None if top is None or not top.isDirectory() else dict(self._below(folder, ""))
 
     def _below(self, folder: str, within: str) -> Iterator[tuple[str, int]]:
-        for status in (
-            self._asked(
-                lambda: self._system.listStatus(self._at(f"{folder}/{within}".rstrip("/")))
-            )
-            or ()
-        ):
+        here = self._at(f"{folder}/{within}".rstrip("/"))
+        for status in self._asked(lambda: self._system.listStatus(here)) or ():
             name = str(status.getPath().getName())
             if hidden(name):
                 continue
@@ -401,23 +396,16 @@ class HadoopFiles(Files):
 
     def text(self, path: str) -> str | None:
         def read() -> str:
-            stream = self._system.open(self._at(path))
-            try:
-                return str(
-                    self._gateway.jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-                )
-            finally:
-                stream.close()
+            with closing(self._system.open(self._at(path))) as stream:
+                io = self._gateway.jvm.org.apache.commons.io
+                return str(io.IOUtils.toString(stream, "UTF-8"))
 
         found: str | None = self._asked(read)
         return found
 
     def _write(self, path: str, text: str) -> None:
-        stream = self._system.create(self._at(path), False)
-        try:
+        with closing(self._system.create(self._at(path), False)) as stream:
             stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
 
     def move(self, source: str, target: str) -> bool:
         # Of a folder over a file the name node says more than that it is there
@@ -430,7 +418,7 @@ class HadoopFiles(Files):
             # disk.
             self._context.rename(self._at(source), self._at(target), no_options)
         except Py4JJavaError as error:
-            if _kind(error) in _REFUSED:
+            if java_class(error) in _REFUSED:
                 return False
             raise _as_os_error(error) from error
         return True
@@ -455,7 +443,7 @@ class HadoopFiles(Files):
         try:
             return question()
         except Py4JJavaError as error:
-            if _kind(error) == "java.io.FileNotFoundException":
+            if java_class(error) == "java.io.FileNotFoundException":
                 return None
             raise _as_os_error(error) from error
 
@@ -472,10 +460,6 @@ class S3Files(HadoopFiles):
         raise NotImplementedError(
             "a copy of every object, one by one: nothing that publishes may call it"
         )
-
-
-def _kind(error: Py4JJavaError) -> str:
-    return str(error.java_exception.getClass().getName())
 
 
 def _as_os_error(error: Py4JJavaError) -> OSError:

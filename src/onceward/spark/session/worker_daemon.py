@@ -19,10 +19,7 @@ import pyspark.daemon
 from onceward.spark.session.zip_importers import drop_zip_importers
 
 # By name, because imports point down, and sinks stand above this.
-TASKS = ("onceward.kafka.sink.tasks",)
-
-for _module in TASKS:
-    import_module(_module)
+import_module("onceward.kafka.sink.tasks")
 
 if __name__ == "__main__":
     drop_zip_importers()
