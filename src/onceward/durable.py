@@ -1,8 +1,6 @@
-"""Folders and files that outlast a power failure once a call returns.
-
-A file's bytes are synced with it, its name with the folder that has it (``fsync(2)``).
-
-And what outlasts a process of ``onceward run``: the next one knows it.
+"""Folders and files that outlast a power failure once a call returns: a file's bytes are synced
+with it, its name with the folder that has it (``fsync(2)``). And what outlasts a process of
+``onceward run``: the next one knows it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""The settings of a file sink, checked when it is built, immutable.
-
-Values that a format would change on the way: options that keep them, and rows that no option
-keeps. Driver only.
+"""The settings of a file sink, checked when it is built, immutable; and values that a format
+would change on the way: options that keep them, and rows that no option keeps. Driver only.
 
 Spark's own options for CSV and JSON write timestamps to milliseconds, and CSV without the spaces
 around a text. What the user sets himself stays as he has it.

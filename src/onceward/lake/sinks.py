@@ -58,14 +58,8 @@ class DeltaSink(_LakeSink):
         is lost of the batch that an earlier run has decided, and without batches that the table
         has lost.
     :param skipped_batches: as for :class:`onceward.KafkaSink`.
-    :param batch_attempts: how often one batch is tried before the query fails.
-    :param batch_timeout_s: abort an attempt whose Spark jobs run longer, in seconds; None: no
-        limit.
-    :param checkpointing: what :func:`onceward.checkpointing` returns; sets ``batch_attempts`` and
-        ``batch_timeout_s``, and the pause between batches.
-    :param commit_timeout_s: how long publishing is tried again without progress before the query
-        fails with :class:`~onceward.errors.PublishIncomplete`; started again (``ow.supervise``) it
-        goes on with that first.
+    :param batch_attempts, batch_timeout_s, checkpointing, commit_timeout_s: as for
+        :class:`onceward.FileSink`.
     :raises ConfigurationError: any of these is wrong. Nothing is touched before the first batch.
     """
 

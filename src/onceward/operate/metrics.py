@@ -2,16 +2,12 @@
 in a registry of the user's.
 
 Driver only. Events come in a thread of their own (:func:`onceward.events.watch`), and a scrape
-computes its answer from what is there (:mod:`onceward.operate.metric_state`).
-So no batch waits for a scraper, a gateway or a broker that is asked for the lag, and none fails
-with them. ``prometheus_client`` (extra ``metrics``) is imported when a function is called.
-
-Lag of pipelines: how far their last committed batch is behind the last stable offset of its
-Kafka sources.
-
-Driver only. Brokers are asked in a thread of its own, over connections of its own and with a
-deadline, so that no batch waits for them. The last stable offset, and not the high watermark: what
-lies between the two belongs to open transactions, which no reader may see.
+computes its answer from what is there (:mod:`onceward.operate.metric_state`). Brokers are asked
+for the lag in another thread, over connections of its own and with a deadline. So no batch waits
+for a scraper, a gateway or a broker, and none fails with them. The lag is how far the last
+committed batch is behind the last stable offset, and not the high watermark: what lies between the
+two belongs to open transactions, which no reader may see. ``prometheus_client`` (extra
+``metrics``) is imported when a function is called.
 """
 
 from __future__ import annotations

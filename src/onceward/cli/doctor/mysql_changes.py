@@ -1,14 +1,11 @@
-"""Can the changes of a MySQL or MariaDB server be read without loss? Called by ``onceward doctor
---mysql``.
+"""Can the changes of a MySQL or MariaDB server be read without loss, and what has an administrator
+to run for that? Called by ``onceward doctor --mysql``.
 
 What a query would refuse to start with (:mod:`onceward.mysql.source.requirements`) fails here;
 what it would not, and may regret later, is a warning. It changes nothing on the server; whether
 the login may read the binlog is tried by reading its first bytes.
 
-What an administrator has to run so that a server's changes can be read. Called by
-:mod:`mysql_changes`; pure.
-
-SQL lines that may be passed to a client as they are; what is for people, or for the server's
+:func:`lines` may be passed to a client as they are: what is for people, or for the server's
 configuration file, is a comment. No line has a password.
 """
 
@@ -122,8 +119,7 @@ _COMPRESSED = ("binlog_transaction_compression", "log_bin_compress")
 
 
 def check_mysql(url: str, tables: Sequence[str]) -> tuple[list[CheckResult], list[str]]:
-    """Return the findings, and what an administrator should run
-    (:func:`onceward.cli.doctor.mysql_changes.lines`).
+    """Return the findings, and what an administrator should run (:func:`lines`).
 
     :param tables: as for ``mysql_changes``; none: all that the login can see.
 
@@ -131,8 +127,7 @@ def check_mysql(url: str, tables: Sequence[str]) -> tuple[list[CheckResult], lis
     """
     settings = make_settings(
         url=url, tables=list(tables) or "*.*", starting="latest", max_bytes_per_batch=1 << 20,
-        heartbeat_seconds=60,
-        pass_over=(), values="text",
+        heartbeat_seconds=60, pass_over=(), values="text",
     )  # fmt: skip
     try:
         with closing(Server(settings)) as server:

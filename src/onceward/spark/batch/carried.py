@@ -2,16 +2,15 @@
 (``PythonException``, ``StreamingQueryException``).
 
 Written where Spark runs Python away from the driver's own process (the reader of a resettable
-source), and into plans that may refuse a row (:mod:`onceward.spark.batch.carried`); read by
-:mod:`onceward.spark.batch.failures` and ``write_errors``. JSON only: what a process says is never
-unpickled.
+source), and into plans that may refuse a row (:func:`unless`); read by :mod:`.failures` and
+:mod:`.write_errors`. JSON only: what a process says is never unpickled.
 
 A text may quote a record, and whoever wrote that could write what we write. So each mark has a
 secret of the driver's process, drawn when it starts: no record has it, and a text without it is
 not looked at. It is in plans and in tasks' closures, and in no row.
 
-Objects of the user's that go to the tasks: as they were built, whatever they open later in the
-driver. Driver only; called by the sinks and sources that hold such objects.
+And objects of the user's that go to the tasks (:func:`pickled`), for the sinks and sources that
+hold them. Driver only.
 """
 
 from __future__ import annotations
