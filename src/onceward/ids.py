@@ -160,8 +160,12 @@ def offsets_covered(source: SourceRange) -> int:
 def is_pipeline_id(value: object) -> bool:
     """Return whether ``value`` is 1 to 200 characters of ``a-z A-Z 0-9 . _ -``, for names of Kafka
     and folders."""
+    return _is_legal(value, _PIPELINE_MAX_LENGTH)
+
+
+def _is_legal(value: object, most: int) -> bool:
     legal = isinstance(value, str) and _LEGAL.fullmatch(value) and value not in (".", "..")
-    return bool(legal) and len(str(value)) <= _PIPELINE_MAX_LENGTH
+    return bool(legal) and len(str(value)) <= most
 
 
 def pipeline_id(value: str) -> PipelineId:
@@ -180,8 +184,7 @@ def topic_name(value: str, setting: str = "") -> str:
 
     :param setting: the parameter that has it, for the message.
     """
-    legal = isinstance(value, str) and _LEGAL.fullmatch(value) and value not in (".", "..")
-    if not legal or len(value) > _TOPIC_MAX_LENGTH:
+    if not _is_legal(value, _TOPIC_MAX_LENGTH):
         raise InvalidTopicName(
             f"{setting}={value!r} is not the name of a topic"
             if setting

@@ -8,7 +8,7 @@ a record, and then whoever wrote the record would choose the error. Called by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -59,7 +59,13 @@ def thrown_by(error: BaseException) -> tuple[Thrown, ...]:
 
 def thrown_from(throwable: Any) -> tuple[Thrown, ...]:
     """Return a Java ``Throwable`` and its causes, as :func:`thrown_by` does."""
-    return tuple(_chain(throwable))
+    found: list[Thrown] = []
+    # The JVM is gone, or lacks a class that py4j asks for: what is known will do
+    with suppress(Exception):
+        while throwable is not None and len(found) < _DEPTH:
+            found.append(_read_throwable(throwable))
+            throwable = throwable.getCause()
+    return tuple(found)
 
 
 def has_kind(causes: Sequence[Thrown], *names: str) -> Thrown | None:
@@ -86,18 +92,6 @@ def _java_exception(error: BaseException) -> Any:
     return getattr(error, "java_exception", None)
 
 
-def _chain(throwable: Any) -> Iterator[Thrown]:
-    for _ in range(_DEPTH):
-        if throwable is None:
-            return
-        following = None
-        # The JVM is gone, or lacks a class that py4j asks for: what is known will do
-        with suppress(Exception):
-            yield _read_throwable(throwable)
-            following = throwable.getCause()
-        throwable = following
-
-
 def _read_throwable(throwable: Any) -> Thrown:
     kind, frames = str(throwable.getClass().getName()), throwable.getStackTrace()
     condition = ""
@@ -106,12 +100,7 @@ def _read_throwable(throwable: Any) -> Thrown:
         with suppress(Exception):
             condition = str(throwable.getCondition() or "")
     thrown_in = str(frames[0].getClassName()) if len(frames) else ""
-    called_by = next(
-        (
-            name
-            for name in (str(frame.getClassName()) for frame in islice(frames, _FRAMES))
-            if name.startswith("org.apache.spark.") and not name.startswith(_HELPERS)
-        ),
-        "",
-    )
+    callers = (str(frame.getClassName()) for frame in islice(frames, _FRAMES))
+    sparks = (name for name in callers if name.startswith("org.apache.spark."))
+    called_by = next((name for name in sparks if not name.startswith(_HELPERS)), "")
     return Thrown(kind, str(throwable.getMessage() or ""), condition, thrown_in, called_by)

@@ -95,16 +95,14 @@ def _written(frame: DataFrame, folder: str, how: FileFormat) -> WrittenFiles:
     session: Any = frame.sparkSession
     with failures_told(f"as {how.name}", folder, partition_by=how.partition_by):
         command = _planned(session, frame, folder, how)
-        execution = session._jsparkSession.sessionState().executePlan(command, _all(session))
+        modes = session.sparkContext._jvm.org.apache.spark.sql.execution
+        mode = _single(modes, "CommandExecutionMode").ALL()
+        execution = session._jsparkSession.sessionState().executePlan(command, mode)
         execution.assertCommandExecuted()
     # Counting files would include those of an attempt that was given up and still writes.
     metrics = _writing(execution.executedPlan()).metrics()
-    return WrittenFiles(
-        *(
-            int(metrics.apply(f"num{what}").value())
-            for what in ("OutputRows", "Files", "OutputBytes")
-        )
-    )
+    names = ("numOutputRows", "numFiles", "numOutputBytes")
+    return WrittenFiles(*(int(metrics.apply(name).value()) for name in names))
 
 
 def _planned(session: Any, frame: DataFrame, folder: str, how: FileFormat) -> Any:
@@ -125,20 +123,10 @@ def _planned(session: Any, frame: DataFrame, folder: str, how: FileFormat) -> An
         nothing,
         jvm.PythonUtils.toScalaMap(options),
         nothing,
-        *([nothing] if _has_names_of_sources(session) else []),
+        # The names of streams' sources
+        *([nothing] if not str(session.version).startswith(("4.0.", "4.1.")) else []),
     )
     return source.planForWriting(jvm.org.apache.spark.sql.SaveMode.Append, plan)
-
-
-def _has_names_of_sources(session: Any) -> bool:
-    """Return whether the constructor has a parameter for streams' sources: Spark 4.2 and later."""
-    return tuple(int(part) for part in str(session.version).split(".")[:2]) >= (4, 2)
-
-
-def _all(session: Any) -> Any:
-    return _single(
-        session.sparkContext._jvm.org.apache.spark.sql.execution, "CommandExecutionMode"
-    ).ALL()
 
 
 def _single(package: Any, name: str) -> Any:
