@@ -55,17 +55,16 @@ def mapping(key: Any, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("pair", WIDER)
 def test_every_value_is_a_value_of_the_wider_type(pair: str):
     given, wanted = map(schema, pair.split())
-    assert misfit(given, wanted) is None
-    assert misfit(wanted, wanted) is None
+    assert not misfit(given, wanted)
+    assert not misfit(wanted, wanted)
 
 
 @pytest.mark.parametrize("pair", OTHERS)
 def test_what_might_be_changed_does_not_fit(pair: str):
     given, wanted = map(schema, pair.split())
     found = misfit(given, wanted)
-    assert found is not None
     assert (
-        str(found) == f"column c is {given[0].dataType.simpleString()} in the frame, and "
+        found == f"column c is {given[0].dataType.simpleString()} in the frame, and "
         f"{wanted[0].dataType.simpleString()}"
     )
 
@@ -85,9 +84,7 @@ def test_what_might_be_changed_does_not_fit(pair: str):
     ],
 )
 def test_what_is_inside_is_named(given: Any, wanted: Any, column: str):
-    found = misfit(schema(given), schema(wanted))
-    assert found is not None
-    assert found.column == column
+    assert misfit(schema(given), schema(wanted)).startswith(f"column {column} is ")
 
 
 @pytest.mark.parametrize(
@@ -100,8 +97,8 @@ def test_what_is_inside_is_named(given: Any, wanted: Any, column: str):
     ],
 )
 def test_inside_it_is_the_same(given: Any, wanted: Any):
-    assert misfit(schema(given), schema(wanted)) is None
+    assert not misfit(schema(given), schema(wanted))
 
 
 def test_columns_that_are_not_there_are_not_asked_for():
-    assert misfit(schema("integer"), schema("string", "other")) is None
+    assert not misfit(schema("integer"), schema("string", "other"))

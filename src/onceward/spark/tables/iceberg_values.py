@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -189,37 +189,23 @@ _EXACT_IN: dict[type[DataType], list[type[DataType]]] = {
 }
 
 
-class Misfit(NamedTuple):
-    """A column, or what is inside one."""
-
-    column: str
-    source: DataType
-    target: DataType
-
-    def __str__(self) -> str:
-        return (
-            f"column {self.column} is {self.source.simpleString()} in the frame, and "
-            f"{self.target.simpleString()}"
-        )
-
-
-def misfit(source: StructType, target: StructType, inside: str = "") -> Misfit | None:
-    """Return the first column of ``source`` whose values do not all fit the column of that name in
-    ``target``; missing columns are not checked.
+def misfit(source: StructType, target: StructType, inside: str = "") -> str:
+    """Describe the first column of ``source``, or what is inside of it, whose values do not all
+    fit the column of that name in ``target``; missing columns are not checked.
     """
     columns = {field.name.lower(): field for field in target} | {
         field.name: field for field in target
     }
     for field in source:
         column = columns.get(field.name) or columns.get(field.name.lower())
-        if column and (
-            found := _select_types(field.dataType, column.dataType, inside + column.name)
-        ):
+        if column is None:
+            continue
+        if found := _select_types(field.dataType, column.dataType, inside + column.name):
             return found
-    return None
+    return ""
 
 
-def _select_types(source: DataType, target: DataType, name: str) -> Misfit | None:
+def _select_types(source: DataType, target: DataType, name: str) -> str:
     if isinstance(source, StructType) and isinstance(target, StructType):
         return misfit(source, target, f"{name}.")
     if isinstance(source, ArrayType) and isinstance(target, ArrayType):
@@ -227,7 +213,9 @@ def _select_types(source: DataType, target: DataType, name: str) -> Misfit | Non
     if isinstance(source, MapType) and isinstance(target, MapType):
         of_keys = _select_types(source.keyType, target.keyType, f"{name}.key")
         return of_keys or _select_types(source.valueType, target.valueType, f"{name}.value")
-    return None if _takes_all(target, source) else Misfit(name, source, target)
+    if _takes_all(target, source):
+        return ""
+    return f"column {name} is {source.simpleString()} in the frame, and {target.simpleString()}"
 
 
 def _takes_all(target: DataType, source: DataType) -> bool:
