@@ -119,8 +119,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         monkeypatch.setattr(surroundings, "wall_clock", lambda: 1_000.0 + clock.now)
         monkeypatch.setattr(surroundings, "SimpleQueue", lambda: clock)
         monkeypatch.setattr(surroundings, "jitter", lambda low, high: 0.5)
-        runner = JobRunner(["job.py"], strategy, start=start)  # type: ignore[arg-type]
-        status = runner.run()
+        monkeypatch.setattr("onceward.operate.runner.ChildJob", start)
+        status = JobRunner(["job.py"], strategy).run()
         started = children[: len(children) - len(left)]
         return status, [round(pause, 3) for pause in clock.pauses], started
 

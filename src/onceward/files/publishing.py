@@ -332,7 +332,9 @@ def _must_be_read_back(names: Iterable[str]) -> None:
                 "names that end so",
                 next_step="change such values in the query, or partition by another column",
             )
-        if "?" in folder or "\ufffd" in folder or not _is_text(folder):
+        # Bytes of a file's name that are no UTF-8 are surrogates in Python's
+        is_text = folder.encode("utf-8", "ignore").decode() == folder
+        if "?" in folder or "\ufffd" in folder or not is_text:
             raise RowRefused(
                 f"a value of a partition column has become the folder {folder!a}, which does not "
                 "give it back: it is no valid text, or one that the JVM cannot write in a file's "
@@ -340,15 +342,6 @@ def _must_be_read_back(names: Iterable[str]) -> None:
                 next_step="start Spark's JVMs with a locale of UTF-8 (LC_ALL=C.UTF-8), and "
                 "partition by valid text: url_encode or hex in the query makes some of everything",
             )
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        # bytes of a file's name that are no UTF-8, as Python has them
-        return False
-    return True
 
 
 def _ready(batch: Committable) -> str:

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -127,7 +127,6 @@ class JobRunner:
 
     :param arguments: the job's file, and what it is given.
     :param stop_timeout_s: a job that was told twice to end, and has not after so long, is killed.
-    :param start: starts a process of the job; for tests.
     """
 
     def __init__(
@@ -136,12 +135,10 @@ class JobRunner:
         strategy: RestartStrategy,
         *,
         stop_timeout_s: float = 10.0,
-        start: Callable[..., ChildJob] = ChildJob,
     ) -> None:
         self._arguments = list(arguments)
         self._strategy = strategy
         self._stop_timeout_s = stop_timeout_s
-        self._start = start
         self._signals: surroundings.SimpleQueue[int] = surroundings.SimpleQueue()
         self._requests = 0
         self._failures: list[Failure] = []
@@ -189,7 +186,7 @@ class JobRunner:
         """Run one process of the job; return how it ended."""
         began = surroundings.monotonic()
         try:
-            child = self._start(
+            child = ChildJob(
                 self._arguments, worked=self._has_worked, failing_since=self._failing_since()
             )
         except OSError as error:

@@ -67,6 +67,10 @@ _ASK_SECONDS = 10.0
 _PROGRESS_SECONDS = 60.0
 _SPARK_CHARACTERS = 1_000
 _REPEATED = 3
+_BUILD_INSIDE = (
+    "build the frame inside the function that you give to ow.supervise: the query has said the "
+    "same before, and was started with the plan of then, which does not know what was learnt"
+)
 
 
 def supervise(
@@ -154,7 +158,9 @@ def _supervise(
             log.debug("query %s is defined anew, and goes on: %s", run.name, error)
             continue
         failures.append(run.failure())
-        error = _with_advice(error)
+        if isinstance(error, OncewardError) and error.recovery is Recovery.RESTART_AT_ONCE:
+            # It was started again for news, and reports the same
+            error.next_step = _BUILD_INSIDE
         # A batch may be in the ledger, and not in Spark's log
         in_ledger = isinstance(error, OncewardError) and error.worked_before is True
         worked = run.committed is not None or in_ledger
@@ -198,17 +204,6 @@ def _pause(
     return max(delay, least_pause(failures))
 
 
-def _with_advice(error: Exception) -> Exception:
-    """Add advice where the query, restarted for news, reports the same news."""
-    if isinstance(error, OncewardError) and error.recovery is Recovery.RESTART_AT_ONCE:
-        error.next_step = (
-            "build the frame inside the function that you give to ow.supervise: the query has "
-            "said the same before, and was started with the plan of then, which does not know "
-            "what was learnt"
-        )
-    return error
-
-
 def _describe_repetition(failures: list[Failure], error: Exception) -> str:
     """Describe how often it failed since the last batch, and what may be the reason."""
     count = without_progress(failures)
@@ -224,13 +219,11 @@ def _describe_repetition(failures: list[Failure], error: Exception) -> str:
 
 def _paragraph(error: BaseException, *, is_logged: bool) -> str:
     """Return kind and text of an error; of Spark's own the beginning: a plan may follow."""
-    text = " ".join(str(error).split())
     if is_logged:
         return f"{type(error).__name__}, as logged above"
-    return (
-        f"{type(error).__name__}: "
-        f"{text if isinstance(error, OncewardError) else text[:_SPARK_CHARACTERS]}"
-    )
+    text = " ".join(str(error).split())
+    longest = None if isinstance(error, OncewardError) else _SPARK_CHARACTERS
+    return f"{type(error).__name__}: {text[:longest]}"
 
 
 def _has_news(error: BaseException, news: set[str]) -> bool:

@@ -180,14 +180,14 @@ class DeltaTable:
 
     def begin(self) -> DeltaTransaction:
         """Begin a transaction. :raises TableMissing: there is no table."""
-        transaction = DeltaTransaction(self._jvm, self._log.startTransaction())
-        if not transaction.finds_a_table:
+        transaction = self._log.startTransaction()
+        if int(transaction.snapshot().version()) < 0:
             raise TableMissing(
                 f"there is no Delta table at {self.path}",
                 next_step="if it was moved, pass the path that it has now; if there was none, "
                 f"create it first: CREATE TABLE delta.`{self.path}` (…) USING delta",
             )
-        return transaction
+        return DeltaTransaction(self._jvm, transaction)
 
     def must_be_plain(self) -> None:
         """Check that the table can be written exactly once.
@@ -306,11 +306,6 @@ class DeltaTransaction:
     def __init__(self, jvm: Any, transaction: Any) -> None:
         self._jvm = jvm
         self._transaction = transaction
-
-    @property
-    def finds_a_table(self) -> bool:
-        """At the path."""
-        return int(self._transaction.snapshot().version()) >= 0
 
     @cached_property
     def shape(self) -> Shape:
