@@ -29,7 +29,7 @@ from onceward.errors import ConfigurationError, OncewardError
 from onceward.operate.status import NEXT_STEPS, ago, moment, span
 
 if TYPE_CHECKING:
-    from onceward.operate.status import LedgerEntry, LedgerView, PartitionLag, PipelineStatus
+    from onceward.operate.status import LedgerEntry, LedgerView, PipelineStatus
 
 NOT_WELL = 1
 
@@ -103,7 +103,11 @@ def lag(
     if as_json:
         typer.echo(json.dumps(_json(found), indent=2))
     elif found:
-        print_table(_lag_table(found))
+        rows = (
+            (a.topic, a.partition, a.offset, a.last_stable_offset, f"{a.lag:,}") for a in found
+        )
+        names = ("TOPIC", "PARTITION>", "OFFSET>", "LAST STABLE OFFSET>", "LAG>")
+        print_table(table(*names, rows=rows))
         typer.echo(f"{sum(each.lag for each in found):,} offsets in all")
     else:
         typer.echo("the ledger names no offsets of Kafka for it", err=True)
@@ -113,7 +117,21 @@ def lag(
 @names_a_ledger
 def show(*, at: LedgerOptions, pipeline_id: Pipeline, limit: Limit = 20) -> None:
     """Print the last batches, oldest first, as far as the ledger keeps them."""
-    print_table(_entries_table(_entries(at.view(), pipeline_id, limit)))
+    rows = table(
+        "COMMITTED", "SEQUENCE>", "BATCH>", "READ>", "RECORDS>", "OPEN>", "ATTEMPT", "STATE"
+    )
+    for each in _entries(at.view(), pipeline_id, limit):
+        rows.add_row(
+            moment(each.committed_at_ms),
+            each.sequence,
+            each.batch_id,
+            f"{each.read:,}",
+            f"{each.records:,}",
+            "" if each.open_ms is None else f"{each.open_ms} ms",
+            f"{each.owner}-{each.epoch}",
+            each.state,
+        )
+    print_table(rows)
 
 
 @ledger.command("tail")
@@ -262,29 +280,6 @@ def _explain(each: PipelineStatus) -> None:
         return
     typer.echo(f"{each.pipeline_id} is {each.state.value}: {each.reason}.")
     typer.echo(f"  Next: {NEXT_STEPS[each.state.value].replace('…', each.pipeline_id)}.")
-
-
-def _lag_table(found: Iterable[PartitionLag]) -> Any:
-    rows = ((a.topic, a.partition, a.offset, a.last_stable_offset, f"{a.lag:,}") for a in found)
-    return table("TOPIC", "PARTITION>", "OFFSET>", "LAST STABLE OFFSET>", "LAG>", rows=rows)
-
-
-def _entries_table(found: Iterable[LedgerEntry]) -> Any:
-    rows = table(
-        "COMMITTED", "SEQUENCE>", "BATCH>", "READ>", "RECORDS>", "OPEN>", "ATTEMPT", "STATE"
-    )
-    for each in found:
-        rows.add_row(
-            moment(each.committed_at_ms),
-            each.sequence,
-            each.batch_id,
-            f"{each.read:,}",
-            f"{each.records:,}",
-            "" if each.open_ms is None else f"{each.open_ms} ms",
-            f"{each.owner}-{each.epoch}",
-            each.state,
-        )
-    return rows
 
 
 def _json(value: Any) -> Any:

@@ -84,10 +84,6 @@ def _below(limit: float) -> Test:
     return lambda value, _: float(value) < limit
 
 
-def _above(limit: float) -> Test:
-    return lambda value, _: float(value) > limit
-
-
 def _either(*wrong: str) -> Test:
     return lambda value, _: value.lower() in wrong
 
@@ -167,7 +163,7 @@ KINDS: tuple[Misconfiguration, ...] = (
     Misconfiguration(
         "ledger-segments", "ledger topic", "segment.bytes", "above 128 MiB",
         "the newest segment is never compacted, and each start reads all of it",
-        _TOPIC + "segment.bytes=52428800", _above(128 << 20)),
+        _TOPIC + "segment.bytes=52428800", lambda value, _: float(value) > 128 << 20),
     *(
         Misconfiguration(
             f"ledger-timestamps-{side}", "ledger topic", f"message.timestamp.{side}.max.ms",
