@@ -5,7 +5,7 @@ Nothing here knows Kafka's protocol, the ledger or a sink. A running batch: :mod
 Spark knows of it, :mod:`checkpoint_files` small files of ours beside its checkpoint. Its jobs:
 :mod:`job` runs one that can be stopped, :mod:`shuffles` finds out whether a part of it was
 computed twice, :mod:`failures` and :mod:`write_errors` say what Spark's failures mean. The
-session: :mod:`session` has its settings, :mod:`connector`, :mod:`jars`, :mod:`java` and
-:mod:`java_options` what its JVM needs, :mod:`kafka_reader` and :mod:`hidden_options` load Spark's
-Kafka source. Executors run :mod:`worker_daemon` and :mod:`zip_importers`.
+session: :mod:`settings`, and :mod:`connector`, :mod:`jars` and :mod:`java` have what its JVM
+needs, :mod:`kafka_reader` loads Spark's Kafka source. Executors run :mod:`worker_daemon` and
+:mod:`zip_importers`.
 """

@@ -8,6 +8,7 @@ reads with, so what it refuses here would fail there.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -23,21 +24,13 @@ _EXECUTOR_OPTIONS = ("spark.executor.extraJavaOptions", "spark.executor.defaultJ
 
 def why_not_a_schema(session: SparkSession, text: str) -> str | None:
     """Return what Avro objects to in ``text`` as a schema; None if nothing."""
-    try:
-        _parsed(session, text)
-    except Exception as error:  # noqa: BLE001
-        # Py4JJavaError, of whatever kind: its words are what is wanted.
-        return _words(error)
-    return None
+    return _objection(lambda: _parsed(session, text))
 
 
 def why_not_a_column(session: SparkSession, text: str) -> str | None:
     """Return what Spark objects to in ``text`` as the schema of a column; None if nothing."""
-    try:
-        _jvm(session).org.apache.spark.sql.avro.SchemaConverters.toSqlType(_parsed(session, text))
-    except Exception as error:  # noqa: BLE001 — as above
-        return _words(error)
-    return None
+    converters = _jvm(session).org.apache.spark.sql.avro.SchemaConverters
+    return _objection(lambda: converters.toSqlType(_parsed(session, text)))
 
 
 def avro_column(session: SparkSession, text: str) -> DataType:
@@ -66,7 +59,7 @@ def why_not_readable_as(session: SparkSession, writer: str, reader: str) -> str 
             f"{found.get(n).getLocation()}: {found.get(n).getMessage()}"
             for n in range(found.size())
         ]
-    except Exception as error:  # noqa: BLE001 — as above
+    except Exception as error:  # noqa: BLE001 — as below
         return _words(error)
     return "; ".join(differences) or "their types do not match"
 
@@ -74,13 +67,8 @@ def why_not_readable_as(session: SparkSession, writer: str, reader: str) -> str 
 def why_not_writable(session: SparkSession, kind: DataType, text: str) -> str | None:
     """Return what Spark objects to in writing ``kind`` by the schema ``text``; None: nothing."""
     jvm = _jvm(session)
-    try:
-        jvm.org.apache.spark.sql.avro.AvroSerializer(
-            _from_java(jvm, kind), _parsed(session, text), False
-        )
-    except Exception as error:  # noqa: BLE001 — as above
-        return _words(error)
-    return None
+    serializer = jvm.org.apache.spark.sql.avro.AvroSerializer
+    return _objection(lambda: serializer(_from_java(jvm, kind), _parsed(session, text), False))
 
 
 def schema_for(session: SparkSession, kind: DataType, name: str, namespace: str) -> str:
@@ -144,6 +132,15 @@ def _parsed(session: SparkSession, text: str) -> Any:
 
 def _jvm(session: SparkSession) -> Any:
     return session._jvm
+
+
+def _objection(attempt: Callable[[], object]) -> str | None:
+    try:
+        attempt()
+    except Exception as error:  # noqa: BLE001
+        # Py4JJavaError, of whatever kind: its words are what is wanted.
+        return _words(error)
+    return None
 
 
 def _words(error: Exception) -> str:
