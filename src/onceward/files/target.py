@@ -255,7 +255,6 @@ class FileTarget(TwoPhaseTarget):
         self._row_bytes: float | None = None
 
     def list_prepared(self) -> list[Any]:
-        """Check the path, then list the attempts' folders."""
         newest = self.chain.peek()
         self._publisher.check("" if newest is None else self._written_to(newest))
         return super().list_prepared()
@@ -272,7 +271,6 @@ class FileTarget(TwoPhaseTarget):
         self._mark = chain_mark(self.chain.identity())
 
     def is_of_this_chain(self, recovered: Any) -> bool:
-        """Return whether the folder's name begins with this chain's mark."""
         return str(recovered["folder"]).startswith(chain_prefix(self._policy.pipeline, self._mark))
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> FileAttempt:

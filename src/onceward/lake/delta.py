@@ -172,7 +172,6 @@ class Delta(LakeTable):
         return self._table.begin().shape.table_id
 
     def check(self) -> None:
-        """Check that the table has no feature that the sink does not write."""
         self._table.must_be_plain()
 
     def newest(self) -> dict[str, int]:
@@ -210,7 +209,6 @@ class Delta(LakeTable):
         return self._table.missing(staged)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
-        """Commit the staged actions with the batch's number, unless the table has it already."""
         writer = self._writer(committable["chain"], committable["branch"])
         sequence = int(committable["sequence"])
         table, transaction = self._written_for(committable)
@@ -275,7 +273,6 @@ class Delta(LakeTable):
             )
 
     def abort(self, committable: Mapping[str, Any]) -> None:
-        """Remove the staged files."""
         self._table.remove(committable.get("staged", []))
 
     def recover(self) -> list[dict[str, Any]]:

@@ -51,7 +51,6 @@ class Iceberg(LakeTable):
         return self._table.id
 
     def check(self) -> None:
-        """Require a table that can stage snapshots."""
         self._table.must_stage()
 
     def newest(self) -> dict[str, int]:
@@ -88,9 +87,6 @@ class Iceberg(LakeTable):
         return self._table.missing(staged)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
-        """Publish the staged snapshots with the batch's number, unless the table has it
-        already.
-        """
         table = self._table_with_snapshots(committable)
         chain, sequence = str(committable["chain"]), int(committable["sequence"])
         branch = committable["branch"]
@@ -164,7 +160,6 @@ class Iceberg(LakeTable):
         return table.metadata().lack(staged)
 
     def abort(self, committable: Mapping[str, Any]) -> None:
-        """Remove the staged snapshots."""
         self._new.discard(committable["attempt"])
         staged = self._table.staged(f"{self._pipeline}@")
         self._table.drop(

@@ -135,7 +135,6 @@ class LakeTarget(TwoPhaseTarget):
         self._inherited_last = -1
 
     def list_prepared(self) -> list[Any]:
-        """Check the table, then list what is staged."""
         self._table.check()
         return super().list_prepared()
 
@@ -207,13 +206,10 @@ class LakeTarget(TwoPhaseTarget):
         return replace(record, outputs={self.kind: replace(output, data=data)})
 
     def is_of_this_chain(self, recovered: Any) -> bool:
-        """Return whether the attempt's name begins with this chain's mark."""
-        return str(recovered["attempt"]).startswith(
-            chain_prefix(self._policy.pipeline, self._mark)
-        )
+        ours = chain_prefix(self._policy.pipeline, self._mark)
+        return str(recovered["attempt"]).startswith(ours)
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
-        """List an attempt by its name."""
         return [{"attempt": committable["attempt"]} for committable in self._committables(record)]
 
 
