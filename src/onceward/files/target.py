@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     BooleanType,
     ByteType,
     DataType,
+    MapType,
     NumericType,
     ShortType,
     StringType,
@@ -45,7 +46,7 @@ from onceward.spark.files.file_writer import (
     WrittenFiles,
     guessed_row_bytes,
 )
-from onceward.spark.types import contains_type, field_names, map_key_types
+from onceward.spark.types import contains_type, field_names, types_inside
 
 _TEXT_GIVES_BACK = (StringType, NumericType, BooleanType)
 """Types of map keys that a cast makes of their text in JSON again."""
@@ -140,7 +141,8 @@ def _check_written(name: str, kind: DataType, file_format: str) -> None:
             next_step=f"make a text of it in the query, to_json(`{name}`), or use format="
             '"parquet"',
         )
-    keys = [one for one in map_key_types(kind) if not isinstance(one, _TEXT_GIVES_BACK)]
+    maps = [one for one in types_inside(kind) if isinstance(one, MapType)]
+    keys = [one.keyType for one in maps if not isinstance(one.keyType, _TEXT_GIVES_BACK)]
     if file_format == "json" and keys:
         raise InvalidColumn(
             f"column {name} has a map with keys of type {keys[0].simpleString()}, of which a JSON "

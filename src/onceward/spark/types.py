@@ -33,11 +33,6 @@ def contains_type(kind: DataType, *kinds: type[DataType]) -> bool:
     return any(isinstance(one, kinds) for one in types_inside(kind))
 
 
-def map_key_types(kind: DataType) -> list[DataType]:
-    """Return the types of the keys of all maps inside of ``kind``."""
-    return [one.keyType for one in types_inside(kind) if isinstance(one, MapType)]
-
-
 def field_names(kind: DataType) -> list[str]:
     """Return the names of the fields of all structs inside of ``kind``."""
     structs = [one for one in types_inside(kind) if isinstance(one, StructType)]

@@ -98,6 +98,9 @@ _SELECTS = re.compile(r"branch_|tag_|snapshot_id_\d|at_timestamp_\d")
 unless there is a table of that name.
 """
 
+_SEE_THE_CATALOG = (
+    "see that the catalog (spark.sql.catalog.…) and the storage of its tables answer"
+)
 _CLASS = "org.apache.iceberg.spark.Spark3Util"
 _INTO_TABLE = "into an Iceberg table"
 
@@ -136,8 +139,7 @@ class IcebergTable:
                 raise TargetUnreachable(
                     f"the catalog of {name} does not say what table that is: "
                     f"{'; '.join(map(str, causes))}",
-                    next_step="see that the catalog (spark.sql.catalog.…) and the storage of its "
-                    "tables answer",
+                    next_step=_SEE_THE_CATALOG,
                 ) from error
             raise TableMissing(
                 f"{name} is no Iceberg table of this session's catalogs: "
@@ -173,8 +175,7 @@ class IcebergTable:
         """
         late = TargetUnreachable(
             f"the catalog of {self.name} has not answered for {seconds:g} s",
-            next_step="see that the catalog (spark.sql.catalog.…) and the storage of its tables "
-            "answer",
+            next_step=_SEE_THE_CATALOG,
         )
         # It goes on, and changes nothing that a later one does not find
         return patience.in_time(ask, seconds, "onceward-catalog", late=late, abandon=lambda: None)
@@ -225,8 +226,7 @@ class IcebergTable:
             raise TargetUnreachable(
                 f"the catalog of {self.name} does not say what has become of the table: "
                 f"{'; '.join(map(str, causes))}",
-                next_step="see that the catalog (spark.sql.catalog.…) and the storage of its "
-                "tables answer",
+                next_step=_SEE_THE_CATALOG,
             ) from error
 
     def properties(self) -> dict[str, str]:
