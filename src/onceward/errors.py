@@ -27,6 +27,7 @@ from __future__ import annotations
 import json
 import re
 from enum import Enum
+from functools import partial
 from typing import Any, ClassVar
 
 ROWS_REFUSED = "rows_refused"
@@ -107,7 +108,8 @@ class OncewardError(Exception):
         return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.next_step, self.details)
+        kind = partial(type(self), next_step=self.next_step, details=self.details)
+        return kind, (self.message,)
 
 
 class ConfigurationError(OncewardError):
@@ -594,12 +596,6 @@ class Fenced(OncewardError):
     """
 
     recovery = Recovery.STOP
-
-
-def _rebuild(
-    kind: type[OncewardError], message: str, next_step: str, details: dict[str, Any]
-) -> OncewardError:
-    return kind(message, next_step=next_step, details=details)
 
 
 def _all_kinds(root: type[OncewardError]) -> dict[str, type[OncewardError]]:
