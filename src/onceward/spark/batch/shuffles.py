@@ -77,7 +77,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -222,15 +222,11 @@ def scala_context(context: SparkContext) -> Any:
 
 
 @lru_cache(maxsize=2)
-def dag_scheduler(context: SparkContext) -> Any:
-    """Return the context's ``DAGScheduler``."""
-    return scala_context(context).dagScheduler()
-
-
-@lru_cache(maxsize=2)
-def map_output_tracker(context: SparkContext) -> Any:
-    """Return ``MapOutputTrackerMaster``; ``TaskSchedulerImpl`` has it, on every cluster."""
-    return scala_context(context).taskScheduler().mapOutputTracker()
+def _scheduler_and_tracker(context: SparkContext) -> tuple[Any, Any]:
+    """Return the context's ``DAGScheduler``, and the ``MapOutputTrackerMaster`` that
+    ``TaskSchedulerImpl`` has on every cluster."""
+    scala = scala_context(context)
+    return scala.dagScheduler(), scala.taskScheduler().mapOutputTracker()
 
 
 def block_manager(context: SparkContext) -> Any:
@@ -313,10 +309,8 @@ class Shuffles:
 
     def _forget_if_lost(self, frame: DataFrame) -> bool:
         context = frame.sparkSession.sparkContext
-        tracker = map_output_tracker(context)
-        shuffles = sorted(
-            _shuffle_ids(frame._jdf.queryExecution().toRdd(), dag_scheduler(context))
-        )
+        scheduler, tracker = _scheduler_and_tracker(context)
+        shuffles = sorted(_shuffle_ids(frame._jdf.queryExecution().toRdd(), scheduler))
         taken_back = {shuffle: _taken_back(context, tracker, shuffle) for shuffle in shuffles}
         lost = [
             shuffle
@@ -359,14 +353,12 @@ class Computation:
         self._shuffles = shuffles
         self._readers: Readers | None = None
 
-    @contextmanager
-    def read_once(self, frame: DataFrame) -> Iterator[None]:
+    def read_once(self, frame: DataFrame) -> AbstractContextManager[None]:
         """Watch the one job inside that computes ``frame``. :raises ComputationsMixed: it may have
         been two computations (:meth:`Shuffles.read_once`)."""
         if self._readers is None:
             self._readers = Readers(frame.sparkSession.sparkContext)
-        with self._shuffles.read_once(frame):
-            yield
+        return self._shuffles.read_once(frame)
 
     def counts(self, frame: DataFrame) -> None:
         """Note, inside :meth:`read_once` and after the job, that the rows are in the batch."""
