@@ -198,17 +198,13 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
             what = f"has a Kafka source that does not fit it ({broken.kind.rpartition('.')[2]})"
         else:
             raise
-        raise _missing(spark.version, what) from error
-
-
-def _missing(version: str, what: str) -> ConnectorMissing:
-    coordinate = connector_to_name(version)
-    return ConnectorMissing(
-        f"this Spark session ({version}) {what}, and it is too late to give it one: jars are "
-        "named before a JVM starts",
-        next_step="start the job with `spark-submit $(onceward jars --submit) job.py` or "
-        f"`spark-submit --packages {coordinate} job.py`; in a notebook, restart the kernel and "
-        "build the session with SparkSession.builder.config(map=onceward.spark_conf()) or "
-        f'.config("spark.jars.packages", "{coordinate}") before anything else builds one',
-        details={"spark_version": version, "packages": coordinate},
-    )
+        coordinate = connector_to_name(spark.version)
+        raise ConnectorMissing(
+            f"this Spark session ({spark.version}) {what}, and it is too late to give it one: "
+            "jars are named before a JVM starts",
+            next_step="start the job with `spark-submit $(onceward jars --submit) job.py` or "
+            f"`spark-submit --packages {coordinate} job.py`; in a notebook, restart the kernel "
+            "and build the session with SparkSession.builder.config(map=onceward.spark_conf()) or "
+            f'.config("spark.jars.packages", "{coordinate}") before anything else builds one',
+            details={"spark_version": spark.version, "packages": coordinate},
+        ) from error
