@@ -62,7 +62,9 @@ def compare_sources(ends: Sequence[Any], now: Sequence[Any]) -> Iterator[Line]:
     for number, source in enumerate(now):
         before = ends[number] if number < len(ends) else None
         if not is_kafka_offset(source.end):
-            yield Line(Weight.AS_BEFORE, "sources", f"source {number}: {_short(source.end)}")
+            end = source.end
+            text = end if isinstance(end, str) else json.dumps(end, default=str)
+            yield Line(Weight.AS_BEFORE, "sources", f"source {number}: {cut(text)}")
             continue
         begins = partition_offsets(source.start if is_kafka_offset(source.start) else {})
         reach = partition_offsets(source.end)
@@ -138,10 +140,6 @@ def decide(
         Admission.AFTER_SKIPPED: f"batch {number} follows batches that are left out{behind}",
     }
     return Line(Weight.CHANGES, "start", words[outcome])
-
-
-def _short(value: Any) -> str:
-    return cut(value if isinstance(value, str) else json.dumps(value, default=str))
 
 
 def cut(text: str) -> str:

@@ -45,14 +45,16 @@ _LARGER = (
 
 
 def check_slowest_batch(
-    client: KafkaClient, pipeline: PipelineId, ledger_topic: str, most_ms: int | None
+    client: KafkaClient, pipeline: PipelineId, ledger_topic: str
 ) -> CheckResult:
     """Compare the pipeline's slowest recent batch with the transaction's timeout.
 
-    :param most_ms: the brokers' ``transaction.max.timeout.ms``; None: it may not be read.
-
     :raises AccessDenied, BrokerUnreachable, LedgerUnreadable: the ledger cannot be read.
     """
+    try:
+        most_ms = int(client.broker_config().get("transaction.max.timeout.ms") or 0) or None
+    except AccessDenied:
+        most_ms = None
     recent = LedgerTopicReader(client, ledger_topic).recent(pipeline)
     return compare_with_timeout(
         pipeline, recent, _timeout_ms(client, pipeline), most_ms, ledger_topic
@@ -76,7 +78,10 @@ def compare_with_timeout(
     most_ms: int | None,
     ledger_topic: str,
 ) -> CheckResult:
-    """Compare the slowest of the ``recent`` batches with the timeout. Pure."""
+    """Compare the slowest of the ``recent`` batches with the timeout. Pure.
+
+    :param most_ms: the brokers' ``transaction.max.timeout.ms``; None: it may not be read.
+    """
     if not recent:
         return ok(f"pipeline {pipeline} has no batch in ledger topic {ledger_topic} yet")
     timed = [record for record in recent if record.open_ms is not None]
@@ -251,14 +256,13 @@ def check_brokers(
         found += run_checks(partial(_brokers, client, producer.transaction_timeout_ms))
         if pipeline_name is not None:
             found.append(
-                run_check(
-                    lambda: check_slowest_batch(client, pipeline_name, ledger_topic, _most(client))
-                )
+                run_check(partial(check_slowest_batch, client, pipeline_name, ledger_topic))
             )
         found += run_checks(partial(_transaction_log, client))
         found += run_checks(partial(_ledger, client, ledger_topic))
+        more = {"largest.source.record": str(largest)} if largest else {}
         for name in topics:
-            found += run_checks(partial(_output, client, name, largest))
+            found += run_checks(partial(_topic, client, "output topic", name, more))
         return found + looks
     finally:
         client.close()
@@ -268,13 +272,6 @@ def connected(servers: str, command_config: Path | None) -> tuple[KafkaClient, P
     """Return a client with the patience of somebody in front of a screen. :raises
     ConfigurationError: wrong settings."""
     return connect(servers, command_config, "onceward-doctor", _QUICK)
-
-
-def _most(client: KafkaClient) -> int | None:
-    try:
-        return int(client.broker_config().get("transaction.max.timeout.ms") or 0) or None
-    except AccessDenied:
-        return None
 
 
 def _transactions(client: KafkaClient) -> CheckResult:
@@ -337,11 +334,6 @@ def _ledger(client: KafkaClient, topic: str) -> list[CheckResult]:
                 "may"
             )
         ]
-
-
-def _output(client: KafkaClient, topic: str, largest: int) -> list[CheckResult]:
-    more = {"largest.source.record": str(largest)} if largest else {}
-    return _topic(client, "output topic", topic, more)
 
 
 def _topic(
