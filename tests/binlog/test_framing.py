@@ -19,7 +19,15 @@ from made_events import (
 )
 
 from onceward.errors import BinlogCorrupted
-from onceward.mysql.binlog.event import FORMAT_DESCRIPTION, HEARTBEAT, QUERY, ROTATE, XID
+from onceward.mysql.binlog.event import (
+    FORMAT_DESCRIPTION,
+    GTID_LIST,
+    HEARTBEAT,
+    QUERY,
+    ROTATE,
+    START_ENCRYPTION,
+    XID,
+)
 from onceward.mysql.binlog.framing import (
     EndOfBinlog,
     EventReader,
@@ -151,6 +159,20 @@ def test_heartbeats_take_no_room():
     found = read(packets([*events, heart, made(XID, bytes(8), end)]), one := reader())
     assert one.end is None
     assert [event.artificial for event in found] == [True, False, False, True, False]
+
+
+def test_how_an_encrypted_file_begins_takes_room_there_and_nowhere_else():
+    """MariaDB repeats it for a dump from inside a file, with 0 as its end."""
+    begins = START_ENCRYPTION, bytes(17)
+    events, end = whole(begins, (GTID_LIST, bytes(4)))
+    from_its_begin = read(packets(events), one := reader(dialect="mariadb"))
+    assert [event.artificial for event in from_its_begin] == [True, False, False, False]
+    assert one.position == end
+    sent = [rotation(position=end), format_description(None), made(*begins), made(XID, bytes(8))]
+    from_inside = read(packets(sent), one := reader(end, dialect="mariadb"))
+    assert [event.artificial for event in from_inside] == [True, True, True, False]
+    assert from_inside[-1].position == end
+    assert one.position == end + len(sent[-1])
 
 
 def test_mariadb_leaves_positions_out_and_mysql_does_not():

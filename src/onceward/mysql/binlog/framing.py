@@ -26,6 +26,7 @@ from onceward.mysql.binlog.event import (
     HEARTBEAT_V2,
     ON_DAMAGE,
     ROTATE,
+    START_ENCRYPTION,
     BinlogEvent,
     Dialect,
 )
@@ -42,7 +43,9 @@ _HEADER = struct.Struct("<IBIIIH")
 _FULL = 0xFFFFFF
 _POSITION_MASK = 0xFFFFFFFF
 _CHECKSUM = 4
-_OFTEN_MADE_UP = frozenset({ROTATE, FORMAT_DESCRIPTION, HEARTBEAT, HEARTBEAT_V2})
+_AT_ZERO = (ROTATE, START_ENCRYPTION)
+"""Made up where their position is 0: MariaDB repeats how an encrypted file begins."""
+_OFTEN_MADE_UP = frozenset({*_AT_ZERO, FORMAT_DESCRIPTION, HEARTBEAT, HEARTBEAT_V2})
 # the first byte of a packet
 _EVENT, _END, _ERROR = 0x00, 0xFE, 0xFF
 _event = tuple.__new__
@@ -244,7 +247,7 @@ class EventReader:
         # beginning, the format description unless the dump begins at the file's, heartbeats.
         artificial = kind in (HEARTBEAT, HEARTBEAT_V2) or bool(flags & ARTIFICIAL_FLAG)
         artificial = artificial or (kind == FORMAT_DESCRIPTION and self.position > FIRST_POSITION)
-        artificial = artificial or (kind == ROTATE and log_pos == 0)
+        artificial = artificial or (kind in _AT_ZERO and log_pos == 0)
         if kind == ROTATE and artificial:
             return self._rotate(buffer, start, stop, (timestamp, server_id, flags))
         # A format description always has one.
