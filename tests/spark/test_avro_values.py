@@ -340,6 +340,22 @@ def test_a_record_of_a_few_texts_is_read_by_each_of_its_schemas(spark: Any, arou
     assert [row.value for row in sorted(found)] == [*(wanted for _, _, wanted in written), None]
 
 
+def test_a_default_of_another_type_is_in_the_way_of_no_record_that_has_the_field(spark: Any):
+    """Registries have such schemas from before Avro 1.9, and ``from_avro`` reads their records."""
+    schema = record(("id", "int"), ("n", "int"))
+    schema["fields"][1]["default"] = None
+    registry = MemoryRegistry()
+    registry.add("s", record(("id", "int")), 1)
+    registry.add("s", schema, 2)
+    has, lacks = framed(2, schema, {"id": 1, "n": 5}), framed(1, record(("id", "int")), {"id": 1})
+    read = ow.avro.decode(frame_of(spark, has), registry=registry, subject="s")
+    assert [row.value for row in read.collect()] == [Row(id=1, n=5)]
+    again = ow.avro.encode(read, registry=registry, subject="s")
+    assert [row.value for row in again.collect()] == [has]
+    with pytest.raises(Exception, match=r"DoesNotFit.*the reader.s schema does not take .*: n"):
+        ow.avro.decode(frame_of(spark, lacks), registry=registry, subject="s").collect()
+
+
 @pytest.mark.parametrize("mode", ["LEGACY", "EXCEPTION"])
 def test_a_day_is_what_its_number_says(spark: Any, mode: str):
     """Whatever calendar the session has for files of other programs."""

@@ -43,7 +43,11 @@ from onceward.formats.avro.schemas import (
     without_times,
 )
 from onceward.formats.avro.step import RegistryMonitor
-from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read
+from onceward.formats.avro.types import (
+    why_names_collide,
+    why_spark_cannot_read,
+    without_unfit_defaults,
+)
 from onceward.formats.avro.values import widen
 from onceward.formats.registry.answers import SchemaRule
 from onceward.formats.validation import conjunction
@@ -258,6 +262,38 @@ def test_fields_that_differ_in_case_alone_are_one_to_spark():
     ):
         assert "id and ID" in str(why_names_collide(json.dumps(schema)))
     assert why_names_collide(json.dumps(record(record("int", name="S"), "S"))) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "fitting", "unfit"),
+    [
+        ("null", [None], [0]),
+        ("boolean", [True], [1, "true", None]),
+        ("int", [0, -(2**31)], [None, 2**31, 1.0, True, "0"]),
+        ("long", [2**63 - 1], [2**63]),
+        ("double", [1, 1.5], ["NaN", True]),
+        ("bytes", ["\u00ff"], [0]),
+        (["null", "int"], [None, 1], ["", False]),
+        ({"type": "array", "items": "int"}, [[], [1]], [[""], {}]),
+        ({"type": "map", "values": "int"}, [{}, {"a": 1}], [{"a": None}, []]),
+        (record("int", name="S"), [{"f0": 1}], [{}, {"f0": ""}, None]),
+    ],
+)
+def test_a_default_that_is_none_of_its_type_counts_as_none(
+    kind: Any, fitting: list[Any], unfit: list[Any]
+):
+    for default in fitting:
+        text = json.dumps(record({"type": "array", "items": with_default(kind, default)}))
+        assert without_unfit_defaults(text) == text
+    for default in unfit:
+        field = with_default(kind, default)
+        without = [{"name": "f", "type": kind}]
+        found = json.loads(without_unfit_defaults(json.dumps(record(field))))
+        assert found == record(field | {"fields": without})
+
+
+def with_default(kind: Any, default: Any) -> dict[str, Any]:
+    return record(name="D") | {"fields": [{"name": "f", "type": kind, "default": default}]}
 
 
 def test_many_conditions_are_no_deep_one():

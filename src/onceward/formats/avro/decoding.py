@@ -29,7 +29,11 @@ from onceward.formats.avro.plan import AvroPlan, Whole
 from onceward.formats.avro.resolution import why_some_are_lost, why_values_would_change
 from onceward.formats.avro.schemas import without_java_texts, without_times
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
-from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read
+from onceward.formats.avro.types import (
+    why_names_collide,
+    why_spark_cannot_read,
+    without_unfit_defaults,
+)
 from onceward.formats.registry.answers import DOWNWARD, READING, UPWARD, Version, topic_subject
 from onceward.formats.validation import refuse_frame
 from onceward.spark.batch.kafka_reader import read_topics
@@ -301,6 +305,7 @@ def _plan(
     id_header: str | None,
     schemas: Schemas,
 ) -> AvroPlan:
+    reader = without_unfit_defaults(reader)
     texts, unreadable, unfit = {}, dict(schemas.unreadable), {}
     for number, text in schemas.texts.items():
         why = (
@@ -313,7 +318,7 @@ def _plan(
             unreadable[number] = why
             log.warning("records of schema id %d cannot be read: %s", number, why)
             continue
-        texts[number] = without_java_texts(text)
+        texts[number] = without_java_texts(without_unfit_defaults(text))
         if (lost := why_some_are_lost(text, reader)) is not None:
             log.warning("some records of schema id %d cannot be read: %s", number, lost)
         if (doubt := lost or why_not_readable_as(session, text, reader)) is not None:

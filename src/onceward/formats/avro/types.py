@@ -4,6 +4,8 @@ Called by :func:`onceward.formats.avro.decode` for each schema, in the driver.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +84,69 @@ def why_names_collide(reader: str) -> str | None:
     their case; None: there are none.
     """
     return _find_collision(parse_types(reader), "the value", set())
+
+
+def without_unfit_defaults(text: str) -> str:
+    """Return a valid schema without the defaults of fields that are none of the field's type, as
+    ``"type": "int", "default": null``.
+
+    Libraries of before Avro 1.9 wrote any, and registries kept them. They mean nothing for records
+    that have the field; for others there is no value then. As part of a schema that records are
+    read by, Avro's library refuses them for all.
+    """
+    schema, visited, unfit = parse_json(text), set[Type](), []
+    found = [_link(schema, "", {})]
+    while found:
+        one = found.pop()
+        if one not in visited:
+            visited.add(one)
+            found += [*one.inside, *(each.type for each in one.fields)]
+            unfit += [each.source for each in one.fields if not _default_fits(each, ())]
+    for source in unfit:
+        del source["default"]
+    return json.dumps(schema) if unfit else text
+
+
+def _default_fits(one: AvroField, around: tuple[AvroField, ...]) -> bool:
+    return not one.has_default or _fits(one.source["default"], one.type, (*around, one))
+
+
+def _fits(value: Any, kind: Type, around: tuple[AvroField, ...]) -> bool:
+    """Check a default as ``Schema.isValidDefault`` does (Avro 1.12)."""
+    if kind.kind == "union":
+        return any(_fits(value, one, around) for one in kind.inside)
+    if kind.kind == "array":
+        return isinstance(value, list) and all(_fits(one, kind.inside[0], around) for one in value)
+    if kind.kind not in ("map", "record"):
+        return _PLAIN.get(kind.kind, _is_text)(value)
+    if not isinstance(value, dict):
+        return False
+    if kind.kind == "map":
+        return all(_fits(one, kind.inside[0], around) for one in value.values())
+    return all(
+        _fits(value[one.names[0]], one.type, around)
+        if one.names[0] in value
+        else one.has_default and one not in around and _default_fits(one, around)
+        for one in kind.fields
+    )
+
+
+def _is_whole(bits: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and -(1 << bits - 1) <= value < 1 << bits - 1
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_PLAIN: dict[str, Callable[[Any], bool]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "int": _is_whole(32),
+    "long": _is_whole(64),
+    **dict.fromkeys(("float", "double"), lambda value: type(value) in (int, float)),
+}
+"""Of all other types a default is a text."""
 
 
 def _link(schema: Any, namespace: str, by_name: dict[str, Type]) -> Type:

@@ -127,7 +127,9 @@ def _from_java(jvm: Any, kind: DataType) -> Any:
 
 
 def _parsed(session: SparkSession, text: str) -> Any:
-    return _jvm(session).org.apache.avro.Schema.Parser().parse(text)
+    # Defaults as from_avro takes them, whatever they are (SPARK-39775)
+    parser = _jvm(session).org.apache.avro.Schema.Parser().setValidateDefaults(False)
+    return parser.parse(text)
 
 
 def _jvm(session: SparkSession) -> Any:
