@@ -13,9 +13,16 @@ import pytest
 from pyspark import cloudpickle
 
 import onceward as ow
+from onceward import patience
+from onceward.engine import two_phase
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
-from onceward.engine.two_phase import KIND, TwoPhaseTarget
-from onceward.errors import ConfigurationError, LedgerUnreadable, UnsupportedQuery
+from onceward.engine.two_phase import KIND, TwoPhaseTarget, drop_all
+from onceward.errors import (
+    ConfigurationError,
+    LedgerUnreadable,
+    PublishIncomplete,
+    UnsupportedQuery,
+)
 from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward_testing.sink_contract import batch
 from support.errors import raises
@@ -96,6 +103,61 @@ def test_what_is_published_and_prepared_again_is_committed_again(
     assert (sink.committed, aborted) == ([], [])
     target.begin(newest, batch(1))
     assert (sink.committed, aborted) == ([name], ["never decided"])
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_query_that_is_stopped_commits_no_more_of_many(tmp_path: Path):
+    """Each may take long, and what is left is for the next start."""
+    sink = Sink(**settings(tmp_path))
+
+    def stop_behind_the_first() -> None:
+        if sink.committed:
+            raise Stopped
+
+    with patience.asking(stop_behind_the_first), pytest.raises(Stopped):
+        finished_by(sink, 1)
+    assert sink.committed == ["a"]
+
+
+def test_time_without_progress_is_counted_within_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A target that is away takes its client's time limit for each committable."""
+    now, tried = [0.0], []
+    monkeypatch.setattr(two_phase.surroundings, "monotonic", lambda: now[0])
+
+    def commit(committable: Any) -> None:
+        tried.append(committable)
+        now[0] += 30
+        raise TimeoutError("no answer")
+
+    sink = Sink(**settings(tmp_path, commit_timeout_s=5))
+    sink.commit = commit  # type: ignore[method-assign]
+    with raises(PublishIncomplete, "2 of its committables"):
+        finished_by(sink, 1)
+    assert tried == ["a"]
+
+
+def test_what_is_dropped_takes_the_time_that_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The next start lists the rest."""
+    now, tried = [0.0], []
+    monkeypatch.setattr(two_phase.surroundings, "monotonic", lambda: now[0])
+
+    def abort(committable: Any) -> None:
+        tried.append(committable)
+        now[0] += 30
+        raise TimeoutError("no answer")
+
+    sink = Sink(**settings(tmp_path))
+    sink.abort = abort  # type: ignore[method-assign]
+    with patience.within(60_000):
+        drop_all(sink, list("abcdefgh"), PipelineId("p"))
+    assert tried == ["a", "b", "c"]
 
 
 def test_what_is_of_a_newer_version_waits_for_newer_code(tmp_path: Path):

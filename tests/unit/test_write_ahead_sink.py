@@ -18,11 +18,13 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 import onceward as ow
+from onceward import patience
 from onceward.delivery import row_files, target
 from onceward.delivery.chunks import Delivery, output_data
 from onceward.delivery.row_files import RowFile, RowFileWriter
+from onceward.durable import make
 from onceward.engine import task_writer
-from onceward.engine.ledger.record import LedgerRecord
+from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.task_writer import Task
 from onceward.errors import (
     ConfigurationError,
@@ -202,6 +204,40 @@ def test_of_a_file_that_changes_while_it_is_read_nothing_comes_but_what_it_was(
         with raises(StoreUnreachable):
             came.extend(batch.column(0).to_pylist() for batch in file.read(tmp_path, looked))
         assert came == values[: len(came)]
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_query_that_is_stopped_delivers_no_more_chunks(tmp_path: Path):
+    """Of many, each of which takes its time: the next start goes on with the rest."""
+    delivered: list[str] = []
+
+    def stop_behind_the_first() -> None:
+        if delivered:
+            raise Stopped
+
+    ours = sink(tmp_path, deliver=lambda chunk: delivered.append(chunk.key), chunk_rows=1)
+    running = ours._new_target(ours._policy)
+    assert isinstance(running, target.WriteAheadTarget)
+    folder = tmp_path / "s" / "p"
+    make(folder)
+    assert running.chain.take() is None
+    running.chain.begin(None)
+    file = written(folder, "p", [["a", "b", "c"]])
+    data = {"version": 1, "committables": [file.name]}
+    data |= output_data(ATTEMPT, 1, running._settings)
+    outputs = {target.KIND: Output(target.KIND, 1, 3, data)}
+    record = LedgerRecord(PipelineId("p"), 0, BATCH, (), ATTEMPT, outputs, 0, RecordState.DECIDED)
+    running.chain.append(record)
+    with patience.asking(stop_behind_the_first), pytest.raises(Stopped):
+        running.finish(record)
+    assert len(delivered) == 1
+    newest = running.chain.newest()
+    assert newest is not None
+    running.finish(newest)
+    assert len(delivered) == 3
 
 
 texts = st.lists(st.text("abc", min_size=1, max_size=2), min_size=0, max_size=4)

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, NamedTuple
 import crc32c
 import pyarrow as pa
 
+from onceward import patience
 from onceward.durable import sync
 from onceward.engine.task_writer import Task, TaskWriter
 from onceward.errors import (
@@ -82,6 +83,7 @@ class RowFile(NamedTuple):
                 with (folder / self.name).open("rb") as file:
                     found_bytes, found_crc, sums = 0, 0, []
                     while block := file.read(_BLOCK_BYTES):
+                        patience.ask()
                         found_bytes += len(block)
                         found_crc = crc32c.crc32c(block, found_crc)
                         sums.append(found_crc)

@@ -35,7 +35,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onceward import events, surroundings
+from onceward import events, patience, surroundings
 from onceward.delivery.chunks import Chunk, Delivery, output_data
 from onceward.delivery.row_files import (
     Looked,
@@ -251,6 +251,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         try:
             looked = self._looked_at(delivery, record)
             for chunk in delivery.rest(self.folder, looked):
+                patience.ask()
                 if chunk.rows.num_rows:
                     record = self._delivered(chunk, record)
                 record = self._counted(chunk, record)
@@ -308,7 +309,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         :raises PublishIncomplete: the target has not taken it in time.
         :raises DeliveryRefused: it never will.
         """
-        patience = GrowingPauses(self.commit_timeout_s)
+        pauses = GrowingPauses(self.commit_timeout_s)
         ids = {
             "pipeline": record.pipeline,
             "batch_id": record.batch.batch_id,
@@ -338,7 +339,7 @@ class WriteAheadTarget(TwoPhaseTarget):
                     raise
                 text = "%s: delivering %s failed: %s"
                 log.warning(text, record.pipeline, chunk.key, summary(error))
-                if not patience.wait():
+                if not pauses.wait():
                     raise self._unfinished(chunk, record, error) from error
                 # others may have come while we waited
                 self._owned_at = 0.0

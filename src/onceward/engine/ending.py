@@ -117,7 +117,8 @@ def settle_doubt(
         return newest
     try:
         # Now it is certain that it was not decided, and never will be
-        attempt.abort()
+        with patience.within(_UNDO_MS):
+            attempt.abort()
     except OncewardError as also:
         log.warning("%s: %s could not be dropped: %s", record.pipeline, attempt.id, also)
     if isinstance(error, CommitInDoubt):

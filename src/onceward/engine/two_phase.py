@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -247,8 +248,7 @@ class TwoPhaseTarget(Target):
         # Nobody can decide it any more: an older copy has no chain, and a newer one decides what
         # its own tasks have prepared.
         undecided, self._undecided = self._undecided, []
-        for committable in undecided:
-            drop(self.committer, committable, self._policy.pipeline)
+        drop_all(self.committer, undecided, self._policy.pipeline)
 
     def publish_again(self, newest: LedgerRecord | None) -> None:
         """Commit what the newest record names, and is prepared although that is finished. Before
@@ -272,17 +272,22 @@ class TwoPhaseTarget(Target):
     def _publish(self, waiting: Sequence[Any], record: LedgerRecord) -> LedgerRecord:
         backoff = GrowingPauses(self.commit_timeout_s)
         while waiting:
-            results = [(committable, self._commit(committable, record)) for committable in waiting]
-            record = self._must_not_be_lost(
-                [one for one, result in results if result is CommitResult.LOST], record
-            )
-            if any(result is not CommitResult.RETRY_LATER for _, result in results):
-                backoff = GrowingPauses(self.commit_timeout_s)
-            waiting = [
-                committable
-                for committable, result in results
-                if result in (CommitResult.RETRY_LATER, CommitResult.PROGRESS)
-            ]
+            again: list[Any] = []
+            lost: list[Any] = []
+            result = CommitResult.DONE
+            for committable in waiting:
+                patience.ask()
+                # Each may fail by a time limit of its own
+                if result is not CommitResult.RETRY_LATER or not backoff.is_over:
+                    result = self._commit(committable, record)
+                if result is not CommitResult.RETRY_LATER:
+                    backoff = GrowingPauses(self.commit_timeout_s)
+                if result in (CommitResult.RETRY_LATER, CommitResult.PROGRESS):
+                    again.append(committable)
+                elif result is CommitResult.LOST:
+                    lost.append(committable)
+            record = self._must_not_be_lost(lost, record)
+            waiting = again
             if waiting and not backoff.wait():
                 raise PublishIncomplete(
                     f"{record.batch} is decided, and {len(waiting)} of its committables were "
@@ -433,9 +438,10 @@ class TwoPhaseAttempt(Attempt):
     def abort(self) -> None:
         """Drop what reports have named; the rest, of tasks that died, is for ``recover``."""
         committables, self._results = self._committables(), []
-        for committable in committables:
-            drop(self._committer, committable, self._policy.pipeline)
-        self._chain.abort()
+        try:
+            drop_all(self._committer, committables, self._policy.pipeline)
+        finally:
+            self._chain.abort()
 
 
 def check_chain_exists(chain: Chain, running: RunningBatch, policy: SinkPolicy) -> None:
@@ -457,12 +463,19 @@ def as_json(committables: list[Any]) -> list[Any]:
     return found
 
 
-def drop(committer: Committer, committable: Any, pipeline: PipelineId) -> None:
-    """Drop what was not decided, and never will be. If it fails, the next start lists it again."""
-    try:
-        committer.abort(committable)
-    except Exception as error:  # noqa: BLE001 — see above
-        log.warning("%s: %s could not be dropped: %s", pipeline, committable, summary(error))
+def drop_all(committer: Committer, committables: Sequence[Any], pipeline: PipelineId) -> None:
+    """Drop what was not decided, and never will be. What fails, or is left when the time is over
+    (:func:`onceward.patience.within`), the next start lists again."""
+    for number, committable in enumerate(committables):
+        patience.ask()
+        if surroundings.monotonic() > patience.ends_at(math.inf):
+            left = len(committables) - number
+            log.warning("%s: %d prepared parts are left to the next start", pipeline, left)
+            return
+        try:
+            committer.abort(committable)
+        except Exception as error:  # noqa: BLE001 — see above
+            log.warning("%s: %s could not be dropped: %s", pipeline, committable, summary(error))
 
 
 class GrowingPauses:
@@ -471,6 +484,11 @@ class GrowingPauses:
     def __init__(self, seconds: float) -> None:
         self._ends = surroundings.monotonic() + seconds
         self._pause = _FIRST_PAUSE_SECONDS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return surroundings.monotonic() >= self._ends
 
     def wait(self) -> bool:
         """Wait a little; False when the time is over."""

@@ -34,6 +34,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+from onceward import patience
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import (
     ConfigurationError,
@@ -421,6 +422,7 @@ def _is_moved(name: str, prepared: Mapping[str, int]) -> bool:
 def _publish_file(
     files: Files, source: str, place: str, size: int, prepared: int | None
 ) -> CommitResult:
+    patience.ask()
     if prepared == size and files.move(source, place):
         files.mark(source + _PUBLISHED)
         return CommitResult.DONE

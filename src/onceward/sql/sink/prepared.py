@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from pyspark.sql.types import StructType
 
-from onceward import surroundings
+from onceward import patience
 from onceward.engine.task_writer import Beginner, Task, TaskWriter
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import LedgerUnreadable, TargetUnreachable
@@ -79,7 +79,7 @@ class PreparedTransactions:
                         if self._is_marked(session, name)
                         else CommitResult.LOST
                     )
-            surroundings.sleep(_PAUSE_SECONDS)
+            patience.pause(_PAUSE_SECONDS)
         return CommitResult.RETRY_LATER
 
     def abort(self, name: str) -> None:
@@ -90,7 +90,7 @@ class PreparedTransactions:
                     return
                 if name not in self._words.listed(session, name):
                     return
-            surroundings.sleep(_PAUSE_SECONDS)
+            patience.pause(_PAUSE_SECONDS)
         raise TargetUnreachable(
             f"{name} is prepared, and the session that prepared it has not ended",
             next_step="nothing; the next start of the query rolls it back",

@@ -28,7 +28,7 @@ from onceward import events
 from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.engine.target import Write, event_ids
 from onceward.engine.task_writer import OpenTaskWriter, OpenWriter
-from onceward.engine.two_phase import TwoPhaseAttempt, TwoPhaseTarget, drop
+from onceward.engine.two_phase import TwoPhaseAttempt, TwoPhaseTarget, drop_all
 from onceward.errors import OncewardError, PreparedDataLost, SendFailed, TargetUnreachable
 from onceward.ids import AttemptId, chain_mark, chain_prefix
 from onceward.spark.batch.query import RunningBatch
@@ -175,10 +175,9 @@ class PreparedTarget(TwoPhaseTarget):
                 "%s: whether a task came late is not known: %s", self._policy.pipeline, error
             )
             return
-        for name in found:
-            # A server that was failed over has it prepared again
-            if name not in (self._published or ()):
-                drop(self.committer, name, self._policy.pipeline)
+        # A server that was failed over has prepared again what is published
+        late_ones = [name for name in found if name not in (self._published or ())]
+        drop_all(self.committer, late_ones, self._policy.pipeline)
 
     def _is_older(self, name: str, owner: int | None) -> bool:
         theirs = names.owner_in(name, self._policy.pipeline, self._mark)
@@ -252,6 +251,5 @@ class PreparedAttempt(TwoPhaseAttempt):
             )
         else:
             self._results = []
-            for name in found:
-                drop(self._committer, name, self._policy.pipeline)
+            drop_all(self._committer, found, self._policy.pipeline)
         super().abort()
