@@ -317,3 +317,26 @@ def test_a_staging_table_of_too_many_texts_blames_no_row() -> None:
     for what in ("creating the staging table x", "bringing rows from the driver"):
         assert isinstance(mysql.refusal(1118, words, what), ConfigurationError)
     assert isinstance(mysql.refusal(1118, words, "writing to table t"), RowRefused)
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["creating the staging table x", "dropping the staging table x", "numbering the rows of …"],
+)
+def test_an_event_trigger_that_refuses_a_table_of_the_sinks_blames_no_row(what: str) -> None:
+    """As in a freeze of migrations, which passes."""
+    error = postgresql.refusal("P0001", "no DDL while the release is out", what)
+    assert isinstance(error, ServerMisconfigured)
+    assert error.recovery is Recovery.RESTART_IF_WORKED
+    assert "event trigger" in error.next_step
+    assert isinstance(postgresql.refusal("53100", "disk full", what), SendFailed)
+
+
+def test_a_sequence_that_has_come_to_its_end_is_no_rows_fault() -> None:
+    words = 'nextval: reached maximum value of sequence "t_id_seq" (2147483647)'
+    for error in (
+        postgresql.refusal("2200H", words, "writing to table t"),
+        mysql.refusal(4084, "Sequence 'app.s' has run out", "writing to table t"),
+    ):
+        assert isinstance(error, ServerMisconfigured)
+        assert error.next_step.startswith("ALTER SEQUENCE")

@@ -130,7 +130,13 @@ class TransactionWriter(PieceWriter):
                 next_step="nothing; the batch runs again",
             )
         if landing.straight is None:
-            statement = STATEMENTS.staging_table(self._rows_sql(), landing.staged)
+            self._run(
+                "creating the staging table",
+                STATEMENTS.staging_table(self._rows_sql(), landing.staged),
+            )
+
+    def _run(self, what: str, statement: str) -> None:
+        with translate_errors(f"{what} {self._rows_table}", *staging.errors()):
             staging.run(self._connection, statement.replace("%%", "%"))
 
     def _rows_sql(self) -> str:
@@ -172,7 +178,7 @@ class TransactionWriter(PieceWriter):
                 f"{taken}: a trigger or a rule of the table leaves some out",
                 next_step="filter them in the query, or write to a table without it",
             )
-        staging.run(self._connection, f"DROP TABLE {self._rows_sql()}".replace("%%", "%"))
+        self._run("dropping the staging table", f"DROP TABLE {self._rows_sql()}")
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -29,6 +29,10 @@ _NO_TABLE = "42P01"
 _MISSING = (_NO_TABLE, "3F000", "42703")
 _DENIED = "42501"
 _LOCKED = "55P03"
+_SEQUENCE_ENDS = "2200H"
+_OWN_TABLES = ("creating the staging table", "dropping the staging table", "numbering the rows")
+"""How errors begin of which no row can be to blame: a table of the sink's own is made or dropped.
+"""
 _NOT_IN_STATE = "55000"
 _NO_IDENTITY = re.compile("replica identity", re.IGNORECASE)
 _CLIENTS_DATA = "22000"
@@ -97,11 +101,7 @@ def refusal(
             "DEFAULT one; then start the query again",
         )
     if code.startswith(_ROWS) or (code and not code.startswith((*_TABLES, *_OTHERS))):
-        return (ForeignKeyViolation if code in _FOREIGN_KEYS else RowRefused)(
-            message,
-            next_step="mend or filter such rows in the query, or change the table or its trigger, "
-            "and start the query again; nothing of the batch was written",
-        )
+        return _refused(code, message, what)
     if code.startswith(_TABLES):
         return ServerMisconfigured(
             message,
@@ -121,6 +121,29 @@ def refusal(
         )
     then = _NEXT.get(code) or _NEXT.get(code[:2]) or "see that the database answers"
     return SendFailed(message, next_step=f"the batch runs again; if it repeats, {then}")
+
+
+def _refused(code: str, message: str, what: str) -> OncewardError:
+    """Return the error for what would be refused again: the rows, as a rule."""
+    if code == _SEQUENCE_ENDS:
+        return ServerMisconfigured(
+            message,
+            next_step="ALTER SEQUENCE … AS bigint NO MAXVALUE, and where it numbers a "
+            "column that is too narrow, ALTER TABLE … ALTER COLUMN … TYPE bigint; then start the "
+            "query again",
+        )
+    if what.startswith(_OWN_TABLES):
+        return ServerMisconfigured(
+            message,
+            next_step="let the login of the sink's url make and drop tables in the ledger's "
+            "schema, and temporary ones, which an event trigger of the database refuses "
+            "(pg_event_trigger); then start the query again",
+        )
+    return (ForeignKeyViolation if code in _FOREIGN_KEYS else RowRefused)(
+        message,
+        next_step="mend or filter such rows in the query, or change the table or its trigger, "
+        "and start the query again; nothing of the batch was written",
+    )
 
 
 @contextmanager
