@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from onceward.errors import SendFailed
 from onceward.sql.ledger import database
 from onceward.sql.ledger.database import Overdue, Patience, seconds_for
 from onceward.sql.ledger.mysql import MySQL, connected
+from onceward.sql.mysql.dialect import MySQLDialect
 from onceward.sql.mysql.refusals import translate_errors
 from onceward.sql.postgresql import staging
 from support.errors import raises
@@ -81,3 +84,14 @@ def test_patience_ends_and_follows_the_number_of_rows(monkeypatch: pytest.Monkey
     now[0] += database.STATEMENT_SECONDS + 1
     with raises(Overdue):
         waiting.look()
+
+
+def test_a_drop_in_a_hurry_leaves_no_haste_in_the_session() -> None:
+    """A dump locks all tables for some seconds, and the next batch waits for its end."""
+    said: list[str] = []
+    session: Any = SimpleNamespace(execute=lambda statement, *_: said.append(statement))
+    MySQLDialect(MySQL("mysql://u@h/d")).drop_in_a_hurry(session, "`s`.`t`")
+    hurried, dropped, calm = said
+    assert dropped == "DROP TABLE IF EXISTS `s`.`t`"
+    assert hurried == "SET SESSION lock_wait_timeout = 1"
+    assert "lock_wait_timeout = 60" in calm

@@ -29,6 +29,7 @@ from onceward.sql.sink.dialect import Beside, Dialect
 
 # The task attempt of rows that the driver has
 _OURS = 0
+_LOCK_SECONDS = 60
 
 
 class MySQLDialect(Dialect):
@@ -93,8 +94,12 @@ class MySQLDialect(Dialect):
             f"{lock_seconds}"
         )
 
-    def in_a_hurry(self, connection: Session) -> None:
+    def drop_in_a_hurry(self, connection: Session, table: str) -> None:
         connection.execute("SET SESSION lock_wait_timeout = 1")
+        connection.execute(f"DROP TABLE IF EXISTS {table}", ())
+        # What the session does next waits as ever: a dump locks all tables for some seconds. (One
+        # whose DROP has failed is given up.)
+        self.take_time(connection, _LOCK_SECONDS)
 
     def look_closer(
         self,

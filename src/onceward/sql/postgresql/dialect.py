@@ -103,9 +103,10 @@ class PostgreSQLDialect(Dialect):
             if number:
                 raise form_error(table.name, column)
 
-    def in_a_hurry(self, connection: Session) -> None:
+    def drop_in_a_hurry(self, connection: Session, table: str) -> None:
         connection.execute("SET LOCAL lock_timeout = '200ms'")
         connection.execute("SET LOCAL synchronous_commit = off")
+        connection.execute(f"DROP TABLE IF EXISTS {table}", ())
 
 
 def _without_limits(column: pa.ChunkedArray) -> pa.ChunkedArray:

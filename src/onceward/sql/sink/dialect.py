@@ -402,5 +402,6 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def in_a_hurry(self, connection: Session) -> None:
-        """Wait for a lock but a moment in this transaction, and for no disk."""
+    def drop_in_a_hurry(self, connection: Session, table: str) -> None:
+        """Drop a table of the sink's own, quoted, and wait for its lock but a moment, and for no
+        disk."""

@@ -281,8 +281,7 @@ class DatabaseRun:
     def _dropped(self, name: str, session: AbstractContextManager[Session]) -> bool:
         try:
             with session as connection:
-                self.dialect.in_a_hurry(connection)
-                connection.execute(f"DROP TABLE IF EXISTS {self.in_schema(name)}", ())
+                self.dialect.drop_in_a_hurry(connection, self.in_schema(name))
         except Fenced:
             raise
         except OncewardError as error:
