@@ -22,6 +22,7 @@ from typing import ParamSpec, TypeVar
 from onceward import surroundings
 
 _ASK_EVERY_S = 0.2
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -96,6 +97,28 @@ def pause(seconds: float) -> None:
         ask()
         surroundings.sleep(min(left, _ASK_EVERY_S) if _asked.get() else left)
     ask()
+
+
+class GrowingPauses:
+    """Growing pauses, until the time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self._ends = surroundings.monotonic() + seconds
+        self._pause = _FIRST_PAUSE_S
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return surroundings.monotonic() >= self._ends
+
+    def wait(self) -> bool:
+        """Wait a little; False when the time is over."""
+        left = self._ends - surroundings.monotonic()
+        if left <= 0:
+            return False
+        pause(min(self._pause, left))
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_S)
+        return True
 
 
 def in_a_thread(call: Callable[[], _T], name: str) -> Future[_T]:

@@ -105,6 +105,15 @@ def test_what_is_published_and_prepared_again_is_committed_again(
     assert (sink.committed, aborted) == ([name], ["never decided"])
 
 
+@pytest.mark.parametrize("found", [[b"a"], [{"parts": {1, 2}}], {"a": 7}, "a", b"a", 7, None])
+def test_a_list_of_what_is_prepared_that_is_none_is_named(tmp_path: Path, found: Any):
+    """Before anything is dropped: letters of a text are no committables."""
+    sink = Sink(**settings(tmp_path))
+    sink.recover = lambda: found  # type: ignore[method-assign]
+    with pytest.raises(ConfigurationError, match=r"recover\(\) of Sink has answered"):
+        sink.new_target().open(batch(0))
+
+
 class Stopped(Exception):
     pass
 

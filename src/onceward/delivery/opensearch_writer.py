@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from onceward import surroundings
+from onceward import patience, surroundings
 from onceward.delivery.opensearch_answers import (
     ANSWER,
     ASKED_OF_AN_INDEX,
@@ -70,7 +70,6 @@ from onceward.delivery.upserts import (
     as_json,
     refused,
 )
-from onceward.engine.two_phase import GrowingPauses
 from onceward.errors import ConfigurationError, DeliveryRefused
 from onceward.libraries import library
 
@@ -143,7 +142,7 @@ class OpenSearchWriter(UpsertWriter):
         went: dict[str, tuple[str, Upsert]] = {}
         # An alias, so that nothing makes an index that was deleted meanwhile
         path = f"/{self._path}/_bulk?{ANSWER}" + "&require_alias=true" * index.is_alias
-        rounds = GrowingPauses(_ROUNDS_SECONDS)
+        rounds = patience.GrowingPauses(_ROUNDS_SECONDS)
         while later:
             pending, later = [upsert for upsert, _ in later], []
             for part in self._requests(pending):

@@ -51,7 +51,7 @@ from onceward.engine.ledger.chain import Chain, takeover_error
 from onceward.engine.ledger.record import DELIVERED, LedgerRecord
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Prepared, Write
-from onceward.engine.two_phase import Committer, GrowingPauses, TwoPhaseAttempt, TwoPhaseTarget
+from onceward.engine.two_phase import Committer, TwoPhaseAttempt, TwoPhaseTarget
 from onceward.errors import (
     CommitInDoubt,
     ConfigurationError,
@@ -309,7 +309,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         :raises PublishIncomplete: the target has not taken it in time.
         :raises DeliveryRefused: it never will.
         """
-        pauses = GrowingPauses(self.commit_timeout_s)
+        pauses = patience.GrowingPauses(self.commit_timeout_s)
         ids = {
             "pipeline": record.pipeline,
             "batch_id": record.batch.batch_id,

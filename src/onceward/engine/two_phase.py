@@ -19,7 +19,8 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from typing import Any, ClassVar, Protocol
@@ -64,8 +65,6 @@ _TASK_NAME = re.compile(r"([A-Za-z0-9._-]+)@[^@/\\\\\"\s]{1,8}-\d+-\d+\.\d+-\d+-
 _FORMAT = 1
 # Characters of a committable in an error
 _LONGEST_TEXT = 300
-_FIRST_PAUSE_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 5.0
 
 
 class CommitResult(Enum):
@@ -155,14 +154,8 @@ class TwoPhaseTarget(Target):
         return self._recovered()
 
     def _recovered(self) -> list[Any]:
-        found: object = self.committer.recover()
-        if not isinstance(found, Iterable):
-            raise ConfigurationError(
-                f"recover() of {type(self.committer).__name__} has answered {found!r}",
-                next_step="let it return the committables of all that is prepared and not "
-                "published, in a list",
-            )
-        return as_json(list(found))
+        by = f"recover() of {type(self.committer).__name__}"
+        return as_json(self.committer.recover(), by)
 
     def find_undecided(
         self,
@@ -270,7 +263,7 @@ class TwoPhaseTarget(Target):
         return self.chain.progress(replace(record, state=RecordState.FINISHED))
 
     def _publish(self, waiting: Sequence[Any], record: LedgerRecord) -> LedgerRecord:
-        backoff = GrowingPauses(self.commit_timeout_s)
+        backoff = patience.GrowingPauses(self.commit_timeout_s)
         while waiting:
             again: list[Any] = []
             lost: list[Any] = []
@@ -281,7 +274,7 @@ class TwoPhaseTarget(Target):
                 if result is not CommitResult.RETRY_LATER or not backoff.is_over:
                     result = self._commit(committable, record)
                 if result is not CommitResult.RETRY_LATER:
-                    backoff = GrowingPauses(self.commit_timeout_s)
+                    backoff = patience.GrowingPauses(self.commit_timeout_s)
                 if result in (CommitResult.RETRY_LATER, CommitResult.PROGRESS):
                     again.append(committable)
                 elif result is CommitResult.LOST:
@@ -359,9 +352,8 @@ class TwoPhaseTarget(Target):
         committables: Sequence[Any] = output.data["committables"]
         if version == known:
             return list(committables)
-        return as_json(
-            [self.committer.upgrade(committable, version) for committable in committables]
-        )
+        upgraded = [self.committer.upgrade(committable, version) for committable in committables]
+        return as_json(upgraded, f"upgrade() of {type(self.committer).__name__}")
 
     def settle(self) -> LedgerRecord | None:
         return self.chain.settle()
@@ -457,10 +449,22 @@ def check_chain_exists(chain: Chain, running: RunningBatch, policy: SinkPolicy) 
         chain.must_be_there()
 
 
-def as_json(committables: list[Any]) -> list[Any]:
-    """Return committables as they are read back from the ledger, so that they can be compared."""
-    found: list[Any] = json.loads(json.dumps(committables))
-    return found
+def as_json(found: object, by: str) -> list[Any]:
+    """Return committables as they are read back from the ledger, so that they can be compared.
+
+    :param by: whose answer they are.
+    :raises ConfigurationError: it is no list of such.
+    """
+    is_list = isinstance(found, Iterable) and not isinstance(found, str | bytes | Mapping)
+    listed = list(found) if is_list else found  # type: ignore[call-overload]
+    with suppress(TypeError, ValueError):
+        if is_list:
+            return list(json.loads(json.dumps(listed)))
+    raise ConfigurationError(
+        f"{by} has answered {str(listed)[:_LONGEST_TEXT]}",
+        next_step="let it return the committables of all that is prepared and not published, of "
+        "what JSON has (texts, numbers, lists, dicts), in a list",
+    )
 
 
 def drop_all(committer: Committer, committables: Sequence[Any], pipeline: PipelineId) -> None:
@@ -476,25 +480,3 @@ def drop_all(committer: Committer, committables: Sequence[Any], pipeline: Pipeli
             committer.abort(committable)
         except Exception as error:  # noqa: BLE001 — see above
             log.warning("%s: %s could not be dropped: %s", pipeline, committable, summary(error))
-
-
-class GrowingPauses:
-    """Growing pauses, until the time is over."""
-
-    def __init__(self, seconds: float) -> None:
-        self._ends = surroundings.monotonic() + seconds
-        self._pause = _FIRST_PAUSE_SECONDS
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the time is over."""
-        return surroundings.monotonic() >= self._ends
-
-    def wait(self) -> bool:
-        """Wait a little; False when the time is over."""
-        left = self._ends - surroundings.monotonic()
-        if left <= 0:
-            return False
-        patience.pause(min(self._pause, left))
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
-        return True

@@ -26,12 +26,12 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from onceward import events
+from onceward import events, patience
 from onceward.engine.ledger.chain import Chain
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.spark_jobs import SparkJobsAttempt, attempt_name
 from onceward.engine.target import Write, event_ids
-from onceward.engine.two_phase import CommitResult, GrowingPauses, TwoPhaseTarget
+from onceward.engine.two_phase import CommitResult, TwoPhaseTarget
 from onceward.errors import InvalidColumn, PublishIncomplete
 from onceward.files.manifest import ATTEMPT
 from onceward.files.publishing import Publisher
@@ -311,7 +311,7 @@ class FileTarget(TwoPhaseTarget):
         record = super()._must_not_be_lost(lost, record)
         # it may be left out: what is still there need not be
         for committable in lost:
-            pauses = GrowingPauses(self.commit_timeout_s)
+            pauses = patience.GrowingPauses(self.commit_timeout_s)
             done = (CommitResult.DONE, CommitResult.ALREADY_DONE)
             while self._publisher.commit_what_is_left(committable) not in done:
                 if not pauses.wait():

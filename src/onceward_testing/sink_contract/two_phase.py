@@ -310,9 +310,9 @@ class TwoPhaseContract(SinkContract):
         dead = Process(kit).open()
         dead.stage(kit.frame(["never decided"]))
         assert kit.forgets or list(kit.sink().recover()), "what is prepared is not listed"
-        never = as_json(list(kit.sink().recover()))
+        never = as_json(kit.sink().recover(), "recover()")
         Process(kit).open().decide(FIRST)
-        prepared = as_json(list(kit.sink().recover()))
+        prepared = as_json(kit.sink().recover(), "recover()")
         assert not [one for one in prepared if one in never], (
             "what was never decided is still there"
         )
