@@ -5,8 +5,10 @@ touched.
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,12 +28,13 @@ from pyspark.sql.types import (
 )
 
 import onceward as ow
+from onceward import patience
 from onceward.errors import ConfigurationError, ContradictoryOptions, InvalidColumn, RowRefused
 from onceward.files import manifest, target
 from onceward.files.publishing import _must_be_read_back
 from onceward.files.reading import reader_shape
 from onceward.spark.files import file_system
-from onceward.spark.files.file_system import LocalFiles, hidden
+from onceward.spark.files.file_system import HadoopFiles, LocalFiles, hidden
 from support.errors import raises
 
 KAFKA = ow.KafkaLedger("localhost:9092")
@@ -354,3 +357,30 @@ class TestLocalFiles:
         files.make("a/b/c")
         files.make("a/b/c")
         assert files.names("a/b") == ["c"]
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_file_system_that_stands_still_holds_no_query_that_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Hadoop's clients try for many minutes."""
+    goes_on = threading.Event()
+    files = HadoopFiles.__new__(HadoopFiles)
+    files.root = "hdfs://nn/orders"
+    silent: Any = SimpleNamespace(getFileStatus=lambda path: goes_on.wait(60))
+    files._system, files._hadoop = silent, SimpleNamespace(Path=str)
+
+    def stop() -> None:
+        raise Stopped
+
+    try:
+        with patience.asking(stop), pytest.raises(Stopped):
+            files.size("a")
+        monkeypatch.setattr(file_system, "_ANSWER_SECONDS", 0.1)
+        with pytest.raises(OSError, match=r"hdfs://nn/orders has not answered"):
+            files.size("a")
+    finally:
+        goes_on.set()

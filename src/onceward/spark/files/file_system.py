@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import cached_property
@@ -31,7 +31,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import IllegalArgumentException
 
-from onceward import surroundings
+from onceward import patience, surroundings
 from onceward.durable import make, sync
 from onceward.errors import ConfigurationError, ServerMisconfigured
 from onceward.spark.batch.checkpoint_files import java_class
@@ -43,6 +43,8 @@ _RENAMING = ("", "file", "hdfs")
 _STORES = ("s3a",)
 # A disk takes several requests at once, and a journal commits them together
 _SYNCING = 8
+# A folder of many objects is removed in as many minutes
+_ANSWER_SECONDS = 600.0
 # of a rename that was not carried out
 _REFUSED = {
     "org.apache.hadoop.fs.FileAlreadyExistsException",
@@ -416,7 +418,9 @@ class HadoopFiles(Files):
             # ClientProtocol.rename2: the name node renames in one step or refuses.
             # FileSystem.rename on HDFS would move a folder into one that exists, as on a local
             # disk.
-            self._context.rename(self._at(source), self._at(target), no_options)
+            self._answered(
+                lambda: self._context.rename(self._at(source), self._at(target), no_options)
+            )
         except Py4JJavaError as error:
             if java_class(error) in _REFUSED:
                 return False
@@ -438,14 +442,23 @@ class HadoopFiles(Files):
     def _at(self, path: str) -> Any:
         return self._hadoop.Path(f"{self.root}/{path}" if path else self.root)
 
-    def _asked(self, question: Any) -> Any:
+    def _asked(self, question: Callable[[], Any]) -> Any:
         """Ask Hadoop; return None where there is no such file."""
         try:
-            return question()
+            return self._answered(question)
         except Py4JJavaError as error:
             if java_class(error) == "java.io.FileNotFoundException":
                 return None
             raise _as_os_error(error) from error
+
+    def _answered(self, ask: Callable[[], Any]) -> Any:
+        """Return what the file system answers: its client tries for longer than a batch waits, and
+        does not notice that the query is stopped."""
+        late = OSError(errno.ETIMEDOUT, f"{self.root} has not answered for {_ANSWER_SECONDS:g} s")
+        # What it carries out late, whoever comes next finds, and looks before each step
+        return patience.in_time(
+            ask, _ANSWER_SECONDS, "onceward-files", late=late, abandon=lambda: None
+        )
 
 
 class S3Files(HadoopFiles):
