@@ -4,8 +4,6 @@ fails *n* times, and what becomes of signals.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import queue
 import signal
 from collections.abc import Callable
@@ -15,7 +13,6 @@ import pytest
 
 from onceward import surroundings
 from onceward.cli.run import Restart, restart_strategy
-from onceward.durable import RUN_FOLDER
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.operate.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from onceward.operate.runner import JobRunner
@@ -192,24 +189,6 @@ def test_a_later_process_knows_since_when_none_has_committed(run: Any):
     # That of the first which has committed nothing
     assert later[1] == pytest.approx(later[2])
     assert later[1] > 1_000
-
-
-def test_what_processes_leave_for_the_next_is_not_cleared_away_as_old():
-    """Systemd asks for a folder's lock before it removes what is old in it."""
-    refused = []
-
-    def start(arguments: list[str], **_: Any) -> Child:
-        folder = os.open(os.environ[RUN_FOLDER], os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            refused.append(error)
-        finally:
-            os.close(folder)
-        return Child(Clock([]), ending=0, seconds=0).begin()
-
-    assert JobRunner(["job.py"], NoRestart(), start=start).run() == 0  # type: ignore[arg-type]
-    assert refused
 
 
 def test_a_later_process_knows_that_an_earlier_one_has_worked(run: Any):

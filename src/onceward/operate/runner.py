@@ -10,7 +10,6 @@ each start fences what an earlier one left open.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import queue
@@ -148,13 +147,9 @@ class JobRunner:
         """Run the job; return the exit status for this process."""
         with tempfile.TemporaryDirectory(prefix="onceward-run-") as folder:
             os.environ[RUN_FOLDER] = folder
-            held = os.open(folder, os.O_RDONLY)
-            # Systemd removes what is old in /tmp, but no folder that is locked (tmpfiles.d(5))
-            fcntl.flock(held, fcntl.LOCK_SH)
             try:
                 return self._run()
             finally:
-                os.close(held)
                 del os.environ[RUN_FOLDER]
 
     def _run(self) -> int:
