@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import onceward as ow
@@ -298,6 +300,28 @@ def test_what_is_no_pipelines_name_hides_none_and_is_named_once(
 def test_the_shell_may_name_the_ledger(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONCEWARD_LEDGER_PATH", str(folder))
     assert "second" in run("status", "--pipeline-id", "second").stdout
+
+
+def options_of(command: Any, path: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Each option of this package's commands: command, name, and the variable that stands for
+    it."""
+    for parameter in command.params:
+        for name in parameter.opts:
+            yield path, name, parameter.envvar
+    for name, each in getattr(command, "commands", {}).items():
+        yield from options_of(each, f"{path} {name}".strip())
+
+
+def test_what_the_shell_names_is_heard_by_every_command_that_takes_it() -> None:
+    """Letters that were replayed by the one ledger topic would be fed back again by another."""
+    variables = {
+        "--bootstrap-servers": "ONCEWARD_BOOTSTRAP_SERVERS",
+        "--command-config": "ONCEWARD_COMMAND_CONFIG",
+        "--ledger-topic": "ONCEWARD_LEDGER_TOPIC",
+    }
+    found = list(options_of(typer.main.get_command(app)))
+    assert ("dead-letters replay", "--ledger-topic", "ONCEWARD_LEDGER_TOPIC") in found
+    assert [each for each in found if variables.get(each[1], each[2]) != each[2]] == []
 
 
 def test_the_ledger_is_shown_and_exported(folder: Path) -> None:

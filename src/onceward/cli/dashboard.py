@@ -44,7 +44,8 @@ def dashboard(
     interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
     metrics: Metrics = None,
     ledger_topic: Annotated[
-        list[str] | None, typer.Option(help="A ledger topic; may be repeated.")
+        list[str] | None,
+        typer.Option(envvar="ONCEWARD_LEDGER_TOPIC", help="A ledger topic; may be repeated."),
     ] = None,
 ) -> None:
     """Serve pages of all pipelines of one or several ledgers. They only read.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onceward.cli.shared import LEDGER_TOPIC, Config, Json, Servers, connect
+from onceward.cli.shared import LEDGER_TOPIC, Config, Json, LedgerTopic, Servers, connect
 from onceward.errors import AccessDenied, ConfigurationError
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ dead_letters = typer.Typer(
 )
 
 Topic = Annotated[str, typer.Option(help="The dead-letter topic.")]
-Ledger = Annotated[str, typer.Option(help="Where it is kept what has been replayed.")]
 Classes = Annotated[
     list[str] | None, typer.Option("--class", help="Only this kind of error; may be repeated.")
 ]
@@ -74,7 +73,7 @@ def list_letters(
     bootstrap_servers: Servers,
     topic: Topic,
     command_config: Config = None,
-    ledger_topic: Ledger = LEDGER_TOPIC,
+    ledger_topic: LedgerTopic = LEDGER_TOPIC,
     as_json: Json = False,
 ) -> None:
     """Count the letters: by pipeline, kind of error and source partition, and which of them have
@@ -104,7 +103,7 @@ def show_letters(
         int, typer.Option("--bytes", min=1, help="Of a key, value or header show so many.")
     ] = 400,
     command_config: Config = None,
-    ledger_topic: Ledger = LEDGER_TOPIC,
+    ledger_topic: LedgerTopic = LEDGER_TOPIC,
     as_json: Json = False,
 ) -> None:
     """Print letters, oldest first: where from, when, why, headers, key and value (as hex where
@@ -155,7 +154,7 @@ def replay_letters(
         bool, typer.Option("--dry-run", help="Only say what would be fed back.")
     ] = False,
     command_config: Config = None,
-    ledger_topic: Ledger = LEDGER_TOPIC,
+    ledger_topic: LedgerTopic = LEDGER_TOPIC,
 ) -> None:
     """Feed letters back to where they came from, each exactly once, whatever is killed or run
     twice meanwhile.

@@ -36,6 +36,9 @@ Config = Annotated[
         envvar=CONFIG_VARIABLE, metavar="FILE", help="Client settings, for secured clusters."
     ),
 ]
+LedgerTopic = Annotated[
+    str, typer.Option(envvar="ONCEWARD_LEDGER_TOPIC", help="The ledger topic.")
+]
 Pipeline = Annotated[str, typer.Option("--pipeline-id", help="The pipeline.")]
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
@@ -72,9 +75,7 @@ class LedgerOptions:
         ),
     ] = None
     command_config: Config = None
-    ledger_topic: Annotated[
-        str, typer.Option(envvar="ONCEWARD_LEDGER_TOPIC", help="The ledger topic.")
-    ] = LEDGER_TOPIC
+    ledger_topic: LedgerTopic = LEDGER_TOPIC
     ledger_path: Annotated[
         Path | None,
         typer.Option(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from onceward.cli.shared import CONFIG_VARIABLE, LEDGER_TOPIC, SERVERS_VARIABLE
+from onceward.cli.shared import CONFIG_VARIABLE, LEDGER_TOPIC, SERVERS_VARIABLE, LedgerTopic
 from onceward.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def doctor(
             help="With --acls: how the source topics of a topic_pattern begin; may be repeated."
         ),
     ] = None,
-    ledger_topic: Annotated[str, typer.Option(help="The ledger topic.")] = LEDGER_TOPIC,
+    ledger_topic: LedgerTopic = LEDGER_TOPIC,
     consumers: Annotated[
         bool,
         typer.Option(
