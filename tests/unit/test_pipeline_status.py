@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -277,6 +278,38 @@ def test_a_record_that_cannot_be_read_hides_no_other_pipeline(folder: Path) -> N
     assert "cannot be read" in first["reason"]
     assert first["trouble"]
     assert second["newest"]["batch_id"] == 2
+
+
+@pytest.mark.parametrize("denied", ["its folder", "its entries"])
+def test_a_pipeline_that_this_login_may_not_read_is_shown_and_hides_no_other(
+    folder: Path, denied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root may all, the system's calls refuse; a service with UMask=0077 makes such folders."""
+    listdir, read_bytes = os.listdir, Path.read_bytes
+
+    def refused(path: Any) -> None:
+        if "first" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+
+    def listed(path: Any = ".") -> list[str]:
+        if denied == "its folder":
+            refused(path)
+        return listdir(path)
+
+    def read(path: Path) -> bytes:
+        refused(path)
+        return read_bytes(path)
+
+    monkeypatch.setattr(os, "listdir", listed)
+    monkeypatch.setattr(Path, "read_bytes", read)
+    done = run("status", "--ledger-path", str(folder), "--json")
+    first, second = json.loads(done.stdout)
+    assert (first["pipeline_id"], first["state"]) == ("first", "unknown")
+    assert "Permission denied" in first["trouble"][0]
+    assert second["newest"]["batch_id"] == 2
+    watcher = Watcher([open_ledger(path=folder)], 60.0)
+    watcher.look()
+    assert list(watcher.snapshot.pipelines) == ["first", "second"]
 
 
 def test_what_is_no_pipelines_name_hides_none_and_is_named_once(

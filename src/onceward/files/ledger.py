@@ -57,6 +57,7 @@ from onceward.errors import (
     ConfigurationError,
     Fenced,
     LedgerUnreachable,
+    LedgerUnreadable,
     OncewardError,
 )
 from onceward.ids import AttemptId, PipelineId
@@ -108,7 +109,7 @@ class FolderLedger(Ledger):
         """Return the pipelines that have a folder with an entry in this one."""
         path = Path(self.path)
         try:
-            found = [each.name for each in path.iterdir() if any(each.glob(f"*{_SUFFIX}"))]
+            found = [each.name for each in path.iterdir() if _may_have_entries(each)]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -117,6 +118,18 @@ class FolderLedger(Ledger):
                 next_step="make it readable for this login",
             ) from error
         return sorted(map(PipelineId, found))
+
+    def recent(self, pipeline: PipelineId, limit: int = 100) -> list[LedgerRecord]:
+        """Return the last records. :raises LedgerUnreadable: this login may not read them."""
+        try:
+            return super().recent(pipeline, limit)
+        except LedgerUnreachable as error:
+            if not isinstance(error.__cause__, PermissionError):
+                raise
+            raise LedgerUnreadable(
+                f"what the ledger folder has of {pipeline} cannot be read: {error.__cause__}",
+                next_step="look as the login that runs the pipeline, or let this one read there",
+            ) from error
 
     @property
     def where(self) -> LedgerPlace:
@@ -398,6 +411,16 @@ class FolderChain(Chain):
                 next_step="make the folder readable and writable for the driver, and see that its "
                 "disk has room",
             ) from error
+
+
+def _may_have_entries(folder: Path) -> bool:
+    """Return whether a folder has entries; of one that this login may not list it is taken so."""
+    try:
+        return any(name.endswith(_SUFFIX) for name in os.listdir(folder))
+    except PermissionError:
+        return True
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _numbers(names: Iterable[str], pattern: str) -> dict[str, int]:
