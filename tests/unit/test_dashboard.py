@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from html import escape
@@ -248,6 +248,14 @@ def test_a_dead_letter_leads_to_its_source_and_its_ledger() -> None:
     assert 'href="/pipeline/p?tab=ledger">Ledger of p' in text
 
 
+def test_what_could_not_be_asked_of_a_pipeline_is_on_its_page_and_in_its_report() -> None:
+    status = replace(view().status, transaction=None, trouble=("no broker answers. Next: wait.",))
+    asked = replace(view(), status=replace(status, state=PipelineState.UNKNOWN))
+    for text in (pages.pipeline(asked, "transactions", NOW_MS), pages.report(asked, "", NOW_MS)):
+        assert "no broker answers. Next: wait." in text
+        assert "knows no transaction" not in text
+
+
 def test_those_that_need_somebody_come_first() -> None:
     found = {
         name: view(name, state=state) for name, state in zip("abc", PipelineState, strict=False)
@@ -261,6 +269,7 @@ class Ledger(LedgerView):
     """A ledger whose cluster does what a test says."""
 
     failure: Exception | None = None
+    state = PipelineState.RUNNING
     unreadable = False
 
     def pipelines(self) -> list[str]:
@@ -273,9 +282,11 @@ class Ledger(LedgerView):
             raise LedgerUnreadable("damaged", next_step="look")
         return [entry(number) for number in range(3)]
 
-    def status(self, pipeline: str, known: Any = None) -> PipelineStatus:
-        state = PipelineState.RUNNING if known else PipelineState.UNKNOWN
-        return replace(view().status, state=state)
+    def statuses(self, pipelines: Iterable[str], known: Any = None) -> list[PipelineStatus]:
+        return [
+            replace(view(name).status, state=self.state if known[name] else PipelineState.UNKNOWN)
+            for name in pipelines
+        ]
 
     def client(self) -> Any:
         raise BrokerUnreachable("away", next_step="wait")
@@ -309,12 +320,13 @@ def test_pipelines_behind_one_that_cannot_be_looked_at_stay(
     watcher.look()
     known = watcher.snapshot
 
-    def away(_: Ledger, pipeline: str, known: Any = None) -> PipelineStatus:
+    def away(_: Ledger, pipeline: str, limit: int = 100) -> list[LedgerEntry]:
         if pipeline == "p":
             raise BrokerUnreachable("away", next_step="wait")
-        return replace(view().status, state=PipelineState.IDLE)
+        return [entry(number) for number in range(3)]
 
-    monkeypatch.setattr(Ledger, "status", away)
+    monkeypatch.setattr(Ledger, "entries", away)
+    monkeypatch.setattr(Ledger, "state", PipelineState.IDLE)
     watcher.look()
     found = watcher.snapshot
     assert found.pipelines.keys() == {"o", "p", "q"}

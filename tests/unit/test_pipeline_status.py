@@ -21,13 +21,20 @@ from onceward.cli.shared import print_table, table
 from onceward.cli.status import _entries_since
 from onceward.dashboard.watch import Watcher
 from onceward.engine.ledger.record import LedgerRecord, Writer
-from onceward.errors import ConfigurationError
+from onceward.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ConfigurationError,
+    OncewardError,
+)
 from onceward.ids import BatchId, PipelineId, SourceRange
+from onceward.operate import status
 from onceward.operate.status import (
     NEXT_STEPS,
     WELL,
     Evidence,
     LedgerEntry,
+    LedgerView,
     OpenTransaction,
     PipelineState,
     judge,
@@ -268,6 +275,38 @@ def test_the_table_names_pipeline_word_and_owner_and_the_next_step(folder: Path)
     assert "unknown" in done.stdout
     assert "here, process 1, onceward 0.1.0" in done.stdout
     assert f"Next: {NEXT_STEPS['unknown']}." in done.stdout
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        BrokerUnreachable("no broker answers", next_step="see that brokers run"),
+        AuthenticationFailed("the login is refused", next_step="see that brokers run"),
+    ],
+    ids=["silent", "login"],
+)
+def test_brokers_that_are_away_are_waited_for_once_and_named_with_the_step_that_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: OncewardError
+) -> None:
+    """Fifty pipelines took five minutes, one after the other; and ids were to be spelt right."""
+    for number in range(10):
+        fill(tmp_path, f"p{number}", 1)
+
+    def away(*_: Any) -> Any:
+        time.sleep(0.3)
+        raise refused
+
+    monkeypatch.setattr(status, "_lag", away)
+    monkeypatch.setattr(LedgerView, "client", lambda _: object())
+    began = time.monotonic()
+    done = run("status", "--ledger-path", str(tmp_path))
+    assert time.monotonic() - began < 2
+    assert f"p9: not asked: {refused}" in done.stderr
+    assert done.stdout.count("Next: see to what could not be asked.") == 10
+    began, watcher = time.monotonic(), Watcher([open_ledger(path=tmp_path)], 60.0)
+    watcher.look()
+    assert time.monotonic() - began < 2
+    assert watcher.snapshot.pipelines["p9"].status.trouble == (str(refused),)
 
 
 def test_a_record_that_cannot_be_read_hides_no_other_pipeline(folder: Path) -> None:

@@ -26,7 +26,7 @@ from onceward.cli.shared import (
     table,
 )
 from onceward.errors import ConfigurationError, OncewardError
-from onceward.operate.status import NEXT_STEPS, ago, moment, span
+from onceward.operate.logs import ago, moment, span
 
 if TYPE_CHECKING:
     from onceward.operate.status import LedgerEntry, LedgerView, PipelineStatus
@@ -72,7 +72,7 @@ def status(
     view = at.view()
 
     def look() -> list[PipelineStatus]:
-        return [view.status(each) for each in pipeline_id or view.pipelines()]
+        return view.statuses(pipeline_id or view.pipelines())
 
     if watch:
         _watch(look, interval, as_json=as_json)
@@ -279,7 +279,7 @@ def _explain(each: PipelineStatus) -> None:
     if each.is_well:
         return
     typer.echo(f"{each.pipeline_id} is {each.state.value}: {each.reason}.")
-    typer.echo(f"  Next: {NEXT_STEPS[each.state.value].replace('…', each.pipeline_id)}.")
+    typer.echo(f"  Next: {each.next_step}.")
 
 
 def _json(value: Any) -> Any:

@@ -18,7 +18,7 @@ import typer
 
 from onceward.cli.shared import Config, Json, Servers, connect, print_table, table
 from onceward.errors import ConfigurationError, ContradictoryOptions, ResourceError
-from onceward.operate.status import span
+from onceward.operate.logs import span
 
 if TYPE_CHECKING:
     from onceward.ids import TopicPartition

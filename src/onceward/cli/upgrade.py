@@ -17,8 +17,8 @@ import typer
 
 from onceward.cli.shared import Json, LedgerOptions, names_a_ledger, print_table, table
 from onceward.errors import ConfigurationError, OncewardError
+from onceward.operate.logs import moment
 from onceward.operate.run_job import FAILED, NEEDS_A_CHANGE
-from onceward.operate.status import moment
 
 if TYPE_CHECKING:
     from onceward.operate.plan_lines import QueryPlan

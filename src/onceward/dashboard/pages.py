@@ -15,8 +15,9 @@ from onceward.dashboard.messages import Message, PartitionExcerpt
 from onceward.dashboard.pictures import STEPS, line, plot, strip, text
 from onceward.dashboard.watch import Measured, PipelineView, Snapshot
 from onceward.ids import TopicPartition, is_kafka_offset, partition_offsets
+from onceward.operate.logs import ago, moment, span
 from onceward.operate.run_job import explain
-from onceward.operate.status import NEXT_STEPS, LedgerEntry, PipelineState, ago, moment, span
+from onceward.operate.status import LedgerEntry, PipelineState
 
 TABS = ("batches", "lag", "transactions", "failures", "ledger")
 _STRIP = 100
@@ -53,9 +54,13 @@ def fragment(title: str, body: str, snapshot: Snapshot, now_ms: int) -> str:
         age = "nothing was found yet; the clusters are being asked"
     else:
         age = f"as of {span(max(0, now_ms - snapshot.taken_at_ms) / 1000)} ago"
-    trouble = "".join(f"<li>{text(each)}</li>" for each in snapshot.trouble)
-    notice = f'<ul class="trouble" aria-label="Not looked at">{trouble}</ul>' if trouble else ""
+    notice = _notice(snapshot.trouble)
     return f'<h1>{text(title)}</h1><p class="age" role="status">{age}</p>{notice}{body}'
+
+
+def _notice(trouble: Iterable[str]) -> str:
+    rows = "".join(f"<li>{text(each)}</li>" for each in trouble)
+    return f'<ul class="trouble" aria-label="Not looked at">{rows}</ul>' if rows else ""
 
 
 def overview(snapshot: Snapshot, now_ms: int) -> str:
@@ -90,10 +95,9 @@ def overview(snapshot: Snapshot, now_ms: int) -> str:
 
 def pipeline(view: PipelineView, tab: str, now_ms: int) -> str:
     """Return the body of one pipeline's page."""
-    status, name = view.status, view.status.pipeline_id
-    step = ""
+    status, step = view.status, ""
     if not status.is_well:
-        step = f"<p>Next: {text(NEXT_STEPS[status.state.value].replace('…', name))}.</p>"
+        step = f"<p>Next: {text(status.next_step)}.</p>"
     tabs = "".join(
         f'<a href="?tab={each}"{" aria-current=page" if each == tab else ""}>'
         f"{each.capitalize()}</a>"
@@ -105,7 +109,8 @@ def pipeline(view: PipelineView, tab: str, now_ms: int) -> str:
     }  # fmt: skip
     return (
         f"<p>{_state(status.state)} {text(status.reason)}. Last commit "
-        f"{text(_ago(view, now_ms))}; owner {text(_owner(view) or 'not known')}.</p>{step}"
+        f"{text(_ago(view, now_ms))}; owner {text(_owner(view) or 'not known')}.</p>"
+        f"{step}{_notice(status.trouble)}"
         f'<nav class="tabs" aria-label="Of this pipeline">{tabs}</nav>'
         f'<section aria-label="{tab}">{bodies[tab](view)}</section>'
     )
@@ -167,7 +172,7 @@ def _lag(view: PipelineView) -> str:
 def _transactions(view: PipelineView) -> str:
     found, body = view.status.transaction, ""
     if found is None:
-        body = "<p>The coordinator knows no transaction of it.</p>"
+        body = "<p>No transaction of it is known.</p>"
     else:
         facts = {
             "Transactional id": found.transactional_id,
@@ -362,6 +367,7 @@ def report(view: PipelineView, style: str, now_ms: int) -> str:
         f"<h1>{text(name)}</h1><p>{moment(now_ms)}: {_state(view.status.state)} "
         f"{text(view.status.reason)}. Last commit {text(_ago(view, now_ms))}, lag "
         f"{_number(view.status.lag)}, owner {text(_owner(view) or 'not known')}.</p>"
+        f"{_notice(view.status.trouble)}"
         f"<h2>Last batches</h2>{strip(entries, height=_HEIGHT)}"
         f"{line('Throughput', 'records/s', times, rates)}"
         f"{line('Between commits', 's', times, gaps)}"

@@ -161,12 +161,18 @@ class Watcher:
         self, view: LedgerView, measured: Mapping[str, Measured], trouble: list[str]
     ) -> dict[str, PipelineView]:
         found: dict[str, PipelineView] = {}
+        known: dict[str, list[LedgerEntry]] = {}
         try:
-            for name in view.pipelines():
-                entries = self._entries(view, name)
-                status = view.status(name, entries)
-                found[name] = PipelineView(status, tuple(entries or ()), measured.get(name))
-                self._answer()
+            try:
+                for name in view.pipelines():
+                    known[name] = self._entries(view, name) or []
+                    self._answer()
+            finally:
+                # Of those that were read before one that cannot be
+                for status in view.statuses(known, known):
+                    name = status.pipeline_id
+                    entries = tuple(known[name])
+                    found[name] = PipelineView(status, entries, measured.get(name))
         except OncewardError as error:
             trouble.append(error.message)
         except Exception as error:

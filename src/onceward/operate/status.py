@@ -4,7 +4,7 @@ ends: it works when no driver answers. Reads only.
 Called by ``onceward status``, ``lag`` and ``ledger``, and by whoever wants the same as values::
 
     ledger = open_ledger(bootstrap_servers="broker:9092")
-    [ledger.status(pipeline) for pipeline in ledger.pipelines()]
+    ledger.statuses(ledger.pipelines())
 
 :func:`judge` is the rule behind the words; it is pure, and the tests read every case of it.
 """
@@ -14,9 +14,9 @@ from __future__ import annotations
 import logging
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
@@ -26,15 +26,7 @@ from typing import TYPE_CHECKING, Any
 from onceward import surroundings
 from onceward.engine.ledger.chain import Ledger, LedgerReader
 from onceward.engine.ledger.record import LedgerRecord, Writer
-from onceward.errors import (
-    AccessDenied,
-    BrokerUnreachable,
-    ConfigurationError,
-    LedgerUnreadable,
-    PartitionMissing,
-    TopicMissing,
-    UnsupportedBroker,
-)
+from onceward.errors import ConfigurationError, LedgerUnreadable, OncewardError, TopicMissing
 from onceward.ids import (
     TopicPartition,
     is_pipeline_id,
@@ -42,6 +34,7 @@ from onceward.ids import (
     offsets_covered,
     pipeline_id,
 )
+from onceward.operate.logs import span
 
 if TYPE_CHECKING:
     from onceward.kafka.wire.client import KafkaClient
@@ -54,6 +47,7 @@ _ENDING = ("PrepareCommit", "PrepareAbort")
 _ENDING_S = 60.0
 _BATCHES_BEHIND = 3
 _ASK_MS = 5_000
+_AT_ONCE = 64
 
 
 class PipelineState(Enum):
@@ -193,7 +187,7 @@ class Evidence:
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
     """One pipeline at one moment. ``reason`` says what its word is taken from; ``partitions`` are
-    empty where the lag is not known, ``trouble`` is what could not be asked, and why.
+    empty where the lag is not known, ``trouble`` is what could not be asked, why, and what to do.
     """
 
     pipeline_id: str
@@ -210,6 +204,13 @@ class PipelineStatus:
     def is_well(self) -> bool:
         """Return whether nobody has to look after it."""
         return self.state in WELL
+
+    @property
+    def next_step(self) -> str:
+        """Return what to do where somebody has to look after it."""
+        if self.state is PipelineState.UNKNOWN and self.trouble:
+            return "see to what could not be asked"
+        return NEXT_STEPS[self.state.value].replace("…", self.pipeline_id)
 
 
 def judge(evidence: Evidence) -> tuple[PipelineState, str]:
@@ -333,32 +334,51 @@ class LedgerView:
         from onceward.kafka.wire.client import KafkaClient
         from onceward.kafka.wire.options.settings import settings_from_options
 
-        settings, _ = settings_from_options(**self.kafka, client_id="onceward-status")
-        return KafkaClient.shared(settings)
+        named = settings_from_options(**self.kafka, client_id="onceward-status")
+        return KafkaClient.shared(named[0])
 
-    def status(self, pipeline: str, known: Sequence[LedgerEntry] | None = None) -> PipelineStatus:
-        """Return what the pipeline is doing. What cannot be asked is named in ``trouble``, and so
-        is a record that cannot be read: it hides no other pipeline.
+    def status(self, pipeline: str) -> PipelineStatus:
+        """Return what the pipeline is doing; see :meth:`statuses`."""
+        return self.statuses([pipeline])[0]
 
-        :param known: its last batches, oldest first, where they have been read already.
+    def statuses(
+        self, pipelines: Iterable[str], known: Mapping[str, Sequence[LedgerEntry]] | None = None
+    ) -> list[PipelineStatus]:
+        """Return what each is doing. What cannot be asked is named in ``trouble``, and so is a
+        record that cannot be read: it hides no other pipeline. Brokers are asked for all of them
+        side by side: those that are silent are waited for once.
+
+        :param known: last batches, oldest first, where they have been read already.
         :raises OncewardError: the ledger as a whole cannot be read.
         """
+        found = [(name, (known or {}).get(name) or self._recent(name)) for name in pipelines]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(self._asked, *zip(*found, strict=True))) if found else []
+
+    def _recent(self, pipeline: str) -> Sequence[LedgerEntry] | LedgerUnreadable:
         try:
-            entries = self.entries(pipeline, _RECENT) if known is None else known[-_RECENT:]
+            return self.entries(pipeline, _RECENT)
         except LedgerUnreadable as error:
-            reason, why = "what the ledger has of it cannot be read", (error.message,)
+            return error
+
+    def _asked(
+        self, pipeline: str, known: Sequence[LedgerEntry] | LedgerUnreadable
+    ) -> PipelineStatus:
+        if isinstance(known, LedgerUnreadable):
+            reason, why = "what the ledger has of it cannot be read", (str(known),)
             return PipelineStatus(pipeline, PipelineState.UNKNOWN, reason, trouble=why)
+        entries, client = known[-_RECENT:], self.client()
         transaction, partitions, trouble, lag = None, [], [], None
         try:
             transaction = self.transaction(pipeline)
-        except _UNASKED as error:
-            trouble.append(error.message)
-        coordinator_answers, client = not trouble, self.client()
+        except OncewardError as error:
+            trouble.append(str(error))
+        coordinator_answers = not trouble
         try:
             partitions = _lag(client, entries[-1]) if client is not None and entries else []
             lag = sum(each.lag for each in partitions) if partitions else None
-        except _UNASKED as error:
-            trouble.append(error.message)
+        except OncewardError as error:
+            trouble.append(str(error))
         now_ms = surroundings.wall_clock_ns() // 1_000_000
         evidence = Evidence(entries, now_ms, transaction, coordinator_answers, lag)
         state, reason = judge(evidence)
@@ -366,9 +386,6 @@ class LedgerView:
             pipeline, state, reason, entries[-1] if entries else None, evidence.age_s, lag,
             tuple(partitions), transaction, tuple(trouble),
         )  # fmt: skip
-
-
-_UNASKED = (AccessDenied, BrokerUnreachable, PartitionMissing, TopicMissing, UnsupportedBroker)
 
 
 def open_ledger(
@@ -419,7 +436,7 @@ def open_ledger(
 def _transaction(client: KafkaClient, pipeline: str) -> OpenTransaction | None:
     from onceward.kafka.wire.transactions.listing import describe_transaction
 
-    found = describe_transaction(client, pipeline)
+    found = describe_transaction(client, pipeline, timeout_ms=_ASK_MS)
     if found is None:
         return None
     open_since = found.started_at_ms if found.state in ("Ongoing", *_ENDING) else None
@@ -434,7 +451,10 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
 
     offsets = least_offsets(source["end"] for source in newest.sources)
     topics = {where.topic for where in offsets}
-    found = client.topic_ids(topics, timeout_ms=_ASK_MS) if topics else {}
+    try:
+        found = client.topic_ids(topics, timeout_ms=_ASK_MS) if topics else {}
+    except TopicMissing as error:
+        raise _another(", ".join(sorted(topics)), error.message) from error
     each = (source.get("identity") for source in newest.sources)
     known = dict(pair for one in each if isinstance(one, dict) for pair in one.items())
     if others := sorted(name for name in found if known.get(name, found[name]) != found[name]):
@@ -448,43 +468,13 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
         # Behind an open transaction, as Spark's own reader goes, or behind the log's end
         tops = list_offsets(client, ahead, LATEST, timeout_ms=_ASK_MS)
         for where in sorted(where for where in ahead if offsets[where] > tops[where]):
-            raise _another(f"{where}, which ends at {tops[where]}, not {offsets[where]},")
+            raise _another(f"{where}", f"it ends at {tops[where]}, not {offsets[where]}")
     return [PartitionLag(*where, offsets[where], ends[where]) for where in sorted(offsets)]
 
 
-def _another(source: str) -> TopicMissing:
-    text = f"{source} was made anew since the pipeline read it, cut off, or is another cluster's"
-    return TopicMissing(text, next_step="name the source's brokers, or ask its driver's metrics")
-
-
-def moment(ms: float) -> str:
-    """Return a time, in milliseconds since 1970, for people; what is no date as it is.
-
-    >>> moment(1_700_000_000_000), moment(1_700_000_000_000_000)
-    ('2023-11-14 22:13:20Z', '1700000000000000 ms')
-    """
-    try:
-        return f"{datetime.fromtimestamp(ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S}Z"
-    except (ValueError, OverflowError, OSError):
-        return f"{ms:.0f} ms"
-
-
-def span(seconds: float) -> str:
-    """Return a span of time for people.
-
-    >>> span(90), span(600), span(9000)
-    ('90 s', '10 min', '2.5 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
-
-
-def ago(seconds: float) -> str:
-    """Return how long ago something was, by a clock that may be ahead of this one.
-
-    >>> ago(90), ago(-600)
-    ('90 s ago', '10 min ahead')
-    """
-    return f"{span(-seconds)} ahead" if seconds <= -1 else f"{span(max(0.0, seconds))} ago"
+def _another(source: str, why: str = "it is not as the pipeline has read it") -> TopicMissing:
+    return TopicMissing(
+        f"{source}: {why}; it was deleted or made anew since, cut off, or is another cluster's",
+        next_step="ask its driver's log or metrics (onceward_lag_records); with a ledger in a "
+        "folder or a database name the source's brokers",
+    )
