@@ -114,6 +114,18 @@ def word(*entries: LedgerEntry, **evidence: Any) -> PipelineState:
             {"transaction": ENDED},
             "fenced",
         ),
+        # A container whose job is started anew within it, and which is started anew itself
+        (
+            (
+                entry(9),
+                entry(8, THERE),
+                entry(7),
+                entry(6, THERE._replace(process_id=3)),
+                entry(5),
+            ),
+            {"transaction": ENDED},
+            "running",
+        ),
         ((entry(9), entry(7, None), entry(5)), {"transaction": ENDED}, "running"),
     ],
 )

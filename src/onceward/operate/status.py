@@ -267,15 +267,18 @@ def _stuck(transaction: OpenTransaction) -> str:
 
 
 def _rivals(entries: Sequence[LedgerEntry]) -> str:
-    """Return two drivers who take turns twice: one return may be a failover, there and back."""
+    """Return two drivers that have both come back. One alone may be a failover, there and back, or
+    a container: each of its starts has the same host and process id.
+    """
     turns: list[tuple[str, int]] = []
-    returns = 0
+    returned: set[tuple[str, int]] = set()
     for entry in entries:
         driver = entry.writer and (entry.writer.host, entry.writer.process_id)
         if driver and turns[-1:] != [driver]:
-            returns += driver in turns
+            if driver in turns:
+                returned.add(driver)
             turns.append(driver)
-            if returns > 1:
+            if len(returned) > 1:
                 return " and ".join(f"{host} (process {process})" for host, process in turns[-2:])
     return ""
 
