@@ -6,7 +6,9 @@ import doctest
 import json
 import logging
 import threading
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -121,3 +123,16 @@ def test_an_exception_is_a_field_and_the_object_stays_one_line():
     line = JsonFormatter().format(logged)
     assert "\n" not in line
     assert "ZeroDivisionError" in json.loads(line)["exception"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_no_handlers_encoding_loses_a_line_of_json(tmp_path: Path, encoding: str) -> None:
+    """A file's name may be no UTF-8, and the words of an error have an ellipsis."""
+    handler = logging.FileHandler(tmp_path / "log", encoding=encoding)
+    handler.setFormatter(JsonFormatter())
+    record = logging.LogRecord("n", logging.ERROR, "p", 1, "%s: see …", ("caf\udce9.txt",), None)
+    with patch.object(handler, "handleError", side_effect=AssertionError):
+        handler.emit(record)
+    handler.close()
+    (line,) = (tmp_path / "log").read_text(encoding).splitlines()
+    assert json.loads(line)["message"] == "caf\udce9.txt: see …"

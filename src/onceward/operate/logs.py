@@ -37,7 +37,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        # In ASCII: no handler's encoding loses a line that names a file which is no text
+        return json.dumps(line, default=str)
 
 
 def moment(ms: float) -> str:
