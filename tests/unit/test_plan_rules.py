@@ -5,6 +5,7 @@ is in ``tests/spark/test_plans.py``.
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +13,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import onceward as ow
 from onceward.cli import app
 from onceward.engine.ledger.admission import CallHistory
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import UnsupportedQuery
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
 from onceward.operate.plan_lines import Line, Weight, compare_kept, compare_sources, decide
-from onceward.operate.plan_queries import _connect_refused
+from onceward.operate.plan_queries import _connect_refused, queries_intercepted
 from onceward.spark.batch.query import RunningBatch
+from support.hostile_http import HostileServer, answer
 
 AS_BEFORE, CHANGES, REFUSED = Weight
 
@@ -139,3 +142,16 @@ def test_what_a_job_raises_is_printed_as_python_does(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert lines[-1] == "ValueError: the job itself"
     assert "ImportError" not in ended.stderr
+
+
+def test_a_plan_leaves_the_metrics_of_the_copy_that_runs_alone() -> None:
+    """A push replaces what the gateway has of the same job and instance, by nothing here."""
+    with HostileServer([answer()]) as gateway:
+        with queries_intercepted(lambda _: None):
+            pushed = ow.push_metrics(gateway.url, job="orders", interval_s=0.05)
+            served = ow.serve_metrics(0)
+            time.sleep(0.3)
+        pushed.stop()
+        served.stop()
+        assert gateway.requests == []
+    assert served.port is None

@@ -1,7 +1,8 @@
 """Queries of a job that is run to be looked at: each is given to whoever looks, and none starts.
 
 Called by :mod:`onceward.operate.plan`. Readers do not clean up their sources meanwhile:
-``FileStreamSource`` deletes or moves the files of the last batch when the next one is planned.
+``FileStreamSource`` deletes or moves the files of the last batch when the next one is planned. Nor
+are metrics served or pushed, in the place of those of the copy that runs.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from pyspark.sql.streaming.query import StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from onceward.errors import UnsupportedQuery
+from onceward.operate import metrics, waiting
 from onceward.operate import supervise as supervising
-from onceward.operate import waiting
 
 _CLEANS_UP = "cleansource"
 _AT_ONCE = "0 seconds"
@@ -191,6 +192,8 @@ def queries_intercepted(found: Callable[[Definition], None]) -> Iterator[None]:
         begin()
         raise JobWaits
 
+    def tells_nobody(*_: Any, **__: Any) -> None: ...
+
     notes: dict[str, Callable[..., None]] = {
         "option": Definition.note,
         "options": Definition.note_all,
@@ -212,5 +215,6 @@ def queries_intercepted(found: Callable[[Definition], None]) -> Iterator[None]:
         replaced(StreamingQueryManager, awaitAnyTermination=waits),
         replaced(waiting, QueryEnd=waits),
         replaced(supervising, _supervise=supervised),
+        replaced(metrics.Metrics, push=tells_nobody, serve=tells_nobody),
     ):
         yield
