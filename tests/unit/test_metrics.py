@@ -309,6 +309,9 @@ def test_a_query_is_idle_as_long_as_spark_says_so():
     state.hear_idle("q", 10.0)
     assert numbers(state, 15.0)["idle"] == 1.0
     assert numbers(state, 300.0)["idle"] == 0.0, "one that hangs is not idle"
+    state.set_pace("orders", 0.0, 300.0)
+    assert numbers(state, 300.0)["idle"] == 1.0, "Spark was told to say it every five minutes"
+    state.set_pace("orders", 0.0, 10.0)
     state.hear_idle("q", 300.0)
     state.hear(Event(events.ADMIT, "started", IDS), 301.0)
     assert numbers(state, 302.0)["idle"] == 0.0

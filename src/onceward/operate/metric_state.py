@@ -119,6 +119,7 @@ class _Numbers:
     committed_at: float | None = None
     open_since: float | None = None
     idle_at: float | None = None
+    idle_told_s: float = 0.0
     counted: object = None
     lags: dict[tuple[str, str], int] | None = None
     lags_at: float = 0.0
@@ -257,11 +258,12 @@ class MetricState:
             for numbers in self._pipelines.values():
                 numbers.end(well=True)
 
-    def set_gauge(self, pipeline: str, name: str, value: float) -> None:
-        """Set what was asked of somebody else."""
+    def set_pace(self, pipeline: str, interval_s: float, idle_told_s: float) -> None:
+        """Set the interval of its query's trigger, and how often Spark says that it is idle."""
         with self._lock:
             if (numbers := self._pipelines.get(pipeline)) is not None:
-                numbers.gauges[name] = value
+                numbers.gauges["trigger_interval_seconds"] = interval_s
+                numbers.idle_told_s = idle_told_s
 
     def set_lags(self, pipeline: str, lags: dict[tuple[str, str], int], now: float) -> None:
         """Set the lag of each topic and partition."""
@@ -362,12 +364,12 @@ def _as_of(numbers: _Numbers, now: float) -> dict[str, float]:
         return {}
     began = numbers.committed_at if numbers.committed_at is not None else numbers.since
     interval = numbers.gauges.get("trigger_interval_seconds", 0.0)
-    # Spark says every ten seconds that a query is idle; one that hangs is not idle
+    # Spark says every ten seconds, or as it is set, that a query is idle; one that hangs is not
     idle_for = now - numbers.idle_at if numbers.idle_at is not None else float("inf")
     found = {
         "last_commit_age_seconds": now - began,
         "transaction_open_seconds": now - numbers.open_since if numbers.open_since else 0.0,
-        "idle": float(idle_for <= max(_IDLE_SECONDS, 3 * interval)),
+        "idle": float(idle_for <= max(_IDLE_SECONDS, 3 * interval, 3 * numbers.idle_told_s)),
     }
     # Of brokers that do not answer nothing is known
     if numbers.lags is not None and now - numbers.lags_at <= _STALE_SECONDS:

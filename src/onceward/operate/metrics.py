@@ -187,10 +187,9 @@ class Metrics:
         query_id = str(event.ids.get("query_id", ""))
         if (event.step, event.phase) == (events.OPEN, "finished") and query_id:
             # In this thread, which no batch waits for: the JVM may be slow
-            interval = self._progress.listen_to(query_id)
-            if interval is not None:
-                pipeline = str(event.ids.get("pipeline"))
-                self.state.set_gauge(pipeline, "trigger_interval_seconds", interval)
+            pace = self._progress.listen_to(query_id)
+            if pace is not None:
+                self.state.set_pace(str(event.ids.get("pipeline")), *pace)
 
     def _hear_idle(self, query_id: str) -> None:
         self.state.hear_idle(query_id, surroundings.monotonic())

@@ -94,16 +94,17 @@ class ProgressWatch(StreamingQueryListener):
         if self._runs.get(str(event.id)) == str(event.runId):
             self._ended(str(event.id), failed=event.exception is not None)
 
-    def listen_to(self, query_id: str) -> float | None:
+    def listen_to(self, query_id: str) -> tuple[float, float] | None:
         """Listen in the session of a running query; return the interval of its trigger in seconds
-        (0: none), or None where Spark does not tell.
+        (0: none), and how often Spark says that it is idle; None where Spark does not tell.
         """
         try:
             for query in running_queries():
                 if query.id == query_id:
                     execution: Any = query._jsq
                     self._runs[query_id] = str(query.runId)
-                    manager = execution.sparkSession().streams()
+                    session = execution.sparkSession()
+                    manager = session.streams()
                     identity = int(manager.hashCode())
                     if identity not in self._managers:
                         self._managers[identity] = StreamingQueryManager(manager)
@@ -111,9 +112,9 @@ class ProgressWatch(StreamingQueryListener):
                     if not execution.isActive():
                         break
                     trigger = execution.trigger()
-                    if trigger.getClass().getSimpleName() == "ProcessingTimeTrigger":
-                        return float(trigger.intervalMs()) / 1000
-                    return 0.0
+                    is_paced = trigger.getClass().getSimpleName() == "ProcessingTimeTrigger"
+                    idle_ms = session.sessionState().conf().streamingNoDataProgressEventInterval()
+                    return (trigger.intervalMs() / 1000 if is_paced else 0.0), idle_ms / 1000
             # It has ended before there was a listener; without Spark nobody knows
             if SparkContext._active_spark_context is not None:
                 self._ended(query_id, failed=False)
