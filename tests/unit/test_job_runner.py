@@ -4,14 +4,16 @@ fails *n* times, and what becomes of signals.
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onceward import surroundings
+from onceward import durable, surroundings
 from onceward.cli.run import Restart, restart_strategy
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.operate.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
@@ -195,6 +197,31 @@ def test_a_later_process_knows_that_an_earlier_one_has_worked(run: Any):
     stuck = {"ending": 1, "commits": False}
     _, _, children = run(FixedDelay(delay_s=1), stuck, FAILS, stuck, ENDS)
     assert [child.worked for child in children] == [False, False, True, True]
+
+
+def test_what_a_process_has_kept_is_not_old_when_the_next_one_needs_it(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Whoever cleans /tmp removes what is ten days old."""
+    begin = Child.begin
+    ages: list[float] = []
+
+    def kept() -> list[Path]:
+        return list(Path(os.environ[durable.RUN_FOLDER]).iterdir())
+
+    def keeping(child: Child) -> Child:
+        durable.keep("the checkpoint's place", "a query")
+        for path in kept():
+            os.utime(path, (0, 0))
+        return begin(child)
+
+    monkeypatch.setattr(Child, "begin", keeping)
+    monkeypatch.setattr(
+        Child, "progressed", lambda _: ages.extend(each.stat().st_mtime for each in kept()) or True
+    )
+    run(NoRestart(), ENDS | {"seconds": 7_300})
+    assert ages
+    assert min(ages) > 0
 
 
 def test_one_signal_ends_the_job_with_its_batch_however_long_that_takes(run: Any):

@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import Any
 
 from onceward import surroundings
-from onceward.durable import RUN_FOLDER
+from onceward.durable import RUN_FOLDER, keep_young
 from onceward.ids import FAILING_SINCE
 from onceward.operate.restart import Failure, RestartStrategy, least_pause, without_progress
 from onceward.operate.run_job import (
@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.2
 _REST_SECONDS = 10.0
+_YOUNG_SECONDS = 3_600.0
 
 
 class ChildJob:
@@ -142,6 +143,7 @@ class JobRunner:
         self._requests = 0
         self._failures: list[Failure] = []
         self._has_worked = False
+        self._young_at = surroundings.monotonic()
 
     def run(self) -> int:
         """Run the job; return the exit status for this process."""
@@ -236,6 +238,10 @@ class JobRunner:
 
     def _listen(self, seconds: float) -> bool:
         """Wait for so long; return early, and True, when told to end."""
+        if surroundings.monotonic() - self._young_at > _YOUNG_SECONDS:
+            self._young_at = surroundings.monotonic()
+            # In days without a restart nobody else touches the folder
+            keep_young()
         try:
             self._signals.get(timeout=seconds)
         except queue.Empty:
