@@ -36,6 +36,7 @@ from onceward.errors import (
 from onceward.files import ledger as folder
 from onceward.ids import PipelineId
 from onceward.kafka.ledger.chain import KafkaChain
+from onceward.operate.status import open_ledger
 from onceward.sql.ledger import table
 from onceward.sql.ledger.database import Session
 from onceward.sql.ledger.table import TableChain
@@ -476,6 +477,17 @@ class TestDatabase(DatabaseContract):
         with raises(LedgerUnreachable, "127.0.0.1") as refused:
             ledger.chain(P).take()
         assert "a-secret" not in f"{refused.value} {refused.value!r} {ledger!r}"
+
+    def test_a_login_whose_sessions_only_read_may_look(
+        self, ledger: ow.DatabaseLedger, postgres: LocalPostgres
+    ) -> None:
+        """As that of whoever is on call: it may not own the chain, and is not to."""
+        chain = ledger.chain(P)
+        append(chain, chain.take())
+        url = f"{postgres.url}?options=-cdefault_transaction_read_only%3Don"
+        assert len(open_ledger(url=url, table=ledger.table).entries(P)) == 1
+        with pytest.raises(LedgerUnreachable, match="read-only"):
+            ow.DatabaseLedger(url, ledger.table).chain(P).take()
 
     @pytest.mark.parametrize(
         "url",

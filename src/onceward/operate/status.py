@@ -428,6 +428,9 @@ def open_ledger(
         from onceward.sql.ledger.database_ledger import DatabaseLedger
         from onceward.sql.ledger.table import DEFAULT_TABLE
 
+        if url.startswith("postgres") and "target_session_attrs" not in url:
+            # No standby, as for a pipeline; but a login that only reads may look
+            url += f"{'&' if '?' in url else '?'}target_session_attrs=primary"
         return LedgerView(DatabaseLedger(url, table or DEFAULT_TABLE), kafka)
     from onceward.kafka.ledger.chain import KafkaLedger
     from onceward.kafka.ledger.topic import DEFAULT_TOPIC

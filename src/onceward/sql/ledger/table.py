@@ -420,9 +420,9 @@ class TableChain(Chain):
             self._forget_connection()
             raise LedgerUnreachable(
                 f"the ledger in {self._place} cannot be used: {error}",
-                next_step="see that the database answers and that this login may SELECT, INSERT, "
-                "UPDATE and DELETE there (and CREATE, where the table is missing); then start the "
-                "query again",
+                next_step="see that the database answers and that this login may SELECT there (a "
+                "pipeline's also INSERT, UPDATE, DELETE, and CREATE where the table is missing); "
+                "then start the query, or look, again",
             ) from error
         except BaseException as error:
             # No half of it becomes part of what is done next
