@@ -16,6 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 import onceward as ow
+from onceward import surroundings
 from onceward.cli import app
 from onceward.cli.shared import print_table, table
 from onceward.cli.status import _entries_since
@@ -133,6 +134,25 @@ def test_each_word_has_its_rule(
     entries: tuple[LedgerEntry, ...], evidence: dict[str, Any], expected: str
 ) -> None:
     assert word(*entries, **evidence).value == expected
+
+
+@pytest.mark.parametrize(("later", "expected"), [(ENDED, "running"), (None, "stuck")])
+def test_a_long_batch_that_is_being_committed_is_not_stuck(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    later: OpenTransaction | None,
+    expected: str,
+) -> None:
+    """A coordinator says when the transaction began, and not since when it is in PrepareCommit."""
+    ending = transaction("PrepareCommit", 61)
+    looks = iter([ending, later or ending])
+    monkeypatch.setattr(status, "_transaction", lambda *_: next(looks))
+    monkeypatch.setattr(LedgerView, "client", lambda _: object())
+    monkeypatch.setattr(status, "_lag", lambda *_: [])
+    monkeypatch.setattr(surroundings, "sleep", lambda _: None)
+    monkeypatch.setattr(surroundings, "wall_clock_ns", lambda: (NOW_MS + 5_000) * 1_000_000)
+    view = replace(open_ledger(path=folder), has_coordinator=True)
+    assert view.status("second").state.value == expected
 
 
 def test_every_word_that_is_not_well_has_a_next_step() -> None:

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 _QUIET_S = 60.0  # within so long, or five of its intervals, of a commit a pipeline is at work
 _RECENT = 20
 _ENDING = ("PrepareCommit", "PrepareAbort")
-_ENDING_S = 60.0
+_ENDING_S, _ASK_AGAIN_S = 60.0, 2.0
 _BATCHES_BEHIND = 3
 _ASK_MS = 5_000
 _AT_ONCE = 64
@@ -253,11 +253,15 @@ def judge(evidence: Evidence) -> tuple[PipelineState, str]:
     return PipelineState.STOPPED, "it commits nothing, and there is more to read"
 
 
+def _is_ending_late(transaction: OpenTransaction) -> bool:
+    return transaction.state in _ENDING and (transaction.age_s or 0.0) > _ENDING_S
+
+
 def _stuck(transaction: OpenTransaction) -> str:
     if transaction.age_s is None:
         return ""
-    if transaction.state in _ENDING and transaction.age_s > _ENDING_S:
-        return f"its transaction is in {transaction.state} for {transaction.age_s:.0f} s"
+    if _is_ending_late(transaction):
+        return f"its transaction, {transaction.age_s:.0f} s old, is still in {transaction.state}"
     if transaction.age_s * 1000 > transaction.timeout_ms / 2:
         return (
             f"its transaction is open for {transaction.age_s:.0f} s, of "
@@ -328,7 +332,12 @@ class LedgerView:
     def transaction(self, pipeline: str) -> OpenTransaction | None:
         """Return the pipeline's transaction, if it writes to Kafka or keeps its ledger there."""
         client = self.client() if self.has_coordinator else None
-        return None if client is None else _transaction(client, pipeline)
+        found = None if client is None else _transaction(client, pipeline)
+        if client is not None and found is not None and _is_ending_late(found):
+            # Its coordinator says since when it is open, and not since when it ends
+            surroundings.sleep(_ASK_AGAIN_S)
+            found = _transaction(client, pipeline)
+        return found
 
     def client(self) -> KafkaClient | None:
         """Return this process's client for looking; None without brokers. No batch uses it."""
