@@ -406,6 +406,23 @@ def test_the_shell_may_name_the_ledger(folder: Path, monkeypatch: pytest.MonkeyP
     assert "second" in run("status", "--pipeline-id", "second").stdout
 
 
+def test_the_command_line_names_the_ledger_whatever_the_shell_does(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic was passed over in silence, and the folder shown."""
+    monkeypatch.setenv("ONCEWARD_LEDGER_URL", "postgresql://127.0.0.1:1/none")
+    monkeypatch.setenv("ONCEWARD_LEDGER_TOPIC", "other")
+    where = ("--ledger-path", str(folder))
+    assert "second" in run("status", *where, "--pipeline-id", "second").stdout
+    both = run("status", *where, "--ledger-topic", "team")
+    assert both.exit_code == 64
+    assert "leave out --ledger-topic or --ledger-path" in both.output
+    monkeypatch.setenv("ONCEWARD_LEDGER_PATH", str(folder))
+    assert "the shell names two ledgers" in run("status").output
+    monkeypatch.delenv("ONCEWARD_LEDGER_URL")
+    assert "no ledger is named" in run("status", "--ledger-topic", "team").output
+
+
 def options_of(command: Any, path: str = "") -> Iterator[tuple[str, str, Any]]:
     """Each option of this package's commands: command, name, and the variable that stands for
     it."""

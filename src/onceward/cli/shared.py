@@ -107,9 +107,8 @@ class LedgerOptions:
             )
         if self.ledger_path is not None and self.ledger_url is not None:
             raise ContradictoryOptions(
-                "two ledgers are named",
-                next_step="leave out --ledger-path or --ledger-url (or the variable of the shell "
-                "that sets it)",
+                "the shell names two ledgers, ONCEWARD_LEDGER_PATH and ONCEWARD_LEDGER_URL",
+                next_step="add --ledger-path or --ledger-url, which comes before both",
             )
         config = self.command_config
         return open_ledger(
@@ -132,14 +131,39 @@ def names_a_ledger(command: Callable[..., None]) -> Callable[..., None]:
     added = {name: option for name, option in shared.items() if name not in own}
 
     @functools.wraps(command)
-    def call(**parameters: Any) -> None:
+    def call(ctx: typer.Context, **parameters: Any) -> None:
+        # A ledger that the command line names comes before one that the shell does
+        typed = [name for name in _LEDGERS if _is_typed(ctx, name)]
+        if len(typed) > 1:
+            raise ContradictoryOptions(
+                "two ledgers are named",
+                next_step=f"leave out {' or '.join(map(_as_typed, typed))}",
+            )
+        for name in set(_LEDGERS) - set(typed) if typed else ():
+            parameters[name] = defaults[name]
         at = LedgerOptions(**{name: parameters.pop(name) for name in added})
         command(at=at, **parameters)
 
-    options = [*own.values(), *added.values()]
+    context = inspect.Parameter(
+        "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+    )
+    options = [context, *own.values(), *added.values()]
+    defaults = {option.name: option.default for option in options}
     call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     call.__annotations__ = {option.name: option.annotation for option in options}
     return call
+
+
+_LEDGERS = ("ledger_topic", "ledger_path", "ledger_url")
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _as_typed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def table(*columns: str, rows: Iterable[Sequence[Any]] = ()) -> Any:
