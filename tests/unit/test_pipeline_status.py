@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -232,6 +233,27 @@ def test_a_tail_of_a_pipeline_that_has_no_batch_says_so_and_waits(
     done = run("ledger", "tail", "--ledger-path", str(folder), "--pipeline-id", "mistyped")
     assert [json.loads(line)["sequence"] for line in done.stdout.splitlines()] == [0]
     assert done.stderr.startswith("the ledger has no batch of mistyped. Next: ")
+
+
+def test_a_tail_goes_on_behind_a_look_that_failed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As brokers that are started anew one after the other, which `--watch` outlives, too."""
+    newest = open_ledger(path=folder).entries("second", 1)[0]
+    away = BrokerUnreachable("no broker answers", next_step="wait")
+    looks: Iterator[Any] = iter([away, [replace(newest, sequence=3)], KeyboardInterrupt()])
+
+    def look(*_: Any) -> tuple[list[LedgerEntry], bool]:
+        found = next(looks)
+        if isinstance(found, BaseException):
+            raise found
+        return found, True
+
+    monkeypatch.setattr(sys.modules["onceward.cli.status"], "_entries_since", look)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    done = run("ledger", "tail", "--ledger-path", str(folder), "--pipeline-id", "second")
+    assert "BrokerUnreachable: no broker answers" in done.stderr
+    assert [json.loads(line)["sequence"] for line in done.stdout.splitlines()] == [2, 3]
 
 
 def test_a_folder_that_is_not_there_is_no_empty_ledger(tmp_path: Path) -> None:

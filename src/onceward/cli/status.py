@@ -157,7 +157,12 @@ def tail(
             last, expected = entry, entry.sequence + 1
             typer.echo(json.dumps(_json(entry)))
         time.sleep(interval)
-        new, is_the_same = _entries_since(view, pipeline_id, last)
+        try:
+            new, is_the_same = _entries_since(view, pipeline_id, last)
+        except OncewardError as error:
+            typer.echo(_failed(error), err=True)
+            new = []
+            continue
         if not is_the_same:
             typer.echo("the ledger has begun anew, or an older copy was put back", err=True)
             last, expected = None, new[0].sequence if new else 0
@@ -238,8 +243,13 @@ def _look_on(
         try:
             show(look())
         except OncewardError as error:
-            tell(f"{moment(time.time() * 1000)}  {type(error).__name__}: {error.message}")
+            tell(_failed(error))
         time.sleep(interval)
+
+
+def _failed(error: OncewardError) -> str:
+    """Return the line of a look that failed: the next one may go well."""
+    return f"{moment(time.time() * 1000)}  {type(error).__name__}: {error.message}"
 
 
 def _print(found: list[PipelineStatus], as_json: bool) -> None:
