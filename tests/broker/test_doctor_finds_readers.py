@@ -4,6 +4,7 @@ real consumers.
 
 from __future__ import annotations
 
+import shlex
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -213,10 +214,9 @@ def test_a_share_groups_level_is_known_to_the_brokers(kafka: LocalKafka, output:
     mine = next(finding for finding in output.findings() if output.group in finding.what)
     assert mine.status == "warn", mine
     assert "share.isolation.level=read_uncommitted" in mine.what
-    alter = ["--alter", "--entity-type", "groups", "--entity-name", output.group]
-    kafka.kafka_tool(
-        "kafka-configs", *alter, "--add-config", "share.isolation.level=read_committed"
-    )
+    command, _, servers, *alter = shlex.split(mine.next_step.partition(": ")[2])
+    assert servers == kafka.bootstrap_servers
+    kafka.kafka_tool(command, *alter)
     mine = next(finding for finding in output.findings() if output.group in finding.what)
     assert mine.status == "ok", mine
 

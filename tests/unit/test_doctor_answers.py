@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 from onceward.cli import app
 from onceward.cli.doctor.checks import compare_with_timeout
+from onceward.cli.doctor.command import _print
+from onceward.cli.doctor.kinds import diagnose
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import AccessDenied
 from onceward.ids import AttemptId, BatchId, PipelineId
@@ -49,6 +51,19 @@ def test_a_principal_without_a_type_is_refused_as_kafka_acls_does(form: str) -> 
     assert refused.exit_code == 64
     assert "--principal User:etl" in refused.output
     assert not refused.stdout
+
+
+def test_commands_of_kafkas_log_in_by_the_file_that_doctor_was_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    facts = {"cleanup.policy": "delete"}
+    found = diagnose("ledger topic", "ledger", facts, name="ledger", servers="b:9092")
+    _print(found, Path("/etc/kafka/my admin.properties"))
+    line = capsys.readouterr().out.partition("Next: ")[2]
+    assert shlex.split(line)[:5] == [
+        "kafka-configs", "--command-config", "/etc/kafka/my admin.properties",
+        "--bootstrap-server", "b:9092",
+    ]  # fmt: skip
 
 
 def test_lines_for_a_shell_are_quoted_and_what_is_optional_is_commented_out() -> None:

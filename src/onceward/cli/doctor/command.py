@@ -124,7 +124,7 @@ def doctor(
         _print_acls(lines, principal, acl_format, bootstrap_servers)
         return
     if consumers:
-        _end(_print(_consumers(bootstrap_servers, command_config, topics)))
+        _end(_print(_consumers(bootstrap_servers, command_config, topics), command_config))
         return
     names = [name.strip() for name in tables.split(",") if name.strip()]
     if mysql is not None:
@@ -141,11 +141,10 @@ def doctor(
 
     findings = _print(check_machine())
     if bootstrap_servers is not None:
-        findings += _print(
-            check_brokers(
-                bootstrap_servers, command_config, topics, sources, ledger_topic, pipeline_id
-            )
+        found = check_brokers(
+            bootstrap_servers, command_config, topics, sources, ledger_topic, pipeline_id
         )
+        findings += _print(found, command_config)
     else:
         typer.echo("brokers are not looked at: name them with --bootstrap-servers", err=True)
     _end(findings)
@@ -198,10 +197,16 @@ def _mysql(url: str, tables: list[str]) -> None:
     _end(found)
 
 
-def _print(findings: list[CheckResult]) -> list[CheckResult]:
+def _print(findings: list[CheckResult], command_config: Path | None = None) -> list[CheckResult]:
+    servers = "--bootstrap-server "
+    # Kafka's own commands log in by the same file
+    login = (
+        "" if command_config is None else f"--command-config {shlex.quote(f'{command_config}')} "
+    )
     for finding in findings:
+        step = finding.next_step.replace(servers, f"{login}{servers}")
         typer.secho(f"{finding.status:5}", fg=_COLOURS[finding.status], nl=False)
-        typer.echo(finding.what + (f". Next: {finding.next_step}." if finding.next_step else ""))
+        typer.echo(finding.what + (f". Next: {step}." if step else ""))
     return findings
 
 

@@ -9,6 +9,7 @@ nothing.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -194,6 +195,7 @@ def _share_group(client: KafkaClient, group: ListedGroup) -> CheckResult:
         return ok(text)
     return warn(
         text,
-        "if it reads one of these topics: kafka-configs --alter --entity-type groups "
-        f"--entity-name {group.name} --add-config {_SHARE_LEVEL}=read_committed",
+        "if it reads one of these topics: kafka-configs --bootstrap-server "
+        f"{','.join(client.settings.bootstrap_servers)} --alter --entity-type groups "
+        f"--entity-name {shlex.quote(group.name)} --add-config {_SHARE_LEVEL}=read_committed",
     )
