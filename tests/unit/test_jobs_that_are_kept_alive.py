@@ -68,10 +68,31 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+LEFT_IN_A_THREAD = """
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+    import onceward as ow
+    from onceward.engine.calls import runs
+
+    failures = []
+    runs.failed_at_last = lambda: failures[0] if failures else None
+
+    def pipeline():
+        time.sleep(1)
+        with ThreadPoolExecutor() as pool:
+            pool.submit(failures.append, ow.errors.SendFailed("away")).result()
+
+    idle = ThreadPoolExecutor()
+    idle.submit(print).result()
+    threading.Thread(target=pipeline).start()
+"""
+
+
 @pytest.mark.parametrize(
     ("job", "status", "text"),
     [
         ("pass", 0, "finished"),
+        pytest.param(LEFT_IN_A_THREAD, 75, "SendFailed: away", id="left in a thread"),
         ("import onceward as ow; raise ow.errors.SendFailed('away')", 75, "job.py:2: SendFailed"),
         ("import onceward as ow; ow.checkpointing(retain=0)", 78, "job.py:2: ConfigurationError"),
         ("import onceward as ow; raise ow.errors.Fenced('a newer copy')", 79, "Fenced: a newer"),

@@ -20,6 +20,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import thread as executors
 from contextlib import suppress
 from pathlib import Path
 
@@ -177,6 +178,7 @@ def main(arguments: list[str]) -> None:
         sys.path[0] = str(Path(job).resolve().parent)
     try:
         runpy.run_path(job, run_name="__main__")
+        _wait_for_threads()
     except SystemExit as ended:
         if ended.code not in (None, 0):
             _end_soon(ended.code if isinstance(ended.code, int) else 1)
@@ -192,6 +194,21 @@ def main(arguments: list[str]) -> None:
             _print(failure, job)
         _end_soon(status)
         raise SystemExit(status)
+
+
+def _wait_for_threads() -> None:
+    """Wait for the threads in which a job's file leaves its pipelines: they have not ended yet.
+
+    Python waits for them, too, but in its shutdown, in which no executor takes work any more.
+    """
+    # Workers of executors are idle until that shutdown ends them
+    workers = executors._threads_queues
+    while others := [
+        each
+        for each in threading.enumerate()
+        if each is not threading.current_thread() and not each.daemon and each not in workers
+    ]:
+        others[0].join()
 
 
 class _QueryFailed(Exception):
