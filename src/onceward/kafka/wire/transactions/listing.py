@@ -96,10 +96,10 @@ def list_transactions(client: KafkaClient) -> list[tuple[str, int, str]]:
 
 
 def describe_transaction(
-    client: KafkaClient, transactional_id: str
+    client: KafkaClient, transactional_id: str, *, timeout_ms: int | None = None
 ) -> DescribedTransaction | None:
     """Ask the coordinator; None if it knows none. :raises AccessDenied, BrokerUnreachable: …"""
-    deadline = Deadline(client.settings.request_timeout_ms)
+    deadline = Deadline(timeout_ms or client.settings.request_timeout_ms)
     try:
         found = TransactionCoordinator(client, transactional_id).describe(deadline)
     except (Refused, Unanswered) as outcome:
