@@ -227,7 +227,7 @@ def test_a_query_that_is_stopped_delivers_no_more_chunks(tmp_path: Path):
     running.chain.begin(None)
     file = written(folder, "p", [["a", "b", "c"]])
     data = {"version": 1, "committables": [file.name]}
-    data |= output_data(ATTEMPT, 1, running._settings)
+    data |= output_data(ATTEMPT, 1, running.settings)
     outputs = {target.KIND: Output(target.KIND, 1, 3, data)}
     record = LedgerRecord(PipelineId("p"), 0, BATCH, (), ATTEMPT, outputs, 0, RecordState.DECIDED)
     running.chain.append(record)

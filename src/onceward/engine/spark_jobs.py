@@ -45,8 +45,8 @@ def plan_write(
 ) -> DataFrame:
     """Return ``frame`` as its tasks write it; its rows are then their results."""
     names = frame.columns
-    # mapInArrow looks columns up as SQL does: `a.b` is a field of `a`, `*` all columns, and `A` may
-    # be `a`.
+    # mapInArrow looks columns up as SQL does: `a.b` is a field of `a`, `*` all columns, and `A`
+    # may be `a`.
     different = {name.lower() for name in names}
     if not all(map(_WORD.fullmatch, names)) or len(different) < len(names):
         frame = frame.toDF(*(f"column_{number}" for number in range(len(names))))

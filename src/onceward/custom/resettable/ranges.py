@@ -259,9 +259,9 @@ class Ranges:
         now = self._identity()
         if None not in (now, before.identity) and now != before.identity:
             raise SourceReplaced(
-                f"the source {type(self._source).__name__} is another one: its identity is {now!r}, and "
-                f"the query has read {before.identity!r} up to {position_text(before.position)}; "
-                "positions of the one mean nothing in the other",
+                f"the source {type(self._source).__name__} is another one: its identity is "
+                f"{now!r}, and the query has read {before.identity!r} up to "
+                f"{position_text(before.position)}; positions of the one mean nothing in the other",
                 next_step="bring the old source back; or read the new one from its beginning, "
                 "with a new checkpoint and a new pipeline_id; or, if it holds the same rows at "
                 "the same positions, let identity() say what they have in common",

@@ -182,7 +182,7 @@ class ForeachBatchSink(ABC):
                 if not isinstance(error, OncewardError | JobInterrupted):
                     raise
                 # Spark prints what is raised here three times, with all that led to it, and looks
-                # through all of the text. The error has it all in a paragraph; its cause is logged.
+                # through all of the text. The error has it in a paragraph; its cause is logged.
                 raise error.with_traceback(None) from None
             gate.end(running.run_id, batch_id)
             memory = runs.memory(runs.RunKey(running.run_id, self._where))

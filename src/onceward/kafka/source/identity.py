@@ -382,8 +382,8 @@ def _planned_with(missing: TopicMissing, running: RunningBatch) -> TopicMissing 
         if topic in source_topics(running.sources[each.index])
     ]
     message = (
-        f"{running.batch} was planned with topic {topic}, which does not exist any more, and Spark would "
-        "look for it at each start"
+        f"{running.batch} was planned with topic {topic}, which does not exist any more, and "
+        "Spark would look for it at each start"
     )
     if read_by and all(read_by):
         step = _plan_anew(number, "without the topic")
