@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -112,16 +112,17 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
 
 
 def _read_by(execution: Any) -> tuple[str, str]:
-    """Return topics and servers of the query's Kafka relations."""
+    """Return topics and servers of the query's Kafka relations, as far as its JVM tells."""
     topics: list[str] = []
     servers: list[str] = []
-    for options in kafka_options(execution.analyzedPlan()):
-        topics += [
-            str(options.get(key))
-            for key in ("subscribe", "subscribePattern", "assign")
-            if options.get(key)
-        ]
-        servers.append(str(options.get("kafka.bootstrap.servers")))
+    with suppress(Exception):
+        for options in kafka_options(execution.analyzedPlan()):
+            topics += [
+                str(options.get(key))
+                for key in ("subscribe", "subscribePattern", "assign")
+                if options.get(key)
+            ]
+            servers.append(str(options.get("kafka.bootstrap.servers")))
     return ", ".join(topics), ",".join(dict.fromkeys(servers))
 
 
