@@ -87,12 +87,47 @@ LEFT_IN_A_THREAD = """
     threading.Thread(target=pipeline).start()
 """
 
+SOON = """
+    frame = sys._getframe()
+    while "_TO_PIPELINE_SECONDS" not in frame.f_globals:
+        frame = frame.f_back
+    frame.f_globals["_TO_PIPELINE_SECONDS"] = 0.5
+"""
+
+WAITED_FOR_IN_AN_EXECUTOR = """
+    from concurrent.futures import ThreadPoolExecutor
+    from onceward.operate import stopping
+
+    def pipeline():
+        with stopping.waiting():
+            time.sleep(2)
+            ThreadPoolExecutor(1).submit(print, "it worked to its end").result()
+
+    ThreadPoolExecutor(1).submit(pipeline)
+    sys.exit(0)
+"""
+
+ENDS_WITH_PYTHON = """
+    import threading
+    from concurrent.futures import ProcessPoolExecutor
+
+    def helper():
+        while threading.main_thread().is_alive():
+            time.sleep(0.05)
+
+    pool = ProcessPoolExecutor(1)
+    pool.submit(abs, -1).result()
+    threading.Thread(target=helper).start()
+"""
+
 
 @pytest.mark.parametrize(
     ("job", "status", "text"),
     [
         ("pass", 0, "finished"),
         pytest.param(LEFT_IN_A_THREAD, 75, "SendFailed: away", id="left in a thread"),
+        pytest.param(SOON + WAITED_FOR_IN_AN_EXECUTOR, 0, "worked to its end", id="in an executor"),
+        pytest.param(SOON + ENDS_WITH_PYTHON, 0, "finished", id="ends with Python"),
         ("import onceward as ow; raise ow.errors.SendFailed('away')", 75, "job.py:2: SendFailed"),
         ("import onceward as ow; ow.checkpointing(retain=0)", 78, "job.py:2: ConfigurationError"),
         ("import onceward as ow; raise ow.errors.Fenced('a newer copy')", 79, "Fenced: a newer"),

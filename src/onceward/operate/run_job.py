@@ -20,7 +20,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import thread as executors
 from contextlib import suppress
 from pathlib import Path
 
@@ -139,6 +138,8 @@ of this runner has committed a batch.
 """
 _END_SECONDS = 30.0
 _ASK_SECONDS = 10.0
+_TO_PIPELINE_SECONDS = 60.0
+_LOOK_SECONDS = 0.2
 
 
 class RunnerLink:
@@ -178,9 +179,11 @@ def main(arguments: list[str]) -> None:
         sys.path[0] = str(Path(job).resolve().parent)
     try:
         runpy.run_path(job, run_name="__main__")
-        _wait_for_threads()
+        _wait_for_pipelines()
     except SystemExit as ended:
-        if ended.code not in (None, 0):
+        if ended.code in (None, 0):
+            _wait_for_pipelines()
+        else:
             _end_soon(ended.code if isinstance(ended.code, int) else 1)
         raise
     except BaseException as error:  # noqa: BLE001 — becomes a status
@@ -196,19 +199,37 @@ def main(arguments: list[str]) -> None:
         raise SystemExit(status)
 
 
-def _wait_for_threads() -> None:
-    """Wait for the threads in which a job's file leaves its pipelines: they have not ended yet.
+def _wait_for_pipelines() -> None:
+    """Wait while pipelines go on in threads that a job's file leaves: they have not ended yet.
 
-    Python waits for them, too, but in its shutdown, in which no executor takes work any more.
+    Python waits for threads, too, but in its shutdown, in which no executor takes work any more;
+    and some end only then: a thread without a pipeline has a minute to come to one.
     """
-    # Workers of executors are idle until that shutdown ends them
-    workers = executors._threads_queues
-    while others := [
-        each
-        for each in threading.enumerate()
-        if each is not threading.current_thread() and not each.daemon and each not in workers
-    ]:
-        others[0].join()
+    until = surroundings.monotonic() + _TO_PIPELINE_SECONDS
+    while True:
+        now = surroundings.monotonic()
+        if stopping.is_awaited() or _has_open_runs():
+            until = now + _TO_PIPELINE_SECONDS
+        elif now > until or not any(map(_may_start, threading.enumerate())):
+            return
+        surroundings.sleep(_LOOK_SECONDS)
+
+
+def _has_open_runs() -> bool:
+    # A job without a sink has no need of them
+    runs = sys.modules.get("onceward.engine.calls.runs")
+    return runs is not None and runs.is_any_open()
+
+
+def _may_start(thread: threading.Thread) -> bool:
+    """Return whether the thread may yet start a pipeline; those of pools are idle, or end last."""
+    if thread.daemon or thread is threading.main_thread():
+        return False
+    pools = map(sys.modules.get, ("concurrent.futures.thread", "concurrent.futures.process"))
+    threads, processes = pools
+    return thread not in getattr(threads, "_threads_queues", ()) and thread not in getattr(
+        processes, "_threads_wakeups", ()
+    )
 
 
 class _QueryFailed(Exception):

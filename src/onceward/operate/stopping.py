@@ -41,6 +41,11 @@ def is_requested() -> bool:
     return _is_requested
 
 
+def is_awaited() -> bool:
+    """Return whether ``ow.wait`` or ``ow.supervise`` waits for a query in this process."""
+    return bool(_waiting)
+
+
 def request() -> None:
     """Ask for the end of the queries at a batch boundary, as the first SIGTERM does."""
     _requests.put(0)
