@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+import onceward as ow
 from onceward.custom.resettable import ranges as module
 from onceward.custom.resettable.fitting import Fitting
 from onceward.custom.resettable.offsets import Offset, logged_position
@@ -536,6 +537,19 @@ def test_parts_that_are_changed_in_place_are_all_there():
             n for part in parts for batch in reading.read(part) for n in batch["n"].to_pylist()
         ] == list(range(7))
     assert json.dumps(reading.latestOffset()) != json.dumps(end)
+
+
+def test_a_partition_that_ends_in_a_stop_iteration_is_not_taken_for_the_end():
+    """As of ``next(cursor)`` on nothing: read() would lack its rows without a word."""
+
+    class Slip(PartsInPlace):
+        read = ow.PartitionedSource.read
+
+        def read_partition(self, part: Any) -> Any:
+            return [(1,)] if part["n"] != 1 else next(iter(()))
+
+    with pytest.raises(StopIteration):
+        Slip().read({"n": 0}, 3)
 
 
 class LaggingParts(PartsInPlace):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from itertools import chain
 from typing import Any, ClassVar, cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -224,10 +223,12 @@ class PartitionedSource(_Source):
         this.
         """
         end = copied(self.advance(copied(position), limit))
-        parts = map(copied, self.partitions(copied(position), copied(end)))
-        rows = map(self.read_partition, parts)
-        lists = (each.to_pylist() if hasattr(each, "to_pylist") else each for each in rows)
-        return list(chain.from_iterable(lists)), end
+        rows: list[Any] = []
+        # No iterator around the user's code: it would end with a StopIteration of theirs
+        for part in self.partitions(copied(position), copied(end)):
+            found = self.read_partition(copied(part))
+            rows += found.to_pylist() if hasattr(found, "to_pylist") else found
+        return rows, end
 
 
 def _check(
