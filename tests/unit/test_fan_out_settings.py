@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import onceward as ow
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
+from onceward.engine.fan_out import FanOutAttempt
 from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.ids import AttemptId
 from onceward.kafka.ledger.chain import KafkaChain
 
 SERVERS = "localhost:9092"
@@ -172,3 +175,24 @@ def test_two_sinks_of_one_place_are_refused_however_it_is_spelled(
             ow.FanOut({"one": one, "other": other})
     else:
         ow.FanOut({"one": one, "other": other})
+
+
+def test_an_interrupted_abort_leaves_no_other_attempt_open():
+    """The transaction of the one that decides, above all."""
+    ended: list[str] = []
+
+    def attempt(name: str, error: Exception | None = None) -> Any:
+        def abort() -> None:
+            ended.append(name)
+            if error is not None:
+                raise error
+
+        return SimpleNamespace(abort=abort)
+
+    branches = {"@a": attempt("a", RuntimeError("stopped")), "@b": attempt("b")}
+    chain = attempt("the chain")
+    for atomic, last in ((attempt("topic"), "topic"), (None, "the chain")):
+        ended.clear()
+        with pytest.raises(RuntimeError, match="stopped"):
+            FanOutAttempt(AttemptId(1, 1), chain, atomic, branches, {}).abort()
+        assert ended == ["a", "b", last]

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -316,9 +317,8 @@ class FanOutAttempt(Attempt):
             self._atomic.commit()
 
     def abort(self) -> None:
-        for attempt in self._attempts.values():
-            attempt.abort()
-        if self._atomic is None:
-            self._chain.abort()
-        else:
-            self._atomic.abort()
+        # All of them: one may be interrupted by the end of the query
+        with ExitStack() as last_first:
+            last_first.callback((self._chain if self._atomic is None else self._atomic).abort)
+            for attempt in reversed(list(self._attempts.values())):
+                last_first.callback(attempt.abort)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import ExitStack
 from typing import Any
 
 from onceward import events
@@ -240,16 +241,17 @@ class PreparedAttempt(TwoPhaseAttempt):
         would hold their locks until the next start.
         """
         beginning = names.attempt_prefix(self._policy.pipeline, self.mark, self.id)
-        try:
-            found = [name for name in self._committer.recover() if name.startswith(beginning)]
-        except OncewardError as error:
-            log.warning(
-                "%s: what tasks of %s have prepared is not known: %s",
-                self._policy.pipeline,
-                self.id,
-                error,
-            )
-        else:
-            self._results = []
-            drop_all(self._committer, found, self._policy.pipeline)
-        super().abort()
+        with ExitStack() as last:
+            last.callback(super().abort)
+            try:
+                found = [name for name in self._committer.recover() if name.startswith(beginning)]
+            except OncewardError as error:
+                log.warning(
+                    "%s: what tasks of %s have prepared is not known: %s",
+                    self._policy.pipeline,
+                    self.id,
+                    error,
+                )
+            else:
+                self._results = []
+                drop_all(self._committer, found, self._policy.pipeline)
