@@ -126,7 +126,9 @@ ENDS_WITH_PYTHON = """
     [
         ("pass", 0, "finished"),
         pytest.param(LEFT_IN_A_THREAD, 75, "SendFailed: away", id="left in a thread"),
-        pytest.param(SOON + WAITED_FOR_IN_AN_EXECUTOR, 0, "worked to its end", id="in an executor"),
+        pytest.param(
+            SOON + WAITED_FOR_IN_AN_EXECUTOR, 0, "worked to its end", id="in an executor"
+        ),
         pytest.param(SOON + ENDS_WITH_PYTHON, 0, "finished", id="ends with Python"),
         ("import onceward as ow; raise ow.errors.SendFailed('away')", 75, "job.py:2: SendFailed"),
         ("import onceward as ow; ow.checkpointing(retain=0)", 78, "job.py:2: ConfigurationError"),

@@ -153,20 +153,27 @@ def test_time_without_progress_is_counted_within_a_round(
 def test_what_is_dropped_takes_the_time_that_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The next start lists the rest."""
-    now, tried = [0.0], []
+    """The next attempt drops the rest; a query that is stopped has ten seconds."""
+    now, tried, took = [0.0], [], [30.0]
     monkeypatch.setattr(two_phase.surroundings, "monotonic", lambda: now[0])
 
     def abort(committable: Any) -> None:
         tried.append(committable)
-        now[0] += 30
+        now[0] += took[0]
         raise TimeoutError("no answer")
+
+    def stop() -> None:
+        raise Stopped
 
     sink = Sink(**settings(tmp_path))
     sink.abort = abort  # type: ignore[method-assign]
     with patience.within(60_000):
-        drop_all(sink, list("abcdefgh"), PipelineId("p"))
+        assert drop_all(sink, list("abcdefgh"), PipelineId("p")) == list("defgh")
     assert tried == ["a", "b", "c"]
+    took[0] = 1
+    with patience.asking(stop), pytest.raises(Stopped):
+        drop_all(sink, range(100), PipelineId("p"))
+    assert len(tried) == 3 + 11
 
 
 def test_what_is_of_a_newer_version_waits_for_newer_code(tmp_path: Path):

@@ -65,6 +65,7 @@ _TASK_NAME = re.compile(r"([A-Za-z0-9._-]+)@[^@/\\\\\"\s]{1,8}-\d+-\d+\.\d+-\d+-
 _FORMAT = 1
 # Characters of a committable in an error
 _LONGEST_TEXT = 300
+_STOPPED_SECONDS = 10.0
 
 
 class CommitResult(Enum):
@@ -229,7 +230,10 @@ class TwoPhaseTarget(Target):
     def attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> Attempt:
         """Return a fresh attempt with the name that the chain has given out for it."""
         self._drop_undecided()
-        return self._attempt(attempt_id, newest)
+        attempt = self._attempt(attempt_id, newest)
+        if isinstance(attempt, TwoPhaseAttempt):
+            attempt.left = self._undecided
+        return attempt
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> Attempt:
         return TwoPhaseAttempt(
@@ -240,8 +244,7 @@ class TwoPhaseTarget(Target):
         """Drop what earlier runs have prepared and not decided, now that this one was admitted."""
         # Nobody can decide it any more: an older copy has no chain, and a newer one decides what
         # its own tasks have prepared.
-        undecided, self._undecided = self._undecided, []
-        drop_all(self.committer, undecided, self._policy.pipeline)
+        self._undecided = drop_all(self.committer, self._undecided, self._policy.pipeline)
 
     def publish_again(self, newest: LedgerRecord | None) -> None:
         """Commit what the newest record names, and is prepared although that is finished. Before
@@ -382,6 +385,8 @@ class TwoPhaseAttempt(Attempt):
         self._computation = computation
         self._limit = TimeLimit(policy)
         self._results: list[list[TaskResult]] = []
+        self.left: list[Any] = []
+        """What :meth:`abort` had no time to drop, for the next attempt."""
 
     def write(self, write: Write, running: RunningBatch) -> int:
         ids = {**event_ids(self._policy.pipeline, running), **self.ids}
@@ -431,7 +436,7 @@ class TwoPhaseAttempt(Attempt):
         """Drop what reports have named; the rest, of tasks that died, is for ``recover``."""
         committables, self._results = self._committables(), []
         try:
-            drop_all(self._committer, committables, self._policy.pipeline)
+            self.left += drop_all(self._committer, committables, self._policy.pipeline)
         finally:
             self._chain.abort()
 
@@ -467,16 +472,22 @@ def as_json(found: object, by: str) -> list[Any]:
     )
 
 
-def drop_all(committer: Committer, committables: Sequence[Any], pipeline: PipelineId) -> None:
-    """Drop what was not decided, and never will be. What fails, or is left when the time is over
-    (:func:`onceward.patience.within`), the next start lists again."""
+def drop_all(committer: Committer, committables: Sequence[Any], pipeline: PipelineId) -> list[Any]:
+    """Drop what was not decided, and never will be. What fails, the next start lists again; so it
+    does what a query leaves that is stopped, and has had ten seconds for it.
+
+    Return what is left when the time is over (:func:`onceward.patience.within`).
+    """
+    asks_from = surroundings.monotonic() + _STOPPED_SECONDS
     for number, committable in enumerate(committables):
-        patience.ask()
-        if surroundings.monotonic() > patience.ends_at(math.inf):
-            left = len(committables) - number
-            log.warning("%s: %d prepared parts are left to the next start", pipeline, left)
-            return
+        if (now := surroundings.monotonic()) > asks_from:
+            patience.ask()
+        if now > patience.ends_at(math.inf):
+            left = list(committables[number:])
+            log.warning("%s: %d prepared parts are dropped later", pipeline, len(left))
+            return left
         try:
             committer.abort(committable)
         except Exception as error:  # noqa: BLE001 — see above
             log.warning("%s: %s could not be dropped: %s", pipeline, committable, summary(error))
+    return []

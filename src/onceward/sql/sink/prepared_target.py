@@ -254,4 +254,4 @@ class PreparedAttempt(TwoPhaseAttempt):
                 )
             else:
                 self._results = []
-                drop_all(self._committer, found, self._policy.pipeline)
+                self.left += drop_all(self._committer, found, self._policy.pipeline)
