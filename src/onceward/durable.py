@@ -79,9 +79,11 @@ def kept(name: str) -> str | None:
 
 def keep_young() -> None:
     """Make all that is kept young, for whoever removes files by their age. Never raises."""
-    folder = os.environ.get(RUN_FOLDER)
-    for path in [] if folder is None else [Path(folder), *Path(folder).rglob("*")]:
-        with suppress(OSError):
+    if (folder := os.environ.get(RUN_FOLDER)) is None:
+        return
+    # What goes meanwhile, others do not depend on
+    with suppress(OSError):
+        for path in (Path(folder), *Path(folder).rglob("*")):
             os.utime(path)
 
 

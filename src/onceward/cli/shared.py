@@ -101,7 +101,7 @@ class LedgerOptions:
 
         if self.bootstrap_servers is None and self.ledger_path is None and self.ledger_url is None:
             raise ConfigurationError(
-                "no ledger is named",
+                "no ledger is named that can be asked: that in a topic needs brokers",
                 next_step="add --bootstrap-servers, --ledger-path or --ledger-url, or set "
                 f"{SERVERS_VARIABLE} in the shell",
             )

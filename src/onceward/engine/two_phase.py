@@ -467,8 +467,8 @@ def as_json(found: object, by: str) -> list[Any]:
             return list(json.loads(json.dumps(listed)))
     raise ConfigurationError(
         f"{by} has answered {str(listed)[:_LONGEST_TEXT]}",
-        next_step="let it return the committables of all that is prepared and not published, of "
-        "what JSON has (texts, numbers, lists, dicts), in a list",
+        next_step="let committables be of what JSON has (texts, numbers, lists, dicts): recover() "
+        "returns a list of all that is prepared and not published, upgrade() one for one",
     )
 
 

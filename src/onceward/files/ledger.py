@@ -60,7 +60,7 @@ from onceward.errors import (
     LedgerUnreadable,
     OncewardError,
 )
-from onceward.ids import AttemptId, PipelineId
+from onceward.ids import AttemptId, PipelineId, is_pipeline_id
 
 log = logging.getLogger(__name__)
 
@@ -414,11 +414,12 @@ class FolderChain(Chain):
 
 
 def _may_have_entries(folder: Path) -> bool:
-    """Return whether a folder has entries; of one that this login may not list it is taken so."""
+    """Return whether a folder has entries; of one that this login may not list it is taken so, if
+    it may be a pipeline's: beside them there may be a file system's own."""
     try:
         return any(name.endswith(_SUFFIX) for name in os.listdir(folder))
     except PermissionError:
-        return True
+        return is_pipeline_id(folder.name) and not folder.name.startswith(".")
     except (FileNotFoundError, NotADirectoryError):
         return False
 

@@ -469,7 +469,8 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
     try:
         found = client.topic_ids(topics, timeout_ms=_ASK_MS) if topics else {}
     except TopicMissing as error:
-        raise _another(", ".join(sorted(topics)), error.message) from error
+        missing = str(error.details.get("subject", ", ".join(sorted(topics))))
+        raise _another(missing, error.message) from error
     each = (source.get("identity") for source in newest.sources)
     known = dict(pair for one in each if isinstance(one, dict) for pair in one.items())
     if others := sorted(name for name in found if known.get(name, found[name]) != found[name]):
