@@ -86,8 +86,9 @@ class Log:
         self.begins()
         self.says("BEGIN")
         self.add(TABLE_MAP, MAP)
-        for each in numbers:
-            self.add(WRITE, rows(3, row(number(each), text(b"a"), None)))
+        for place, each in enumerate(numbers, 1):
+            ends = int(place == len(numbers))
+            self.add(WRITE, rows(3, row(number(each), text(b"a"), None), flags=ends))
         self.add(XID, bytes(8))
 
     @contextmanager
@@ -163,6 +164,33 @@ def test_the_parts_of_a_golden_binlog_have_all_its_changes_once(path, part_bytes
     )
     before = [event for event in events if event.position < found.end.pos]
     assert decoded(events, found) == of(before, dialect, {})
+
+
+def test_a_position_has_the_tables_that_are_known_unless_they_are_many():
+    at = Position("mysql", "a server", 0, FILE, 4, None, None)
+    for count, known in ((0, []), (200, [["shop", f"t{each:03}"] for each in range(200)])):
+        tables = [("shop", f"t{each:03}") for each in reversed(range(count))]
+        assert at.with_known(tables).known == known
+    assert at.with_known([("shop", f"t{each}") for each in range(201)]).known is None
+    assert at.with_known(None).known is None
+
+
+def test_a_part_inside_a_transaction_has_the_tables_of_its_statement_alone():
+    """Each statement says its tables anew: one transaction may be over thousands of them."""
+    log = Log()
+    log.begins()
+    log.says("BEGIN")
+    for table in range(20):
+        for each in (0, 1):
+            map = table_map([INT], db="shop", table=f"t{table}", number=table, key=[0])
+            log.add(TABLE_MAP, map)
+            log.add(WRITE, rows(1, row(number(each)), number=table, flags=0))
+            log.add(WRITE, rows(1, row(number(each + 2)), number=table))
+    log.add(XID, bytes(8))
+    found = log.cut()
+    assert log.keys(found) == keys(0, 2, 1, 3) * 20
+    assert len(found.parts) > 40
+    assert max(len(part.get("maps", ())) for part in found.parts) == 1
 
 
 def test_a_part_may_begin_between_the_rows_of_a_statement():

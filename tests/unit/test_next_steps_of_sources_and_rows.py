@@ -16,7 +16,7 @@ from pyspark.sql import types as t
 import onceward as ow
 from onceward.custom.resettable import source
 from onceward.custom.resettable.fitting import Fitting
-from onceward.custom.resettable.offsets import Offset, logged_position
+from onceward.custom.resettable.offsets import Offset, as_partition, logged_position
 from onceward.custom.resettable.ranges import Ranges
 from onceward.delivery.upserts import UpsertColumns
 from onceward.errors import RowRefused
@@ -84,7 +84,12 @@ SOURCES: list[tuple[Wrong, str, Done]] = [
         lambda: [logged_position(x, "start()") for x in ("a", 1, True, None, [1], {"a": 1})],
     ),
     (
-        lambda: logged_position("x" * 100_000, "start()"),
+        lambda: as_partition({1, 2}, "partitions(1, 2)"),
+        "make partitions of strings, numbers, true, false, null, lists and objects",
+        lambda: [as_partition(x, "partitions(1, 2)") for x in ("a", 1, True, None, [1], {"a": 1})],
+    ),
+    (
+        lambda: logged_position("x" * 1_000_000, "start()"),
         r"keep it below (\d+) characters: a cursor, not what was read",
         lambda most: logged_position("x" * (int(most) - 3), "start()"),
     ),

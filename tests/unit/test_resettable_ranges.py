@@ -17,7 +17,7 @@ from pyspark.sql import types as t
 import onceward as ow
 from onceward.custom.resettable import ranges as module
 from onceward.custom.resettable.fitting import Fitting
-from onceward.custom.resettable.offsets import Offset, logged_position
+from onceward.custom.resettable.offsets import Offset, as_partition, logged_position
 from onceward.custom.resettable.ranges import Ranges
 from onceward.custom.resettable.reader import PartsReader, RowsReader
 from onceward.errors import (
@@ -235,7 +235,7 @@ class Broken(Numbers):
         (lambda position, limit: [(1,)], "read\\(\\) returned list"),
         (lambda position, limit: ([(1,)], {1, 2}), "not JSON"),
         (lambda position, limit: ([(1,)], float("nan")), "not JSON"),
-        (lambda position, limit: ([(1,)], "x" * 200_000), "position of 200002 characters"),
+        (lambda position, limit: ([(1,)], "x" * 2_000_000), "position of 2000002 characters"),
         (lambda position, limit: ([(1,)], (position + 1) % 2), "had been in the same batch"),
         (
             lambda position, limit: ([(1,)], "b" if position == "a" else "a"),
@@ -335,6 +335,13 @@ def test_offsets_of_others_are_refused(value: Any):
 
 def test_a_position_is_what_json_gives_back():
     assert logged_position((1, {"a": (2,)}), "start()") == [1, {"a": [2]}]
+
+
+def test_a_partition_is_as_long_as_it_is():
+    """It goes to its task, and into no log."""
+    assert as_partition(("x" * 2_000_000,), "partitions(…)") == ["x" * 2_000_000]
+    with raises(SourceContractViolated):
+        as_partition({1}, "partitions(…)")
 
 
 # ── where its end is passed by ──

@@ -22,8 +22,9 @@ VERSION = 1
 # its value is a number, so that no offset of ours looks like one of Kafka's, whatever a position
 # is
 _MARK = "onceward"
-# it goes into Spark's log twice, and into each ledger record; Kafka's takes 1 MB
-_POSITION_CHARACTERS = 100_000
+# it goes into Spark's log twice, and into each ledger record four times; Kafka's takes 1 MB,
+# compressed. A snapshot's has the names of all tables that are left
+_POSITION_CHARACTERS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,7 @@ def logged_position(value: Any, said_by: str) -> Any:
 
     :raises SourceContractViolated: it is no JSON, or too long for a log.
     """
-    try:
-        text = json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise SourceContractViolated(
-            f"{said_by} gave {_short(value)} as a position, which is not JSON: {error}",
-            next_step="make positions of strings, numbers, true, false, null, lists and objects",
-        ) from None
+    text = _json_text(value, said_by, "position")
     if len(text) > _POSITION_CHARACTERS:
         raise SourceContractViolated(
             f"{said_by} gave a position of {len(text)} characters; Spark's log and the ledger "
@@ -100,6 +95,24 @@ def logged_position(value: Any, said_by: str) -> Any:
             "read",
         )
     return json.loads(text)
+
+
+def as_partition(value: Any, said_by: str) -> Any:
+    """Return ``value`` as a task will get it: of any length, for no log has it.
+
+    :raises SourceContractViolated: it is no JSON.
+    """
+    return json.loads(_json_text(value, said_by, "partition"))
+
+
+def _json_text(value: Any, said_by: str, what: str) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SourceContractViolated(
+            f"{said_by} gave {_short(value)} as a {what}, which is not JSON: {error}",
+            next_step=f"make {what}s of strings, numbers, true, false, null, lists and objects",
+        ) from None
 
 
 def copied(position: Any) -> Any:
@@ -152,6 +165,14 @@ def position_text(position: Any) -> str:
     return json.dumps(position, sort_keys=True)
 
 
-def _short(value: Any, limit: int = 200) -> str:
-    text = repr(value)
+def shown(position: Any) -> str:
+    """Return a position's text as messages have it."""
+    return _cut(position_text(position), 1_000)
+
+
+def _short(value: Any) -> str:
+    return _cut(repr(value), 200)
+
+
+def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"

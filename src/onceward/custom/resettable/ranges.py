@@ -40,6 +40,7 @@ from onceward.custom.resettable.offsets import (
     logged_position,
     position_text,
     same,
+    shown,
 )
 from onceward.errors import (
     OncewardError,
@@ -150,7 +151,7 @@ class Ranges:
             else at.position
         )
         parts: list[pa.Table] = []
-        seen = {position_text(position)}
+        seen = {shown(position)}
         total, empty, ends = 0, 0, time.monotonic() + _RANGE_SECONDS
         while (
             total < self._limit
@@ -216,9 +217,7 @@ class Ranges:
             waited = time.monotonic() - had_rows_at
             no_more = empty > _MOST_EMPTY_READS or (empty > 1 and waited > _MOST_EMPTY_SECONDS)
             if (no_more and not is_before) or has_passed(end, position):
-                raise _changed(
-                    end, f"it has {total} rows now, and goes on at {position_text(position)}"
-                )
+                raise _changed(end, f"it has {total} rows now, and goes on at {shown(position)}")
             # As many rows as it lacks, and not as a batch may have: rows may have come since, and
             # one read up to the batch's limit would run past its end. More only to pass by what
             # has none.
@@ -231,7 +230,7 @@ class Ranges:
             if total > count and (same(after, end.position) or goes_back(end, after)):
                 raise _changed(
                     end,
-                    f"after {count} rows it goes on with others, at {position_text(position)}",
+                    f"after {count} rows it goes on with others, at {shown(position)}",
                 )
             if total < count and same(after, position):
                 if same(position, end.position):
@@ -261,7 +260,7 @@ class Ranges:
             raise SourceReplaced(
                 f"the source {type(self._source).__name__} is another one: its identity is "
                 f"{now!r}, and the query has read {before.identity!r} up to "
-                f"{position_text(before.position)}; positions of the one mean nothing in the other",
+                f"{shown(before.position)}; positions of the one mean nothing in the other",
                 next_step="bring the old source back; or read the new one from its beginning, "
                 "with a new checkpoint and a new pipeline_id; or, if it holds the same rows at "
                 "the same positions, let identity() say what they have in common",
@@ -280,7 +279,7 @@ class Ranges:
         return identity
 
     def _read(self, position: Any, limit: int) -> tuple[pa.Table, Any]:
-        with calling(f"read({position_text(position)}, {limit})"):
+        with calling(f"read({shown(position)}, {limit})"):
             answer = self._source.read(copied(position), limit)
             if not isinstance(answer, tuple) or len(answer) != 2:
                 raise SourceContractViolated(
@@ -289,17 +288,17 @@ class Ranges:
                 )
             # inside: a generator runs now
             rows = self._fitting.table(answer[0], limit)
-        after = logged_position(answer[1], f"read({position_text(position)}, {limit})")
+        after = logged_position(answer[1], f"read({shown(position)}, {limit})")
         if rows.num_rows > limit:
             raise SourceContractViolated(
-                f"read({position_text(position)}, {limit}) returned more than {limit} rows",
+                f"read({shown(position)}, {limit}) returned more than {limit} rows",
                 next_step="return at most `limit` rows: where a page has more, let the position "
                 "say how far in it you are, or raise max_rows_per_batch",
                 details={"limit": limit},
             )
         if rows.num_rows and same(after, position):
             raise SourceContractViolated(
-                f"read({position_text(position)}, {limit}) returned {rows.num_rows} rows and the "
+                f"read({shown(position)}, {limit}) returned {rows.num_rows} rows and the "
                 "same position again: the next call would read them once more, without end",
                 next_step="return the position behind the last row",
                 details={"position": position},
@@ -344,7 +343,7 @@ def must_go_forward(at: Offset, after: Any, method: str) -> None:
     """
     if goes_back(at, after):
         raise SourceContractViolated(
-            f"{method}() went back from {position_text(at.position)} to {position_text(after)}: "
+            f"{method}() went back from {shown(at.position)} to {shown(after)}: "
             "the rows between would come twice",
             next_step=f"let {method}() return the position that it was given where there is "
             "nothing new, max(position, …) say: what it asks may be behind for a moment, as a "
@@ -355,7 +354,7 @@ def must_go_forward(at: Offset, after: Any, method: str) -> None:
 
 def _goes_in_a_circle(position: Any, after: Any) -> SourceContractViolated:
     return SourceContractViolated(
-        f"read() went on from {position_text(position)} to {position_text(after)}, where it had "
+        f"read() went on from {shown(position)} to {shown(after)}, where it had "
         "been in the same batch",
         next_step="return positions that only go forward",
         details={"position": after},
@@ -366,9 +365,9 @@ def _behind(end: Offset, total: int, position: Any) -> SourceFailed:
     """Return the error for a range that has fewer rows than were logged, and nothing behind them:
     what is missing may come yet, as on a replica after a failover."""
     return SourceFailed(
-        f"the range from {position_text(end.begins)} to {position_text(end.position)} was logged "
+        f"the range from {shown(end.begins)} to {shown(end.position)} was logged "
         f"with {end.rows} rows, and the source has {total} of them now, and nothing behind "
-        f"{position_text(position)}",
+        f"{shown(position)}",
         next_step="nothing, where what read() asks is behind for a moment, as a replica is after "
         "a failover: a restart reads the range again. If it stays so, rows were removed, or "
         "read() was edited: bring the old rows back; or go on with a new checkpoint from a "
@@ -379,7 +378,7 @@ def _behind(end: Offset, total: int, position: Any) -> SourceFailed:
 
 def _changed(end: Offset, how: str) -> SourceRangeChanged:
     return SourceRangeChanged(
-        f"the range from {position_text(end.begins)} to {position_text(end.position)} was logged "
+        f"the range from {shown(end.begins)} to {shown(end.position)} was logged "
         f"with {end.rows} rows, and the source gave other rows for it when it was read again: "
         f"{how}. Going on would lose rows or repeat some",
         next_step="find out what changed: rows that were changed or removed after they could be "

@@ -27,7 +27,15 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from onceward.custom.resettable.fitting import Fitting
-from onceward.custom.resettable.offsets import Offset, copied, logged_position, position_text, same
+from onceward.custom.resettable.offsets import (
+    Offset,
+    as_partition,
+    copied,
+    logged_position,
+    position_text,
+    same,
+    shown,
+)
 from onceward.custom.resettable.ranges import Ranges, calling, must_go_forward
 from onceward.errors import SourceContractViolated, UnsupportedQuery
 from onceward.spark.batch.carried import Carrier
@@ -111,9 +119,9 @@ class SourceReader(DataSourceStreamReader):
                 return []
             if ends.first or not (begins.first or same(begins.position, ends.begins)):
                 raise SourceContractViolated(
-                    f"Spark asks for the rows from {position_text(begins.position)} to "
-                    f"{position_text(ends.position)}, which was logged as a range from "
-                    f"{position_text(ends.begins)}: the checkpoint was changed by hand, or "
+                    f"Spark asks for the rows from {shown(begins.position)} to "
+                    f"{shown(ends.position)}, which was logged as a range from "
+                    f"{shown(ends.begins)}: the checkpoint was changed by hand, or "
                     "restored in part",
                     next_step="restore the newest checkpoint as a whole",
                 )
@@ -222,7 +230,7 @@ class PartsReader(SourceReader):
         with self.carrying():
             pieces = self._pieces(copied(partition.part))
             while True:
-                with calling(f"read_partition({position_text(partition.part)})"):
+                with calling(f"read_partition({shown(partition.part)})"):
                     piece = next(pieces, _END)
                     if piece is _END:
                         return
@@ -239,9 +247,9 @@ class PartsReader(SourceReader):
 
     def _next_range(self, at: Offset) -> Offset | None:
         self._ranges.same_source(at)
-        with calling(f"advance({position_text(at.position)}, {self._limit})"):
+        with calling(f"advance({shown(at.position)}, {self._limit})"):
             answer = self._source.advance(copied(at.position), self._limit)
-        after = logged_position(answer, f"advance({position_text(at.position)}, {self._limit})")
+        after = logged_position(answer, f"advance({shown(at.position)}, {self._limit})")
         if same(after, at.position):
             return None
         must_go_forward(at, after, "advance")
@@ -249,11 +257,11 @@ class PartsReader(SourceReader):
 
     def _partitions_for(self, end: Offset) -> Sequence[InputPartition]:
         self._ranges.same_source(end)
-        what = f"partitions({position_text(end.begins)}, {position_text(end.position)})"
+        what = f"partitions({shown(end.begins)}, {shown(end.position)})"
         with calling(what):
             parts = self._source.partitions(copied(end.begins), copied(end.position))
             # One by one: a generator may give out one object again and again, changed in place.
-            return [PartToRead(logged_position(part, what)) for part in parts]
+            return [PartToRead(as_partition(part, what)) for part in parts]
 
 
 def _pieces(table: pa.Table) -> Iterator[RowsInTask]:

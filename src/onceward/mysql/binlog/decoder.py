@@ -52,7 +52,8 @@ _FLAGS_AT = HEADER_BYTES + ID_BYTES
 _WRITER_AT, _WRITER_BYTES = 2, 50
 _COLUMNS_AT = _FLAGS_AT + 2
 """Offset of a rows event's column bitmaps in their first possible place."""
-_END_OF_STATEMENT = 1
+END_OF_STATEMENT = 1
+"""Of the flags of a rows event, their first byte."""
 _NO_TABLE = b"\xff\xff\xff\0\0\0"
 """Table id of a rows event without rows, which only ends a statement."""
 _MOST_NUMBERS = 4096
@@ -350,7 +351,7 @@ class Decoder:
         self._result_bytes += table.max_result_bytes(stop - at)
         if self._result_bytes >= PIECE_BYTES:
             self._close()
-        if len(self._numbers) > _MOST_NUMBERS and buffer[start + _FLAGS_AT] & _END_OF_STATEMENT:
+        if len(self._numbers) > _MOST_NUMBERS and buffer[start + _FLAGS_AT] & END_OF_STATEMENT:
             # a server numbers a table anew whenever it opens it, and says so in each statement
             self._numbers = {}
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Container
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from onceward.errors import BinlogCorrupted, ChangeUnreadable, OncewardError
-from onceward.mysql.binlog.decoder import inner_events
+from onceward.mysql.binlog.decoder import END_OF_STATEMENT, inner_events
 from onceward.mysql.binlog.event import (
     COMPRESSED_ROWS_EVENTS,
     EXECUTE_LOAD_QUERY,
@@ -47,7 +47,7 @@ from onceward.mysql.binlog.sql_effects import (
 )
 from onceward.mysql.binlog.sql_tables import TableNames
 from onceward.mysql.binlog.statements import classify, decided_xid
-from onceward.mysql.binlog.table_map import TableMap
+from onceward.mysql.binlog.table_map import ID_BYTES, TableMap
 from onceward.mysql.source.settings import (
     FIRST_BYTE,
     SYSTEM,
@@ -61,8 +61,6 @@ IDLE_BYTES = 1 << 30
 """Without selected changes, the position moves after so many bytes."""
 
 _COMPARE = "compare these tables with what was read"
-# They are in each position
-_MOST_KNOWN = 200
 # Table maps whose answer is remembered
 _MOST_TABLES = 10_000
 
@@ -220,11 +218,7 @@ class RangePlanner(TransactionWalk):
 
     def position(self) -> Position:
         """Return the position behind the last whole transaction."""
-        known = self._known
-        if known is not None and len(known) > _MOST_KNOWN:
-            known = None
-        names = None if known is None else sorted(map(list, known))
-        return replace(super().position(), known=names)
+        return super().position().with_known(self._known)
 
     # Transactions
 
@@ -312,6 +306,10 @@ class RangePlanner(TransactionWalk):
                 map = self._maps[bytes(event.buffer[start : start + 6])]
                 self._refuse_kind(event, "partial_json", describe_rows(event, map))
             self._count()
+        if event.buffer[start + ID_BYTES] & END_OF_STATEMENT:
+            # The next statement says anew which tables it has: of a transaction over many, a part
+            # would have them all
+            self._maps.clear()
 
     def _count(self) -> None:
         self._has_selected_rows = True

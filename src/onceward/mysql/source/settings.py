@@ -30,6 +30,8 @@ from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.sql.ledger.mysql import connect_parameters
 
 VERSION = 2
+# They are in each position
+_MOST_KNOWN = 200
 FIRST_BYTE = 4
 """Offset of the first event of a binlog, behind its magic number."""
 
@@ -99,6 +101,11 @@ class Position:
     @property
     def place(self) -> Coordinates:
         return Coordinates(self.file, self.pos)
+
+    def with_known(self, tables: Iterable[tuple[str, str]] | None) -> Position:
+        """Return it with these as the tables that are known; of too many, none are."""
+        known = None if tables is None else sorted(map(list, tables))
+        return replace(self, known=None if known and len(known) > _MOST_KNOWN else known)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON: equal positions are equal texts."""

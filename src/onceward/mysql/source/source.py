@@ -187,8 +187,7 @@ class MySQLChanges(PartitionedSource):
         begins = replace(begins, tables=self._settings.patterns)
         if self._settings.starting in ("initial", "latest"):
             # Ahead of the snapshot: one that is renamed between was there
-            there = list_selected_tables(server, self._settings)
-            begins = replace(begins, known=[list(one) for one in there])
+            begins = begins.with_known(list_selected_tables(server, self._settings))
         if self._settings.starting == "initial":
             begins = replace(begins, snapshot=begin_snapshot(server, self._settings, begins))
         return begins.to_json()
@@ -238,7 +237,7 @@ class MySQLChanges(PartitionedSource):
             changed = replace(changed, prepared=None)
         if added and at.known is not None:
             there = list_selected_tables(server, settings.for_tables(added))
-            changed = replace(changed, known=[*at.known, *map(list, there)])
+            changed = changed.with_known([(name[0], name[1]) for name in [*at.known, *there]])
         if settings.starting != "initial":
             return changed
         return replace(changed, snapshot=change_tables(server, settings, before, at))
