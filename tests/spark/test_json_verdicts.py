@@ -19,6 +19,7 @@ from streaming_pipeline import Pipeline
 import onceward as ow
 from onceward.engine import decoding
 from onceward.errors import ConfigurationError, InvalidRecord, OncewardError
+from onceward.mysql.source.source import SCHEMA as CHANGES
 from onceward.spark.batch.causes import thrown_by
 from onceward.spark.batch.failures import known_failure
 from support.errors import raises
@@ -354,12 +355,16 @@ def test_a_session_that_reads_records_as_others_is_refused(
     spark: Any, request: pytest.FixtureRequest, setting: str, schema: str
 ):
     frame = spark.createDataFrame([(b"{}",)], "value BINARY")
+    changes = spark.createDataFrame([], CHANGES)
     spark.conf.set(setting, "true")
     request.addfinalizer(partial(spark.conf.unset, setting))
     with raises(ConfigurationError, f"{setting}=true"):
         ow.json.decode(frame, schema=schema)
+    with raises(ConfigurationError, f"{setting}=true"):
+        ow.debezium.rows(changes, table="shop.t", schema=schema)
     spark.conf.set(setting, "false")
     ow.json.decode(frame, schema=schema)
+    ow.debezium.rows(changes, table="shop.t", schema=schema)
 
 
 def test_a_record_is_read_once(spark: Any):

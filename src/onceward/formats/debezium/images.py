@@ -24,7 +24,7 @@ from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, UnsupportedSchema
 from onceward.formats.debezium.changes import check_columns, checked_op, select_table, stop
 from onceward.formats.debezium.types import TEXT
-from onceward.formats.json.decoding import STRICTLY, parse_schema
+from onceward.formats.json.decoding import STRICTLY, parse_schema, refuse_settings
 from onceward.formats.validation import quoted, with_one
 
 
@@ -52,7 +52,10 @@ class Images:
         """Add a column ``name``: the struct of the row that is ``text``, null where that is null.
 
         A row that is none of this table fails the job that meets it.
+
+        :raises ConfigurationError: the session reads values as others.
         """
+        refuse_settings(changes, self._schema)
         beside = f"{name}_read"
         how = {**STRICTLY, "columnNameOfCorruptRecord": self._bad}
         value = F.col(quoted(f"{name}_text"))

@@ -302,14 +302,22 @@ def decode_with(
             f"JSON is not read by this schema: {why}",
             next_step="take another type for the field there",
         )
+    refuse_settings(frame, schema)
+    plan = JsonPlan(tag := TAG + uuid.uuid4().hex, column, schema, types)
+    return ValidatingStep(tag, plan, sets_aside=on_error == "dead_letter").apply(frame)
+
+
+def refuse_settings(frame: DataFrame, schema: StructType) -> None:
+    """Check the session's settings.
+
+    :raises ConfigurationError: by one of them values of ``schema`` are read as others.
+    """
     for setting, (kind, what) in _UNFIT.items():
         is_on = str(frame.sparkSession.conf.get(setting, "false")).lower() == "true"
         if is_on and contains_type(schema, kind):
             raise ConfigurationError(
                 f"{setting}=true {what}", next_step=f"set {setting} to false, its default"
             )
-    plan = JsonPlan(tag := TAG + uuid.uuid4().hex, column, schema, types)
-    return ValidatingStep(tag, plan, sets_aside=on_error == "dead_letter").apply(frame)
 
 
 def parse_schema(schema: object, function: str = "json.decode(…)") -> StructType:
