@@ -123,7 +123,7 @@ def connector_to_name(spark_version: str) -> str:
     return _named(_CONNECTOR, _newest_before(_RUN_WHOLE, spark_version) or spark_version)
 
 
-def spark_connector(*packages: str, spark_version: str | None = None) -> Connector:
+def spark_connector(*packages: str) -> Connector:
     """Resolve Spark's Kafka source and, where available, its Avro functions, together with
     ``packages``.
 
@@ -132,11 +132,10 @@ def spark_connector(*packages: str, spark_version: str | None = None) -> Connect
     :func:`onceward.spark.session.jars.cache_folder` names.
 
     :param packages: further Maven coordinates. Conflicting versions are settled over all of them.
-    :param spark_version: default: the PySpark installed.
-    :raises ConfigurationError: Onceward was never run with that Spark.
+    :raises ConfigurationError: Onceward was never run with the PySpark installed.
     :raises ResourceError: no connector that fits can be had, or one of ``packages``.
     """
-    version = spark_version or installed_spark()
+    version = installed_spark()
     must_have_been_run(version)
     cache_file = kept_as("connector", 4, version, packages, os.environ.get(IVY_SETTINGS_VARIABLE))
     if (jars := remembered(cache_file)) is not None:
