@@ -189,13 +189,31 @@ class DeltaTable:
             )
         return DeltaTransaction(self._jvm, transaction)
 
-    def must_be_plain(self) -> None:
-        """Check that the table can be written exactly once.
+    def must_be_plain(self) -> Shape:
+        """Check that the table can be written exactly once, and return its shape.
 
         :raises ServerMisconfigured: columns are generated or constrained, or the table drops
             application ids.
         """
-        _must_be_plain(self.begin().shape, self.path)
+        shape = self.begin().shape
+        for name, column in shape.columns.items():
+            if more := [
+                feature for key, feature in _MORE_THAN_A_TYPE.items() if key in column["metadata"]
+            ]:
+                raise ServerMisconfigured(
+                    f"column {name} of the Delta table {self.path} is {more[0]}, which Onceward "
+                    "does not do",
+                    next_step="do it in the query, and write to a table whose columns have plain "
+                    "types",
+                )
+        forgets = "delta.setTransactionRetentionDuration"
+        if forgets in shape.settings:
+            raise ServerMisconfigured(
+                f"the Delta table {self.path} has {forgets}={shape.settings[forgets]}: after that "
+                "time it has forgotten which batches it has, and could take one twice",
+                next_step=f"ALTER TABLE delta.`{self.path}` UNSET TBLPROPERTIES ('{forgets}')",
+            )
+        return shape
 
     def fitting(self, frame: DataFrame) -> DataFrame:
         """Return ``frame`` with its columns in the table's order. Its job fails with
@@ -206,9 +224,8 @@ class DeltaTable:
         :raises ServerMisconfigured: as :meth:`must_be_plain`.
         :raises ConfigurationError: this session changes values on their way into the table.
         """
-        shape = self.begin().shape
         # It may have been altered since the run began
-        _must_be_plain(shape, self.path)
+        shape = self.must_be_plain()
         schema = self._must_fit(frame, shape)
         must_keep_microseconds(self._session, frame.schema)
         must_keep_dates(self._session, frame.schema, "parquet")
@@ -276,26 +293,6 @@ class DeltaTable:
     def _system(self) -> Any:
         configuration = self._session._jsparkSession.sessionState().newHadoopConf()
         return self._jvm.org.apache.hadoop.fs.Path(self.path).getFileSystem(configuration)
-
-
-def _must_be_plain(shape: Shape, path: str) -> None:
-    for name, column in shape.columns.items():
-        if more := [
-            feature for key, feature in _MORE_THAN_A_TYPE.items() if key in column["metadata"]
-        ]:
-            raise ServerMisconfigured(
-                f"column {name} of the Delta table {path} is {more[0]}, which Onceward "
-                "does not do",
-                next_step="do it in the query, and write to a table whose columns have plain "
-                "types",
-            )
-    forgets = "delta.setTransactionRetentionDuration"
-    if forgets in shape.settings:
-        raise ServerMisconfigured(
-            f"the Delta table {path} has {forgets}={shape.settings[forgets]}: after that "
-            "time it has forgotten which batches it has, and could take one twice",
-            next_step=f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ('{forgets}')",
-        )
 
 
 class DeltaTransaction:
