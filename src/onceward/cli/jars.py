@@ -52,7 +52,12 @@ def jars(
     java_executable()
     connector = _connector()
     if packages:
-        typer.echo(_packages(connector))
+        if any("token-provider" in coordinate for coordinate in connector.coordinates):
+            raise ConfigurationError(
+                "what was put together here cannot be said with --packages",
+                next_step="use `onceward jars --submit`",
+            )
+        typer.echo(f"--packages {','.join(connector.coordinates)}")
     elif submit:
         typer.echo(_submit(connector))
     else:
@@ -114,12 +119,3 @@ def _submit(connector: Connector) -> str:
             f"and --conf by hand, in quotes: --jars '{words[1]}'",
         )
     return " ".join(words)
-
-
-def _packages(connector: Connector) -> str:
-    if any("token-provider" in coordinate for coordinate in connector.coordinates):
-        raise ConfigurationError(
-            "what was put together here cannot be said with --packages",
-            next_step="use `onceward jars --submit`",
-        )
-    return f"--packages {','.join(connector.coordinates)}"
