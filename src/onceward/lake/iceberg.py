@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -32,19 +33,16 @@ class Iceberg(LakeTable):
     def __init__(self, pipeline: PipelineId, *, name: str) -> None:
         super().__init__(pipeline, name)
         self._name = name
-        self._opened: IcebergTable | None = None
         # Attempts that this process has staged, and not tried to publish
         self._new: set[str] = set()
 
     def __str__(self) -> str:
         return f"the Iceberg table {self._name}"
 
-    @property
+    @cached_property
     def _table(self) -> IcebergTable:
         """Asked for inside a batch."""
-        if self._opened is None:
-            self._opened = IcebergTable(SparkSession.active(), self._name)
-        return self._opened
+        return IcebergTable(SparkSession.active(), self._name)
 
     @property
     def id(self) -> str:
