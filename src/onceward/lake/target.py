@@ -129,10 +129,9 @@ class LakeTarget(TwoPhaseTarget):
         self._table = table
         # of the chain, once it is ours
         self._identity = self._mark = ""
-        # the table with the ledger
-        self._is_compared = False
-        # The number of the newest batch that an earlier run has decided
-        self._inherited_last = -1
+        # The number of the newest batch that an earlier run has decided; None: table and ledger
+        # are yet to be compared
+        self._inherited_last: int | None = None
 
     def list_prepared(self) -> list[Any]:
         self._table.check()
@@ -145,8 +144,14 @@ class LakeTarget(TwoPhaseTarget):
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> LakeAttempt:
         last = -1 if newest is None else newest.sequence
-        if not self._is_compared:
-            self._must_not_be_ahead(last)
+        if self._inherited_last is None:
+            # Once a run, before anything is decided: afterwards nobody but us can decide
+            try:
+                self._table.must_not_be_ahead(self._identity, last, self._ledger)
+            except LedgerBehind:
+                # a newer copy may have published its batch there: then this raises Fenced
+                self.chain.newest()
+                raise
             self._inherited_last = last
         return LakeAttempt(
             self._table,
@@ -161,16 +166,6 @@ class LakeTarget(TwoPhaseTarget):
             latest=self._latest(newest),
             computation=Computation(self._shuffles),
         )
-
-    def _must_not_be_ahead(self, last: int) -> None:
-        """Check once a run, before anything is decided: afterwards nobody but us can decide."""
-        try:
-            self._table.must_not_be_ahead(self._identity, last, self._ledger)
-        except LedgerBehind:
-            # a newer copy may have published its batch there: then this raises Fenced
-            self.chain.newest()
-            raise
-        self._is_compared = True
 
     def _latest(self, newest: LedgerRecord | None) -> Latest | None:
         """Return what the table has of the batches up to ``newest``, for the next record.
