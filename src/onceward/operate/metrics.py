@@ -122,20 +122,18 @@ class LagWatcher:
         found: Lags = {}
         for servers, end in position:
             settings, ends = known_settings(servers), partition_offsets(end)
-            if settings is not None and ends:
-                for where, lag in lags(ends, self._stable(settings, ends)).items():
-                    # Of two sources on one topic the one that is behind counts
-                    found[where] = max(lag, found.get(where, 0))
+            if settings is None or not ends:
+                continue
+            # Not a client that batches use: whoever asks a broker that is slow holds it up
+            if settings not in self._clients:
+                self._clients[settings] = KafkaClient(settings)
+            stable = list_offsets(
+                self._clients[settings], ends, LATEST, read_committed=True, timeout_ms=_DEADLINE_MS
+            )
+            for where, lag in lags(ends, stable).items():
+                # Of two sources on one topic the one that is behind counts
+                found[where] = max(lag, found.get(where, 0))
         return found
-
-    def _stable(
-        self, settings: ClientSettings, places: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        # Not a client that batches use: whoever asks a broker that is slow holds it up
-        client = self._clients.get(settings)
-        if client is None:
-            client = self._clients[settings] = KafkaClient(settings)
-        return list_offsets(client, places, LATEST, read_committed=True, timeout_ms=_DEADLINE_MS)
 
 
 log = logging.getLogger(__name__)
