@@ -101,12 +101,8 @@ class Publisher:
         ledger = self._settings.ledger
         if not self._ledger_is_beside or not isinstance(ledger, FolderLedger):
             return
-        here = (
-            None
-            if self.files.local is None
-            else str(FolderLedger(f"{self.files.local}/{HIDDEN}/ledger").path)
-        )
-        if here != ledger.path:
+        local = self.files.local
+        if local is None or FolderLedger(f"{local}/{HIDDEN}/ledger").path != ledger.path:
             raise ConfigurationError(
                 f"path={self._settings.path!r} is {self.files.root} to Spark, and without ledger= "
                 f"the ledger would be kept in {ledger.path}",
