@@ -167,12 +167,13 @@ class IcebergTable:
         table = spark3.loadIcebergTable(java, self.name)
         return table, str(spark3.catalogAndIdentifier(java, self.name).identifier().name())
 
-    def _answered(self, ask: Callable[[], T], seconds: float = _ANSWER_SECONDS) -> T:
+    def _answered(self, ask: Callable[[], T], seconds: float | None = None) -> T:
         """Return what a catalog answers. Whatever it waits for itself, a batch does not wait
         longer, and a query that is stopped no more.
 
         :raises TargetUnreachable: it has not answered in time.
         """
+        seconds = seconds or _ANSWER_SECONDS
         late = TargetUnreachable(
             f"the catalog of {self.name} has not answered for {seconds:g} s",
             next_step=_SEE_THE_CATALOG,
