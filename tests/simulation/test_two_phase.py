@@ -74,8 +74,8 @@ def test_a_store_has_every_batch_once_whatever_befalls_it() -> None:
             {"crash:commit.started": 3},
             TwoPhaseTarget,
             "_drop_undecided",
-            "self._undecided, []",
-            "[], []",
+            "self.committer, self._undecided",
+            "self.committer, []",
         ),
         (
             {"crash:commit.started": 3},
