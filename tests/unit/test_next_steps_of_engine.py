@@ -284,7 +284,11 @@ def test_what_recover_returns(tmp_path: Path) -> None:
         made.committer.found = ["a"]
         assert made._recovered() == ["a"]
 
-    follow(made._recovered, r"let committables be of .*: recover\(\) returns a list of all .*$", a_list)
+    follow(
+        made._recovered,
+        r"let committables be of .*: recover\(\) returns a list of all .*$",
+        a_list,
+    )
 
 
 def finished(made: Any, record: LedgerRecord, answer: Any, *, inherited: bool = False) -> None:
