@@ -107,12 +107,24 @@ def _login(jaas: str) -> dict[str, str]:
     }
 
 
+_PAIR = re.compile(r"((?:\\.|[^\\=:\s])+)(?:\s*[=:]\s*|\s*)(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
 def _properties(text: str) -> dict[str, str]:
-    """Parse a Java properties file: ``name=value``, ``name: value``, comments, continued lines."""
+    """Parse a Java properties file (``Properties.load``): ``name=value``, ``name: value``,
+    comments, continued lines.
+    """
+    joined = re.sub(r"(?<!\\)((?:\\\\)*)\\(?:\r\n|\r|\n)[ \t\f]*", r"\1", text)
     found = {}
-    for line in re.sub(r"\\\r?\n[ \t]*", "", text).splitlines():
-        stripped = line.strip()
-        if stripped and stripped[0] not in "#!":
-            name, value = [*re.split(r"\s*[=:]\s*|\s+", stripped, maxsplit=1), ""][:2]
-            found[name] = value.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    for line in map(str.lstrip, re.split(r"[\r\n]+", joined)):
+        if line and line[0] not in "#!" and (pair := _PAIR.fullmatch(line)):
+            name, value = (_ESCAPE.sub(_character, part) for part in pair.groups())
+            found[name] = value.strip()
     return found
+
+
+def _character(escape: re.Match[str]) -> str:
+    code, letter = escape.groups()
+    return chr(int(code, 16)) if code else _LETTERS.get(letter, letter)

@@ -313,7 +313,8 @@ def test_rows_that_never_met_a_rule_of_the_table_are_not_published_past_it(delta
         process = Process(delta)
         process.target._policy = SinkPolicy(process.target._policy.pipeline, resume=resume)
         with pytest.raises(
-            ConfigurationError, match=r"CHECK \(.* < 5\) only since.* DROP CONSTRAINT short, start"
+            ConfigurationError,
+            match=r"CHECK \(.* < 5\) only since.* DROP CONSTRAINT `short`, start",
         ):
             process.open()
     assert delta.visible() == Counter()

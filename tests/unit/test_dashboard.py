@@ -139,6 +139,8 @@ def test_every_answer_allows_nothing_but_our_own_files(path: str) -> None:
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert headers["x-content-type-options"] == "nosniff"
+    # With "no-referrer" a browser sends the login form with `Origin: null`, which is refused
+    assert headers["referrer-policy"] == "same-origin"
     assert not re.search(
         r"(?i)\sstyle=|\son\w+=|<style|<script(?! src=\"/assets/)|https?://", text
     )

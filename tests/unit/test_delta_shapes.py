@@ -54,6 +54,8 @@ A = field("a", "integer")
         (shape(field("s", struct(A))), shape(field("s", struct(field("a", "long")))), True),
         (shape(field("s", struct(A))), shape(field("s", struct(field("b", "integer")))), False),
         (shape(field("s", struct(A))), shape(field("s", "string")), False),
+        (shape(field("d", "date")), shape(field("d", "timestamp_ntz")), True),
+        (shape(field("d", "timestamp_ntz")), shape(field("d", "date")), False),
         (shape(field("s", array("integer"))), shape(field("s", array("long"))), True),
         (shape(field("s", array(struct(A)))), shape(field("s", array(struct()))), False),
         (shape(field("s", array(A["type"]))), shape(field("s", struct(A))), False),
@@ -72,10 +74,17 @@ def test_rules_by_the_names_that_stay():
         **{"delta.constraints.small": "s.b < 5", "delta.appendOnly": "true"},
     )
     assert rules(before) == {
-        "CHECK (s.b < 5)": "DROP CONSTRAINT small",
-        "NOT NULL s.b": "ALTER COLUMN s.b DROP NOT NULL",
+        "CHECK (s.b < 5)": "DROP CONSTRAINT `small`",
+        "NOT NULL s.b": "ALTER COLUMN `s`.`b` DROP NOT NULL",
     }
     renamed = shape(
         field("t", struct(field("c", "integer", nullable=False, **{MAPPED: "b"})), **{MAPPED: "s"})
     )
-    assert rules(renamed) == {"NOT NULL s.b": "ALTER COLUMN t.c DROP NOT NULL"}
+    odd = shape(
+        field("order date", "date", nullable=False), **{"delta.constraints.max-1": "a > `1"}
+    )
+    assert rules(odd) == {
+        "CHECK (a > `1)": "DROP CONSTRAINT `max-1`",
+        "NOT NULL order date": "ALTER COLUMN `order date` DROP NOT NULL",
+    }
+    assert rules(renamed) == {"NOT NULL s.b": "ALTER COLUMN `t`.`c` DROP NOT NULL"}

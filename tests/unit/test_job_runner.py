@@ -4,9 +4,11 @@ fails *n* times, and what becomes of signals.
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,6 +199,19 @@ def test_a_later_process_knows_that_an_earlier_one_has_worked(run: Any):
     stuck = {"ending": 1, "commits": False}
     _, _, children = run(FixedDelay(delay_s=1), stuck, FAILS, stuck, ENDS)
     assert [child.worked for child in children] == [False, False, True, True]
+
+
+def test_a_folder_that_stays_changes_no_status(run: Any, monkeypatch: pytest.MonkeyPatch):
+    """Its file system may be read-only by then."""
+
+    def refuse(*_: Any, onerror: Any = None, onexc: Any = None, **__: Any) -> None:
+        try:
+            raise OSError(errno.EROFS, "Read-only file system")
+        except OSError as error:
+            (onexc or onerror)(os.rmdir, "folder", error if onexc else (type(error), error, None))
+
+    monkeypatch.setattr(tempfile._shutil, "rmtree", refuse)  # type: ignore[attr-defined]
+    assert run(NoRestart(), {"ending": 79})[0] == 79
 
 
 def test_what_a_process_has_kept_is_not_old_when_the_next_one_needs_it(

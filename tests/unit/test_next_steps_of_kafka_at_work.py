@@ -5,6 +5,7 @@ none of them needs Spark or a server.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import socket
@@ -20,6 +21,7 @@ import pytest
 
 import onceward as ow
 from onceward import durable
+from onceward.engine.ledger.admission import Admission, admit
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import LimitLowered, RecordTooLarge, SendFailed, TopicMissing
 from onceward.ids import (
@@ -36,11 +38,11 @@ from onceward.kafka.records.compression import Codec, check_level
 from onceward.kafka.sink.plain import PlainBatches
 from onceward.kafka.sink.rows import HeldRows, partition_counts
 from onceward.kafka.sink.sequencer import listener
-from onceward.kafka.sink.topics import TopicLimits, _largest, check_topic
+from onceward.kafka.sink.topics import TopicLimits, _largest, check_topic, refuse_own_topics
 from onceward.kafka.source import source
 from onceward.kafka.source.topics_and_positions import ledger_positions, starting_json, topics_read
 from onceward.kafka.wire.options.settings import OF_THE_READER
-from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.query import KafkaSource, RunningBatch
 from support.next_steps import Done, Row, Wrong, follow, named
 
 
@@ -311,6 +313,26 @@ def test_another_setting_may_be_to_blame(configs: dict[str, str], says: str) -> 
         follow(lambda: refused(limits, there, 1), says, done)
     finally:
         _largest.clear()
+
+
+def test_a_topic_of_the_sinks_own_that_has_been_read() -> None:
+    """The ledger ends in it, so that no source begins there that leaves it out."""
+    end = {"orders": {"0": 50}, "out": {"0": 3}}
+    span = SourceRange(end, end | {"orders": {"0": 60}})
+    running = RunningBatch(BatchId("q", 5), "r", "", (span,), (), False, None)
+
+    def read(**more: Any) -> None:
+        refuse_own_topics(sink(**more).settings, running, [KafkaSource(0, frozenset(["b:9092"]))])
+
+    def done(pipeline: str) -> None:
+        assert pipeline == "p"
+        begins = SourceRange({"orders": {"0": 50}}, {"orders": {"0": 60}})
+        first = admit(BatchId("new", 0), (begins,), None, "checkpoint")
+        assert first is Admission.FIRST
+
+    follow(read, r"a new pipeline_id and, once, .*starting=\"ledger\", pipeline_id='(\w+)'", done)
+    plain = functools.partial(read, delivery="at_least_once")
+    follow(plain, r"another checkpointLocation .*a datetime from before", lambda: None)
 
 
 def test_a_plain_sink_that_was_not_called_for_each_batch() -> None:

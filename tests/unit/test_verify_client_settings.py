@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from onceward.kafka.wire.options.settings import read_properties
 from onceward_verify.client_settings import settings_from_file
 from onceward_verify.findings import CannotTell
 from support.errors import raises
@@ -23,6 +26,19 @@ def test_librdkafkas_names_pass_through_but_for_those_that_are_the_checkers(tmp_
         "sasl.username": "app",
         "ssl.ca.location": "/ca.pem",
     }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        r"a\:b", r"a\=b", r"pa\#x", r"a\pb", r"a\N1", r"a\x41", r"a\101", "ends\\\\", r"é\u00e9",
+        r"C\:\\x", "a b ", "\u20ac5", "two \\\n   lines", "",
+    ],
+)  # fmt: skip
+def test_a_value_is_what_it_is_to_every_other_command(tmp_path: Path, value: str):
+    file = tmp_path / "client.properties"
+    file.write_text(f"sasl.password={value}\n", encoding="utf-8")
+    assert settings_from_file(file) == read_properties(file)
 
 
 def test_javas_names_become_librdkafkas(tmp_path: Path):

@@ -127,7 +127,8 @@ def report(
 
 def _token(file: Path | None) -> str:
     if file is None:
-        return os.environ.get(TOKEN_VARIABLE, "")
+        # A secret that was made of a file has its line's end
+        return os.environ.get(TOKEN_VARIABLE, "").strip()
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -42,6 +42,7 @@ _WIDER = {
     "short": {"integer", "long", "double"},
     "integer": {"long", "double"},
     "float": {"double"},
+    "date": {"timestamp_ntz"},
 }
 """What ``ALTER COLUMN … TYPE`` takes, and Delta's readers read, beside decimals."""
 _DIGITS = {"byte": (10, 0), "short": (10, 0), "integer": (10, 0), "long": (20, 0)}
@@ -122,14 +123,18 @@ def rules(shape: Shape) -> dict[str, str]:
     same text for ever."""
     prefix = "delta.constraints."
     checks = {
-        f"CHECK ({text})": f"DROP CONSTRAINT {name.removeprefix(prefix)}"
+        f"CHECK ({text})": f"DROP CONSTRAINT {_quoted([name.removeprefix(prefix)])}"
         for name, text in shape.settings.items()
         if name.startswith(prefix)
     }
     return checks | {
-        f"NOT NULL {'.'.join(places)}": f"ALTER COLUMN {'.'.join(names)} DROP NOT NULL"
+        f"NOT NULL {'.'.join(places)}": f"ALTER COLUMN {_quoted(names)} DROP NOT NULL"
         for places, names in _without_nulls(list(shape.columns.values()))
     }
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
 def _without_nulls(fields: list[Any]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:

@@ -147,7 +147,9 @@ class JobRunner:
 
     def run(self) -> int:
         """Run the job; return the exit status for this process."""
-        with tempfile.TemporaryDirectory(prefix="onceward-run-") as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="onceward-run-", ignore_cleanup_errors=True
+        ) as folder:
             os.environ[RUN_FOLDER] = folder
             try:
                 return self._run()

@@ -105,7 +105,13 @@ def refuse_own_topics(
         return
     anew = "start with another checkpointLocation (nothing of the batch is written)"
     if name in begun and running.batch.batch_id:
-        anew += ', kafka_source(starting="ledger") and resume="ledger"'
+        # Where the ledger ends, also in that topic, no source begins without it
+        anew += (
+            ', a new pipeline_id and, once, kafka_source(starting="ledger", '
+            f"pipeline_id={str(settings.policy.pipeline)!r})"
+            if settings.policy.delivery == "exactly_once"
+            else " and kafka_source(starting=<a datetime from before its last batch>)"
+        )
     elif running.batch.batch_id:
         anew = f"{remove_planned(running.batch.batch_id)}, so that it is planned anew"
     otherwise = "give the sink another one"
