@@ -104,16 +104,11 @@ def refuse_own_topics(
     if name is None:
         return
     anew = "start with another checkpointLocation (nothing of the batch is written)"
-    if name in begun and running.batch.batch_id:
-        # Where the ledger ends, also in that topic, no source begins without it
-        anew += (
-            ', a new pipeline_id and, once, kafka_source(starting="ledger", '
-            f"pipeline_id={str(settings.policy.pipeline)!r})"
-            if settings.policy.delivery == "exactly_once"
-            else " and kafka_source(starting=<a datetime from before its last batch>)"
-        )
-    elif running.batch.batch_id:
+    if running.batch.batch_id:
         anew = f"{remove_planned(running.batch.batch_id)}, so that it is planned anew"
+        if name in begun:
+            anew += '; start once with kafka_source(spark_options={"failOnDataLoss": False}), as '
+            anew += "this query has read the topic before"
     otherwise = "give the sink another one"
     if own[name] == "topic":
         otherwise = (
