@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,14 @@ from onceward.engine.ledger.admission import CallHistory
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import UnsupportedQuery
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
-from onceward.operate.plan_lines import Line, Weight, compare_kept, compare_sources, decide
+from onceward.operate.plan_lines import (
+    Line,
+    Weight,
+    compare_kept,
+    compare_sources,
+    decide,
+    gone_on,
+)
 from onceward.operate.plan_queries import _connect_refused, queries_intercepted
 from onceward.spark.batch.query import RunningBatch
 from support.hostile_http import HostileServer, answer
@@ -75,6 +83,35 @@ def test_each_admission_has_its_words(
     line = decide(running, newest, resume, CallHistory(), planned)
     assert (line.weight, line.topic) == (weight, "start")
     assert words in line.text
+
+
+@pytest.mark.parametrize(
+    ("known", "newest", "says"),
+    [
+        (2, 2, None), (2, 3, "up to batch 3"), (2, 10, "up to batch 10"), (3, 4, "up to batch 4"),
+        (4, 5, None), (None, 3, None),
+    ],
+)  # fmt: skip
+def test_a_pipeline_that_runs_may_go_on_while_it_is_planned(
+    known: int | None, newest: int, says: str | None
+) -> None:
+    """The logs were copied behind batch 2. What was ahead of them before is another matter."""
+
+    def record(number: int) -> LedgerRecord:
+        ends = (SourceRange(None, {"people": {"0": number * 10 + 10}}),)
+        query = BatchId("q", number)
+        return LedgerRecord(PipelineId("p"), number, query, ends, AttemptId(1, 1), {}, 0)
+
+    start, end = ({"people": {"0": offset}} for offset in (30, 45))
+    planned = RunningBatch(BatchId("q", 3), "run", "", (SourceRange(start, end),), (), False, None)
+    line = gone_on(None if known is None else record(known), record(newest), planned)
+    assert (line is None) is (says is None)
+    if line is not None:
+        assert line.weight is Weight.AS_BEFORE
+        assert says is not None
+        assert says in line.text
+    other = replace(planned, batch=BatchId("another", 3))
+    assert gone_on(record(2), record(newest), other) is None
 
 
 def test_batches_that_may_be_left_out_are_a_change() -> None:

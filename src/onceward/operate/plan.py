@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.calls.foreach_batch import ForeachBatchSink, error_of
 from onceward.engine.calls.journal import Journal, call_history
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import ConfigurationError, OncewardError, summary
 from onceward.ids import partition_offsets
 from onceward.kafka.source.identity import known_settings
@@ -48,6 +49,7 @@ from onceward.operate.plan_lines import (
     compare_sources,
     cut,
     decide,
+    gone_on,
 )
 from onceward.operate.plan_queries import Definition, JobWaits, queries_intercepted, replaced
 from onceward.operate.savepoint import select_logs
@@ -178,8 +180,8 @@ def _plan(definition: Definition) -> QueryPlan:
     with tempfile.TemporaryDirectory(
         prefix="onceward-plan-", ignore_cleanup_errors=True
     ) as folder:
-        before = _copy_logs(checkpoint, folder)
         look = _Look(sinks)
+        before = _copy_logs(checkpoint, folder)
         error = look.at(definition, folder, before)
     lines = [*look.lines, *before.lines(look)]
     if error:
@@ -244,6 +246,8 @@ class _Look:
 
     def __init__(self, sinks: Sequence[ForeachBatchSink]) -> None:
         self._sinks = sinks
+        # Before the logs are copied: the pipeline may run, and go on
+        self._known = {id(sink): _newest(sink) for sink in sinks}
         self.lines: list[Line] = []
         self.planned: RunningBatch | None = None
         self.first: RunningBatch | None = None
@@ -281,9 +285,11 @@ class _Look:
                 if sinks:
                     self.lines += _retained(self.planned)
                 for sink in sinks:
-                    self.lines.append(
-                        _judge(sink, self.planned, before.planned, frame, checkpoint)
-                    )
+                    found = _judge(sink, self.planned, before.planned, frame, checkpoint)
+                    known = self._known[id(sink)]
+                    if found.weight is Weight.REFUSED:
+                        found = gone_on(known, _newest(sink), self.planned) or found
+                    self.lines.append(found)
             except OncewardError as error:
                 failed.append(summary(error))
             raise _Planned
@@ -331,6 +337,13 @@ def _retained(running: RunningBatch) -> list[Line]:
             earliest = list_offsets(client, start, EARLIEST, timeout_ms=_ASK_MS)
             found += compare_kept(start, earliest)
     return found
+
+
+def _newest(sink: ForeachBatchSink) -> LedgerRecord | None:
+    # Whatever is wrong is said where it is asked for
+    with suppress(OncewardError):
+        return sink.newest_record() if sink._policy.has_ledger else None
+    return None
 
 
 def _judge(

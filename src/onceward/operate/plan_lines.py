@@ -142,6 +142,24 @@ def decide(
     return Line(Weight.CHANGES, "start", words[outcome])
 
 
+def gone_on(
+    known: LedgerRecord | None, newest: LedgerRecord | None, running: RunningBatch
+) -> Line | None:
+    """Return what to say of a batch that is refused, where the pipeline runs and has committed
+    batches since its checkpoint was read. Pure.
+
+    :param known: the ledger's newest record from before the checkpoint was read.
+    """
+    if known is None or newest is None or newest.sequence == known.sequence:
+        return None
+    queries = {running.batch.query_id, known.batch.query_id, newest.batch.query_id}
+    # It was ahead before: a checkpoint that was cut short, or restored
+    if len(queries) > 1 or known.batch.batch_id > running.batch.batch_id:
+        return None
+    text = f"it runs, and has committed up to batch {newest.batch.batch_id} meanwhile"
+    return Line(Weight.AS_BEFORE, "start", text)
+
+
 def cut(text: str) -> str:
     """Return a text of Spark's in one line, without its stack and plan."""
     text = " ".join(text.split("\n\tat ")[0].split("\n=== ")[0].split())
