@@ -846,6 +846,7 @@ def test_what_was_closed_is_opened_again(here: RedisKitHere):
         ({"prefix": TOMBSTONES}, "prefix="),
         ({"prefix": "onceward:"}, "prefix="),
         ({"key": []}, "key="),
+        ({"key": None}, "key="),
         ({"key": ["a", "a"]}, "key="),
         ({"tombstone_s": 0}, "tombstone_s"),
         ({"url": None, "prefix": None, "write": "sqlite"}, "write="),

@@ -238,7 +238,9 @@ class UpsertSink(WriteAheadSink):
                 f"write={write!r} cannot be called",
                 next_step="pass a function that takes a list of ow.delivery.Upsert",
             )
-        columns = UpsertColumns(pipeline_id, names("key", key), version, op_column)
+        columns = UpsertColumns(
+            pipeline_id, names("key", () if key is None else key), version, op_column
+        )
         if isinstance(write, UpsertWriter):
             limits = ("reserved", "key_bytes", "never_taken")
             columns = replace(columns, **{name: getattr(write, name) for name in limits})

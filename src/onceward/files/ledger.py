@@ -168,7 +168,7 @@ class FolderChain(Chain):
             f"the ledger folder {found} is not there, or empty: its disk may not be mounted",
             next_step="mount it, or restore the folder from a backup; if it was deleted for good, "
             "find out from the output how far it goes, and begin a chain anew by starting once "
-            'with resume="adopt"',
+            'with another pipeline_id (outputs and stores keep the old one) and resume="adopt"',
         )
 
     def take(self) -> LedgerRecord | None:

@@ -95,7 +95,8 @@ REFUSALS: Mapping[Admission, Refusal] = {
             "checkpoint",
             "to begin a chain on an existing checkpoint on purpose (migration, or skipped "
             'batches), start once with resume="adopt" while the pipeline has no ledger record, '
-            "and call the sink for every batch from then on",
+            "under another pipeline_id where the output has batches of this one, and call the "
+            "sink for every batch from then on",
         ),
     ),
     Admission.REPLACED: Refusal(
