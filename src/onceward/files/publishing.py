@@ -32,7 +32,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any, ClassVar
 
 from onceward import patience
@@ -64,13 +63,16 @@ class Publisher:
     def __init__(self, settings: FileSinkSettings, *, ledger_is_beside: bool) -> None:
         self._settings = settings
         self._ledger_is_beside = ledger_is_beside
+        self._files: Files | None = None
         self._has_listed_marks = False
         self._marks: set[str] = set()
 
-    @cached_property
+    @property
     def files(self) -> Files:
         """Of the sink's path. Asked for inside a batch."""
-        return files_at(self._settings.path, renames=self._settings.renames)
+        if self._files is None:
+            self._files = files_at(self._settings.path, renames=self._settings.renames)
+        return self._files
 
     # before the first batch
 

@@ -16,7 +16,6 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -158,15 +157,20 @@ class Delta(LakeTable):
         super().__init__(pipeline, str(name or path))
         self._path = path
         self._name = name
+        self._opened: DeltaTable | None = None
 
     def __str__(self) -> str:
         return f"the Delta table {self._name or self._path}"
 
-    @cached_property
+    @property
     def _table(self) -> DeltaTable:
         """Asked for inside a batch."""
-        session = SparkSession.active()
-        return DeltaTable(session, self._path or table_location(session, str(self._name)))
+        if self._opened is None:
+            session = SparkSession.active()
+            self._opened = DeltaTable(
+                session, self._path or table_location(session, str(self._name))
+            )
+        return self._opened
 
     @property
     def id(self) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -33,16 +32,19 @@ class Iceberg(LakeTable):
     def __init__(self, pipeline: PipelineId, *, name: str) -> None:
         super().__init__(pipeline, name)
         self._name = name
+        self._opened: IcebergTable | None = None
         # Attempts that this process has staged, and not tried to publish
         self._new: set[str] = set()
 
     def __str__(self) -> str:
         return f"the Iceberg table {self._name}"
 
-    @cached_property
+    @property
     def _table(self) -> IcebergTable:
         """Asked for inside a batch."""
-        return IcebergTable(SparkSession.active(), self._name)
+        if self._opened is None:
+            self._opened = IcebergTable(SparkSession.active(), self._name)
+        return self._opened
 
     @property
     def id(self) -> str:
