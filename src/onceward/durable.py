@@ -81,9 +81,11 @@ def keep_young() -> None:
     """Make all that is kept young, for whoever removes files by their age. Never raises."""
     if (folder := os.environ.get(RUN_FOLDER)) is None:
         return
-    # What goes meanwhile, others do not depend on
+    paths = [Path(folder)]
     with suppress(OSError):
-        for path in (Path(folder), *Path(folder).rglob("*")):
+        paths += Path(folder).rglob("*")
+    for path in paths:
+        with suppress(OSError):
             os.utime(path)
 
 

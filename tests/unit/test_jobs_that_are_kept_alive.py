@@ -99,12 +99,35 @@ WAITED_FOR_IN_AN_EXECUTOR = """
     from onceward.operate import stopping
 
     def pipeline():
+        time.sleep(1)  # its session is built
         with stopping.waiting():
             time.sleep(2)
             ThreadPoolExecutor(1).submit(print, "it worked to its end").result()
 
     ThreadPoolExecutor(1).submit(pipeline)
     sys.exit(0)
+"""
+
+QUIET_IN_A_THREAD = """
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+    from onceward.spark.batch import query
+
+    running = ["a query that has met no batch yet"]
+    query.running_queries = lambda: running
+
+    def pipeline():
+        time.sleep(3)
+        running.clear()
+        ThreadPoolExecutor(1).submit(print, "it worked to its end").result()
+
+    threading.Thread(target=pipeline).start()
+"""
+
+A_QUERY_WITHOUT_A_THREAD = """
+    from onceward.spark.batch import query
+
+    query.running_queries = lambda: ["one that nobody waits for"]
 """
 
 ENDS_WITH_PYTHON = """
@@ -126,9 +149,9 @@ ENDS_WITH_PYTHON = """
     [
         ("pass", 0, "finished"),
         pytest.param(LEFT_IN_A_THREAD, 75, "SendFailed: away", id="left in a thread"),
-        pytest.param(
-            SOON + WAITED_FOR_IN_AN_EXECUTOR, 0, "worked to its end", id="in an executor"
-        ),
+        pytest.param(WAITED_FOR_IN_AN_EXECUTOR, 0, "worked to its end", id="in an executor"),
+        pytest.param(SOON + QUIET_IN_A_THREAD, 0, "worked to its end", id="quiet"),
+        pytest.param(A_QUERY_WITHOUT_A_THREAD, 0, "finished", id="without a thread"),
         pytest.param(SOON + ENDS_WITH_PYTHON, 0, "finished", id="ends with Python"),
         ("import onceward as ow; raise ow.errors.SendFailed('away')", 75, "job.py:2: SendFailed"),
         ("import onceward as ow; ow.checkpointing(retain=0)", 78, "job.py:2: ConfigurationError"),

@@ -20,6 +20,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from concurrent.futures.thread import _worker
 from contextlib import suppress
 from pathlib import Path
 
@@ -138,8 +139,8 @@ of this runner has committed a batch.
 """
 _END_SECONDS = 30.0
 _ASK_SECONDS = 10.0
-_TO_PIPELINE_SECONDS = 60.0
-_LOOK_SECONDS = 0.2
+_TO_PIPELINE_SECONDS = 600.0
+_LOOK_SECONDS = 0.5
 
 
 class RunnerLink:
@@ -203,33 +204,46 @@ def _wait_for_pipelines() -> None:
     """Wait while pipelines go on in threads that a job's file leaves: they have not ended yet.
 
     Python waits for threads, too, but in its shutdown, in which no executor takes work any more;
-    and some end only then: a thread without a pipeline has a minute to come to one.
+    and some end only then: a thread without a pipeline has ten minutes to come to one.
     """
     until = surroundings.monotonic() + _TO_PIPELINE_SECONDS
-    while True:
-        now = surroundings.monotonic()
-        if stopping.is_awaited() or _has_open_runs():
-            until = now + _TO_PIPELINE_SECONDS
-        elif now > until or not any(map(_may_start, threading.enumerate())):
+    if any(not each.daemon for each in threading.enumerate()[1:]):
+        # A pool's thread may not have taken its work yet
+        surroundings.sleep(_LOOK_SECONDS)
+    while any(map(_is_at_work, threading.enumerate())):
+        if stopping.is_awaited():
+            until = surroundings.monotonic() + _TO_PIPELINE_SECONDS
+        elif stopping.is_requested():
+            return
+        elif _has_queries():
+            until = surroundings.monotonic() + _TO_PIPELINE_SECONDS
+        elif surroundings.monotonic() > until:
             return
         surroundings.sleep(_LOOK_SECONDS)
 
 
-def _has_open_runs() -> bool:
-    # A job without a sink has no need of them
-    runs = sys.modules.get("onceward.engine.calls.runs")
-    return runs is not None and runs.is_any_open()
-
-
-def _may_start(thread: threading.Thread) -> bool:
-    """Return whether the thread may yet start a pipeline; those of pools are idle, or end last."""
+def _is_at_work(thread: threading.Thread) -> bool:
+    """Return whether the thread may have a pipeline, or come to one. A pool's is idle where it
+    waits for work; what manages a pool of processes ends with Python."""
     if thread.daemon or thread is threading.main_thread():
         return False
-    pools = map(sys.modules.get, ("concurrent.futures.thread", "concurrent.futures.process"))
-    threads, processes = pools
-    return thread not in getattr(threads, "_threads_queues", ()) and thread not in getattr(
-        processes, "_threads_wakeups", ()
-    )
+    managers = getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ())
+    frame = sys._current_frames().get(thread.ident or 0)
+    is_idle = frame is not None and frame.f_code is _worker.__code__
+    return thread not in managers and not is_idle
+
+
+def _has_queries() -> bool:
+    """Return whether Spark runs a query. A JVM that is gone, or stands still, runs none."""
+    # A job without Spark has no need of it
+    if "pyspark.sql" not in sys.modules:
+        return False
+    from onceward.operate.waiting import within
+    from onceward.spark.batch.query import running_queries
+
+    with suppress(Exception):
+        return bool(within(_ASK_SECONDS, running_queries))
+    return False
 
 
 class _QueryFailed(Exception):

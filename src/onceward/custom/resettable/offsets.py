@@ -22,8 +22,8 @@ VERSION = 1
 # its value is a number, so that no offset of ours looks like one of Kafka's, whatever a position
 # is
 _MARK = "onceward"
-# it goes into Spark's log twice, and into each ledger record four times; Kafka's takes 1 MB,
-# compressed. A snapshot's has the names of all tables that are left
+# it goes into Spark's log twice, and into each ledger record four times; a Kafka topic takes 1 MB,
+# of which this is a part once it is compressed. A snapshot's has the names of all tables left
 _POSITION_CHARACTERS = 1_000_000
 
 

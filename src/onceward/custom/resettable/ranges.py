@@ -151,7 +151,7 @@ class Ranges:
             else at.position
         )
         parts: list[pa.Table] = []
-        seen = {shown(position)}
+        seen = {position_text(position)}
         total, empty, ends = 0, 0, time.monotonic() + _RANGE_SECONDS
         while (
             total < self._limit

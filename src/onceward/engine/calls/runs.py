@@ -120,12 +120,6 @@ def error_in(run_id: str) -> OncewardError | None:
     return max(errors, key=_severity, default=None)
 
 
-def is_any_open() -> bool:
-    """Return whether a query of a sink runs, or has just ended."""
-    with _lock:
-        return bool(_open)
-
-
 def committed_in(run_id: str, batch_id: int) -> list[str]:
     """Return the chains that have committed the batch in that run, ended or found so."""
     with _lock:

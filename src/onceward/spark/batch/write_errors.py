@@ -123,7 +123,7 @@ def _read_by(execution: Any) -> tuple[str, str]:
                 if options.get(key)
             ]
             servers.append(str(options.get("kafka.bootstrap.servers")))
-    return ", ".join(topics), ",".join(dict.fromkeys(servers))
+    return ", ".join(topics) or "…", ",".join(dict.fromkeys(servers)) or "its cluster"
 
 
 _OUTSIDE = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
