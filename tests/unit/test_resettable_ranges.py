@@ -127,24 +127,58 @@ def test_rows_that_are_left_out_make_no_batch_and_are_passed_over():
         assert ranges(source).again(end).num_rows == 2
 
 
-def test_a_position_that_moves_without_rows_never_makes_a_batch(monkeypatch: pytest.MonkeyPatch):
+def test_a_position_that_moves_without_rows_is_logged_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(module, "_EMPTY_READS", 20)
-    source = Numbers(1_000_000, page=1, only=lambda n: n == 70)
-    reading = ranges(source)
-    looks = 0
-    while (following := reading.following(reading.beginning())) is None:
-        looks += 1
-    assert looks == 3
-    assert following[1].column("n").to_pylist() == [70]
+    found = through(Numbers(90, page=1, only=lambda n: n == 70))
+    assert [(end.position, rows) for end, rows in found] == [
+        (20, []), (40, []), (60, []), (71, [70])
+    ]  # fmt: skip
+    for end, rows in found:
+        source = Numbers(300, page=1, only=lambda n: n == 70 or n > 100)
+        assert ranges(source).again(end).column("n").to_pylist() == rows
+
+
+def test_available_now_gets_behind_any_number_of_reads_without_rows():
+    """Spark takes an offset that stands still for the end, and each run is a new process."""
+    source = Numbers(25_000, page=1, only=lambda n: n >= 24_998)
+    at, runs, found = reader(source).initialOffset(), 0, []
+    while not found:
+        runs += 1
+        reading = reader(source)
+        if runs > 1:
+            reading.partitions(at, at)
+        while (end := reading.latestOffset()) != at:
+            found += rows_of(reading, at, end)
+            at = end
+    assert runs == 3
+    assert found == [24_998, 24_999]
+
+
+def test_spark_gets_a_word_in_however_slow_pages_without_rows_are(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    now = [0.0]
+
+    class Slow(Numbers):
+        def read(self, position: Any, limit: int) -> Any:
+            now[0] += 2.0
+            return super().read(position, limit)
+
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    reading = ranges(Slow(1_000, only=lambda n: n == 900))
+    following = reading.following(reading.beginning())
+    assert now[0] <= 12.0
+    assert following is not None
+    assert (following[0].position, following[1].num_rows) == (18, 0)
 
 
 def test_a_range_with_any_number_of_calls_without_rows_is_read_again():
     source = Numbers(1_501, page=1, only=lambda n: n == 1_500)
-    reading = ranges(source)
-    while (following := reading.following(reading.beginning())) is None:
-        pass
-    end, rows = following
-    assert ranges(source).again(end).equals(rows)
+    (empty, _), (end, rows) = through(source)
+    assert rows == [1_500]
+    assert ranges(source).again(replace(end, begins=empty.begins)).num_rows == 1
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 100])
@@ -454,10 +488,13 @@ def test_rows_are_not_given_up_where_positions_tell_that_the_end_lies_ahead(
         ranges(source).again(end)
 
 
-def test_a_source_that_moves_all_the_time_is_not_asked_without_a_pause(pauses: list[float]):
+def test_a_source_that_moves_all_the_time_is_not_asked_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch, pauses: list[float]
+):
+    """Nor does it make batches without rows for ever: availableNow comes to an end."""
     source = ByTime()
-    reading = ranges(source)
-    assert reading.following(reading.beginning()) is None
+    monkeypatch.setattr(module, "_MOST_WITHOUT_ROWS", 5_000)
+    assert len(through(source)) == 5
     assert len(pauses) > 0.9 * len(source.asked)
 
 

@@ -101,12 +101,14 @@ def _plain(value: Any, kind: pa.DataType, sort_maps: bool) -> Any:
     return value
 
 
-# a slow source: what has come so far is a batch, rather than nothing for an hour
+# Then Spark gets a word in, to stop the query for example, and logs how far it is, with or without
+# rows: it takes an offset that stands still for the end of all there is
 _RANGE_SECONDS = 10.0
-# then Spark gets a word in, to stop the query for example; the next call goes on from there
 _EMPTY_READS = 1_000
-# one after the other, at full speed: pages that have none. Behind them it may be a source whose
-# position moves all the time, and which has no more
+# in a row, since rows came: it may be a source whose position moves all the time, and which has no
+# more. Its queries would never end, and make batches of none for ever
+_MOST_WITHOUT_ROWS = 10_000
+# one after the other, at full speed: pages that have none
 _AT_ONCE = 100
 _PAUSE_SECONDS = 0.01
 # then the rows that a range had are gone, where positions do not tell that its end lies ahead
@@ -126,9 +128,11 @@ class Ranges:
         self._fitting = fitting
         self._limit = limit
         self._ahead: tuple[str, Any] | None = None
-        """Of the range that begins at a position: how far it is known to have no rows. Spark is
-        told when rows come, so that there are no batches without.
+        """Of the range that begins at a position: how far it is known to have no rows, of which
+        Spark is not told.
         """
+        self._without_rows = 0
+        """So many reads in a row, each with another position."""
 
     def beginning(self) -> Offset:
         """Return where a new query begins. :raises SourceFailed, SourceContractViolated: ``start``
@@ -138,7 +142,8 @@ class Ranges:
         return Offset(logged_position(position, "start()"), identity=self._identity())
 
     def following(self, at: Offset) -> tuple[Offset, pa.Table] | None:
-        """Return the next range after ``at`` and its rows; None while there is nothing new.
+        """Return the next range after ``at`` and its rows; None while there is nothing new. One
+        of no rows says that there may be more behind.
 
         :raises SourceFailed, SourceContractViolated, InvalidRow, SourceReplaced: the source
             failed, or violates its contract.
@@ -153,13 +158,11 @@ class Ranges:
         parts: list[pa.Table] = []
         seen = {position_text(position)}
         total, empty, ends = 0, 0, time.monotonic() + _RANGE_SECONDS
-        while (
-            total < self._limit
-            and empty < _EMPTY_READS
-            and not (total and time.monotonic() > ends)
-        ):
+        is_more = True
+        while total < self._limit and empty < _EMPTY_READS and time.monotonic() <= ends:
             rows, after = self._read(position, self._limit - total)
             if same(after, position):
+                is_more = False
                 break
             must_go_forward(Offset(position, at.begins, first=at.first), after, "read")
             if position_text(after) in seen:
@@ -174,10 +177,13 @@ class Ranges:
                 empty += 1
                 if not total:
                     _slow_down(empty)
+        self._without_rows = self._without_rows + empty if is_more and not total else 0
         if not total:
-            self._ahead = (position_text(at.position), position)
-            return None
-        table = pa.concat_tables(parts)
+            if not is_more or self._without_rows > _MOST_WITHOUT_ROWS:
+                self._ahead = (position_text(at.position), position)
+                return None
+            reached = position
+        table = pa.concat_tables([self._fitting.arrow.empty_table(), *parts])
         # Asked behind the rows: identities never come back, so what is the same now was the same
         # while they were read.
         identity = self.same_source(at)

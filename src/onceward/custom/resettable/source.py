@@ -168,7 +168,7 @@ class ResettableSource(_Source):
 
         Nothing new: no rows and the same ``position``. No rows and a later position: there is
         nothing in between, and ``read`` is asked again from there (rows that are left out, a page
-        without any); a batch begins when rows come.
+        without any); a batch begins when rows come, or after a thousand such reads or ten seconds.
 
         :param position: what ``start`` or ``read`` returned, as JSON gives it back: a tuple is a
             list then. It is a copy, which ``read`` may change and return.
