@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from pyspark import cloudpickle
 
 import onceward as ow
 from onceward import patience
+from onceward.delivery import chunks as chunks_module
 from onceward.delivery import row_files, target
 from onceward.delivery.chunks import Delivery, output_data
 from onceward.delivery.row_files import RowFile, RowFileWriter
@@ -292,3 +294,30 @@ def test_chunks_are_the_same_wherever_a_start_goes_on(
     ]
     firsts = [sum(map(len, wanted[:number])) for number in range(len(wanted))]
     assert [chunk.first_row for chunk in chunks] == firsts[delivered:]
+
+
+def test_a_chunk_of_more_than_arrow_counts_in_a_column_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Lists of nothing, which take no memory; the others are there to be the same afterwards."""
+    many = 1_100_000_000
+    others = {
+        "texts": pa.array([["a", None], None], pa.list_(pa.string())),
+        "map": pa.array([[("a", b"1")], []], pa.map_(pa.string(), pa.binary())),
+        "struct": pa.array([{"a": "b", "n": 1}, None]),
+        "days": pa.array([1, None], pa.date32()),
+    }
+    whole = pa.record_batch(others)
+
+    def piece(number: int) -> pa.RecordBatch:
+        ends = pa.py_buffer(numpy.array([0, many], "i4"))
+        long = pa.Array.from_buffers(pa.list_(pa.null()), 1, [None, ends], 0, 0, [pa.nulls(many)])
+        row = whole.slice(number, 1)
+        return pa.record_batch([long, *row.columns], ["long", *others])
+
+    monkeypatch.setattr(chunks_module, "_read", lambda *arguments: iter([piece(0), piece(1)]))
+    record = LedgerRecord(PipelineId("p"), 30, BATCH, (), AttemptId(0, 0), {}, 0)
+    data = output_data(ATTEMPT, 2, {})
+    (chunk,) = Delivery(record, data, ["q-0-1.1.2.9.00000000.arrow"]).rest(tmp_path, {})
+    assert pa.compute.list_value_length(chunk.rows.column("long")).to_pylist() == [many, many]
+    assert chunk.rows.select([*others]).to_pylist() == whole.to_pylist()

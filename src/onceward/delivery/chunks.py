@@ -118,7 +118,7 @@ class Delivery:
             pieces = _read(skipped * self._chunk_rows, files, folder, looked)
             for chunk, group in enumerate(_grouped(pieces, self._chunk_rows), skipped):
                 found = [piece for piece in group if not isinstance(piece, Gap)]
-                rows = pa.concat_batches(found) if found else _NO_ROWS
+                rows = _together(found) if found else _NO_ROWS
                 yield self._chunk(number + chunk, row + chunk * self._chunk_rows, rows)
             number += of_frame
             row += sum(file.rows for file in files)
@@ -172,6 +172,33 @@ def _grouped(pieces: Iterable[Piece], rows: int) -> Iterator[list[Piece]]:
                 group, missing = [], rows
     if group:
         yield group
+
+
+def _together(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    try:
+        return pa.concat_batches(pieces)
+    except pa.ArrowInvalid:
+        # 2 GiB of a column's texts are more than its type can count, and the batch is decided
+        schema = pieces[0].schema
+        large = pa.schema([field.with_type(_large(field.type)) for field in schema])
+        return pa.concat_batches([piece.cast(large) for piece in pieces])
+
+
+def _large(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the same values with a length of 64 bits, inside as well."""
+    kinds = pa.types
+    if kinds.is_string(kind):
+        return pa.large_string()
+    if kinds.is_binary(kind):
+        return pa.large_binary()
+    if kinds.is_list(kind):
+        return pa.large_list(kind.value_field.with_type(_large(kind.value_type)))
+    if kinds.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_large(key.type)), item.with_type(_large(item.type)))
+    if kinds.is_struct(kind):
+        return pa.struct([field.with_type(_large(field.type)) for field in kind])
+    return kind
 
 
 def _read(
