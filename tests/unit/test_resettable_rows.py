@@ -237,6 +237,16 @@ _NANOSECONDS = pa.timestamp("ns")
             "column x in row 0 .* has the key 'a' twice",
         ),
         (t.ArrayType(t.LongType()), pa.array(["a"]), "and no list"),
+        (
+            t.ArrayType(t.DateType()),
+            pa.array([[3_000_000]], pa.list_(pa.date32())),
+            r"column x does not fit list<.*date32.*>: date value out of range",
+        ),
+        (
+            t.ArrayType(t.TimestampType()),
+            pa.array([[3 * 10**17]], pa.list_(pa.timestamp("us", "UTC"))),
+            "column x does not fit list<.*timestamp.*>: date value out of range",
+        ),
     ],
 )
 def test_what_is_nested_in_arrow_loses_nothing_either(
@@ -318,3 +328,24 @@ def test_a_checksum_stays_what_it_was():
     """It stands in checkpoints of earlier versions."""
     table = Fitting(SCHEMA).table([(1, "a"), (2, None)], 2)
     assert checksum(table) == "a51876f012b5675b83ab8fc8c651a3a7"
+    days = [(date(1, 1, 1),), (None,), (date(1969, 12, 31),), (date(9999, 12, 31),)]
+    assert checksum(one(t.DateType()).table(days, 4)) == "f7550fd749e49ce3915743f0860fa264"
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "value"),
+    [
+        (t.DateType(), pa.date32(), 3_000_000),
+        (t.DateType(), pa.date32(), -3_000_000),
+        (t.TimestampType(), pa.timestamp("us", "UTC"), 3 * 10**17),
+    ],
+)
+def test_arrow_columns_have_years_that_python_has_not(
+    kind: t.DataType, source: pa.DataType, value: int
+):
+    tables = [
+        one(kind).table(pa.table({"x": pa.array([each], source)}), 1)
+        for each in (value, value + 1)
+    ]
+    assert tables[0].column("x").chunk(0).equals(pa.array([value], source))
+    assert checksum(tables[0]) != checksum(tables[1])

@@ -118,7 +118,8 @@ class Fitting:
             return column if column.type.equals(kind) else column.cast(kind, safe=True)
         except Unfit as unfit:
             raise _unfit(None, unfit.inside(f".{name}")) from None
-        except pa.ArrowException as error:
+        # Python's years end at 9999
+        except (pa.ArrowException, ArithmeticError, ValueError) as error:
             raise _unfit(None, Unfit(f"does not fit {kind}: {error}", f".{name}")) from None
 
     def _nested(self, name: str, values: list[Any], kind: pa.DataType) -> pa.Array:

@@ -67,6 +67,11 @@ def checksum(table: pa.Table, *, sort_maps: bool = True) -> str:
         kind = column.type
         if pa.types.is_timestamp(kind):
             values = column.cast(pa.int64()).to_pylist()
+        elif pa.types.is_date32(kind):
+            # as _plain() makes them, also of years that Python does not have
+            days = column.cast(pa.int32()).to_pylist()
+            first = _EPOCH.toordinal()
+            values = [None if day is None else ["date", first + day] for day in days]
         else:
             values = column.to_pylist()
             if pa.types.is_nested(kind) or pa.types.is_temporal(kind):
