@@ -222,6 +222,30 @@ def test_a_request_that_is_answered_too_late_goes_in_smaller_ones():
         made._request_bytes = made._most_bytes
 
 
+def test_what_goes_again_after_an_answer_that_dripped_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The routing is what an alias refuses that was given another one meanwhile."""
+    made = writer(items((201, None)), items((201, None)))
+    made._found, made._pool.index = Index("people-1", "u", True, False), "people-1"
+    made._pool.then = (200, {"people-1": {"settings": {"index.uuid": "u"}}})
+    in_time, pool, sent = made._in_time, made._pool, list[int]()
+
+    def late_once(ask: Any, sent_bytes: int) -> Any:
+        sent.append(sent_bytes)
+        if len(sent) > 1:
+            return in_time(ask, sent_bytes)
+        made._abandon()
+        made._pool = pool
+        raise TimeoutError("120 s")
+
+    monkeypatch.setattr(made, "_in_time", late_once)
+    made([upsert("a"), upsert("b")])
+    bulk = [body for _, path, body, _ in pool.asked if "/_bulk" in path]
+    assert len(bulk) == 2
+    assert [body.count(b'"routing"') for body in bulk] == [1, 1]
+
+
 @pytest.mark.parametrize("status", [408, 504])
 def test_a_proxy_that_waits_less_long_than_we_do_gets_smaller_requests(status: int):
     made = writer((status, b"<html>"), *(items(*[(201, None)] * count) for count in (1, 2, 4, 3)))

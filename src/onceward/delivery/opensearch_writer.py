@@ -140,13 +140,11 @@ class OpenSearchWriter(UpsertWriter):
         wrong: list[DeliveryRefused] = []
         later = [(each, "") for each in upserts]
         went: dict[str, tuple[str, Upsert]] = {}
-        # An alias, so that nothing makes an index that was deleted meanwhile
-        path = f"/{self._path}/_bulk?{ANSWER}" + "&require_alias=true" * index.is_alias
         rounds = patience.GrowingPauses(_ROUNDS_SECONDS)
         while later:
             pending, later = [upsert for upsert, _ in later], []
-            for part in self._requests(pending):
-                for rows, answers in self._send(path, part):
+            for part in self._requests(pending, index):
+                for rows, answers in self._send(part, index):
                     self._judge(rows, answers, index, wrong, later, went)
             # It takes some: the others go without them, later, and fewer at a time
             if not later or len(later) == len(pending) or not rounds.wait():
@@ -254,12 +252,12 @@ class OpenSearchWriter(UpsertWriter):
         if pool is not None:
             pool.close()
 
-    def _requests(self, upserts: Iterable[Upsert]) -> Iterator[_Request]:
+    def _requests(self, upserts: Iterable[Upsert], index: Index) -> Iterator[_Request]:
         rows: list[Upsert] = []
         lines: list[bytes] = []
         size = 0
         for upsert in upserts:
-            line = self._lines(upsert)
+            line = self._lines(upsert, index)
             if rows and size + len(line) > self._request_bytes:
                 yield _Request(rows, b"".join(lines))
                 rows, lines, size = [], [], 0
@@ -269,7 +267,7 @@ class OpenSearchWriter(UpsertWriter):
         if rows:
             yield _Request(rows, b"".join(lines))
 
-    def _send(self, path: str, part: _Request) -> Iterator[tuple[list[Upsert], dict[str, Any]]]:
+    def _send(self, part: _Request, index: Index) -> Iterator[tuple[list[Upsert], dict[str, Any]]]:
         """Send a request, in smaller ones where it is more than the server or a proxy takes, or
         answers in time, and yield the answers.
 
@@ -277,6 +275,8 @@ class OpenSearchWriter(UpsertWriter):
             stands still.
         """
         is_one, size = len(part.upserts) == 1, len(part.body)
+        # An alias, so that nothing makes an index that was deleted meanwhile
+        path = f"/{self._path}/_bulk?{ANSWER}" + "&require_alias=true" * index.is_alias
         try:
             answers = self._asked("POST", path, part.body)
         except TooLarge as large:
@@ -300,13 +300,13 @@ class OpenSearchWriter(UpsertWriter):
             self._request_bytes = min(self._most_bytes, 2 * self._request_bytes)
             yield part.upserts, answers
             return
-        for smaller in self._requests(part.upserts):
-            yield from self._send(path, smaller)
+        for smaller in self._requests(part.upserts, index):
+            yield from self._send(smaller, index)
 
-    def _lines(self, upsert: Upsert) -> bytes:
+    def _lines(self, upsert: Upsert, index: Index) -> bytes:
         version = version_number(upsert, self.by_column)
         header = {"_id": upsert.key, "version": version, "version_type": "external_gte"}
-        if self._found is not None and self._found.is_alias:
+        if index.is_alias:
             # What it is without. An alias that gets another one meanwhile, with which the key
             # would be there twice, refuses the row.
             header["routing"] = upsert.key
