@@ -4,7 +4,9 @@ is in ``tests/spark/test_plans.py``.
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from typer.testing import CliRunner
 
 import onceward as ow
@@ -20,15 +23,22 @@ from onceward.engine.ledger.admission import CallHistory
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import UnsupportedQuery
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
+from onceward.operate.plan import plan_job
 from onceward.operate.plan_lines import (
     Line,
+    QueryPlan,
     Weight,
     compare_kept,
     compare_sources,
     decide,
     gone_on,
 )
-from onceward.operate.plan_queries import _connect_refused, queries_intercepted
+from onceward.operate.plan_queries import (
+    Definition,
+    _connect_refused,
+    for_good,
+    queries_intercepted,
+)
 from onceward.spark.batch.query import RunningBatch
 from support.hostile_http import HostileServer, answer
 
@@ -166,11 +176,91 @@ def test_a_query_by_spark_connect_is_not_started_either(monkeypatch: pytest.Monk
     assert ConnectWriter().start() == "runs"
 
 
+THREADS = """
+import threading
+import time
+from pathlib import Path
+
+import onceward as ow
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+def pipeline(name, seconds):
+    time.sleep(seconds)
+    while name == "late" and not Path("planned").exists():
+        time.sleep(0.05)
+    writer = object.__new__(DataStreamWriter)
+    writer._df = None
+    ow.supervise(lambda: writer.queryName(name).option("x", name).foreachBatch(print).start())
+
+threads = [
+    threading.Thread(target=pipeline, args=(name, seconds), name=name, daemon=name == "late")
+    for name, seconds in (("a", 0.0), ("b", 0.1), ("c", 1.0), ("late", 0.0))
+]
+for thread in threads:
+    thread.start()
+pipeline("main", 0.2)
+"""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_no_thread_of_a_job_starts_a_query(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not beside one that is looked at, nor when its file has ended, nor behind the plan."""
+    started: list[str] = []
+    for name in ("queryName", "option", "foreachBatch"):
+        monkeypatch.setattr(DataStreamWriter, name, lambda writer, *_: writer)
+    monkeypatch.setattr(DataStreamWriter, "start", lambda *_, **__: started.append("really"))
+
+    def look(definition: Definition) -> QueryPlan:
+        time.sleep(0.3)
+        return QueryPlan(definition.name, definition.options["x"], ())
+
+    monkeypatch.setattr("onceward.operate.plan._plan", look)
+    job = tmp_path / "job.py"
+    job.write_text(THREADS)
+    monkeypatch.chdir(tmp_path)
+    with for_good:
+        plans, goes_on = plan_job(str(job), [], 60)
+        (late,) = [each for each in threading.enumerate() if each.name == "late"]
+        (tmp_path / "planned").touch()
+        late.join(30)
+    assert sorted((each.name, each.checkpoint) for each in plans) == [
+        (name, name) for name in ("a", "b", "c", "main")
+    ]
+    assert (started, goes_on, late.is_alive()) == ([], False, False)
+
+
+ENDLESS = """
+import threading
+from onceward.operate import plan, plan_lines
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+plan._plan = lambda query: plan_lines.QueryPlan(query.name, "here", ())
+threading.Thread(target=threading.Event().wait).start()
+writer = object.__new__(DataStreamWriter)
+writer._df = None
+writer.start(queryName="orders")
+"""
+
+
+def test_a_thread_that_goes_on_holds_up_no_end(tmp_path: Path) -> None:
+    """Python would wait for it."""
+    (tmp_path / "job.py").write_text(ENDLESS)
+    command = "from onceward.cli import app; app(['plan', '--timeout', '1', 'job.py'])"
+    ended = subprocess.run(
+        [sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (0, "orders (here)\n"), ended.stderr
+
+
 def test_what_a_job_raises_is_printed_as_python_does(tmp_path: Path) -> None:
     """From the job's own line on, and of that error alone."""
     job = tmp_path / "job.py"
     job.write_text("def start():\n    raise ValueError('the job itself')\n\nstart()\n")
-    ended = CliRunner().invoke(app, ["plan", str(job)])
+    with for_good:
+        ended = CliRunner().invoke(app, ["plan", str(job)])
     assert ended.exit_code == 1
     lines = ended.stderr.splitlines()
     assert lines[0].startswith("Traceback")

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +21,7 @@ import typer
 from onceward.cli.shared import Json, LedgerOptions, names_a_ledger, print_table, table
 from onceward.errors import ConfigurationError, OncewardError
 from onceward.operate.logs import moment
-from onceward.operate.run_job import FAILED, NEEDS_A_CHANGE
+from onceward.operate.run_job import FAILED, FINISHED, NEEDS_A_CHANGE
 
 if TYPE_CHECKING:
     from onceward.operate.plan_lines import QueryPlan
@@ -52,7 +55,7 @@ def plan(
     from onceward.operate.plan_lines import Weight
 
     try:
-        found = plan_job(str(job), arguments or [], timeout)
+        found, goes_on = plan_job(str(job), arguments or [], timeout)
     except Exception as error:
         if isinstance(error, OncewardError):
             raise
@@ -65,10 +68,13 @@ def plan(
         for line in each.lines:
             typer.echo(f"  {line.weight.value:<10} {line.topic}: {line.text}")
     weights = {each.weight for each in found}
-    if Weight.REFUSED in weights:
-        raise typer.Exit(NEEDS_A_CHANGE)
-    if Weight.CHANGES in weights:
-        raise typer.Exit(CHANGES)
+    refused, changed = (each in weights for each in (Weight.REFUSED, Weight.CHANGES))
+    status = NEEDS_A_CHANGE if refused else CHANGES if changed else FINISHED
+    if goes_on:
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(status)
+    raise typer.Exit(status)
 
 
 def _print_as_python_would(error: Exception, job: str) -> None:

@@ -51,7 +51,15 @@ from onceward.operate.plan_lines import (
     decide,
     gone_on,
 )
-from onceward.operate.plan_queries import Definition, JobWaits, queries_intercepted, replaced
+from onceward.operate.plan_queries import (
+    Definition,
+    JobWaits,
+    JobWriters,
+    for_good,
+    queries_intercepted,
+    replaced,
+    start_query,
+)
 from onceward.operate.savepoint import select_logs
 from onceward.spark.batch import file_sources
 from onceward.spark.batch.query import RunningBatch, checkpoint_files, running_batch
@@ -75,37 +83,33 @@ class _Planned(Exception):
     """Ends a planned batch."""
 
 
-def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[QueryPlan]:
-    """Run the job's file as far as its queries are defined, and return the plan of each.
+def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> tuple[list[QueryPlan], bool]:
+    """Run the job's file as far as its queries are defined, and return the plan of each, and
+    whether threads of the job go on, for which Python would wait at its end.
 
     Whatever the job itself raises is raised, but for its end by ``sys.exit``. What it prints goes
-    to stderr.
+    to stderr. No query of the job is started in this process any more.
 
     :param job: a Python file, which is run as ``__main__`` in this process.
     :param timeout_s: how long the job may run until it defines its first query, and after each;
         then it is left, with a warning. In the main thread only, where signals come.
     """
     plans: list[QueryPlan] = []
-    path = [str(Path(job).resolve().parent), *sys.path[1:]]
     with _alarm(timeout_s) as alarm:
 
         def found(definition: Definition) -> None:
             alarm(0)
-            plans.append(_plan(definition))
-            alarm(timeout_s)
+            try:
+                plans.append(_plan(definition))
+            finally:
+                alarm(timeout_s)
 
+        writers = for_good.enter_context(queries_intercepted(found))
         try:
-            with (
-                queries_intercepted(found),
-                replaced(sys, argv=[job, *arguments], path=path),
-                _printing_to_stderr(),
-            ):
-                try:
-                    runpy.run_path(job, run_name="__main__")
-                finally:
-                    alarm(0)
-        except JobWaits:
-            pass
+            try:
+                _run(job, arguments, writers, lambda: alarm(0))
+            finally:
+                writers.close()
         except _JobGoesOn:
             if not plans:
                 raise ConfigurationError(
@@ -118,18 +122,33 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[Query
                 "later is not looked at. Next: a larger --timeout, if it does",
                 job, timeout_s,
             )  # fmt: skip
+    if not plans:
+        raise ConfigurationError(
+            f"{job} has started no streaming query, so that there is nothing to plan",
+            next_step="name the file that starts its queries when it is run as __main__",
+        )
+    return plans, writers.has_threads_left()
+
+
+def _run(
+    job: str, arguments: Sequence[str], writers: JobWriters, ended: Callable[[], object]
+) -> None:
+    """Run the file, and wait for the threads that it leaves."""
+    path = [str(Path(job).resolve().parent), *sys.path[1:]]
+    with replaced(sys, argv=[job, *arguments], path=path), _printing_to_stderr():
+        try:
+            with suppress(JobWaits):
+                runpy.run_path(job, run_name="__main__")
+            writers.wait_for_threads()
         except SystemExit as left:
             if left.code and not isinstance(left.__context__, JobWaits):
                 raise ConfigurationError(
                     f"{job} ended itself before all its queries were defined: {left.code!r}",
                     next_step="see what it has printed; its own arguments stand behind its name",
                 ) from left
-    if not plans:
-        raise ConfigurationError(
-            f"{job} has started no streaming query, so that there is nothing to plan",
-            next_step="name the file that starts its queries when it is run as __main__",
-        )
-    return plans
+            writers.wait_for_threads()
+        finally:
+            ended()
 
 
 @contextmanager
@@ -296,12 +315,11 @@ class _Look:
 
         try:
             with quiet(definition.frame.sparkSession):
-                query = (
+                query = start_query(
                     definition.frame.writeStream.outputMode(definition.mode)
                     .option("checkpointLocation", f"file://{folder}")
                     .trigger(**definition.trigger)
                     .foreachBatch(look)
-                    .start()
                 )
                 has_answered = True
                 try:

@@ -3,13 +3,17 @@
 Called by :mod:`onceward.operate.plan`. Readers do not clean up their sources meanwhile:
 ``FileStreamSource`` deletes or moves the files of the last batch when the next one is planned. Nor
 are metrics served or pushed, in the place of those of the copy that runs.
+
+:data:`start_query` alone starts one, for whoever looks. No call of the job's comes to it:
+pipelines may be in threads, which start theirs side by side, and after the job's file has ended.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,13 +23,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
+from onceward import surroundings
 from onceward.errors import UnsupportedQuery
 from onceward.operate import metrics, waiting
 from onceward.operate import supervise as supervising
+from onceward.operate.run_job import is_at_work
 
 _CLEANS_UP = "cleansource"
 _AT_ONCE = "0 seconds"
 _LOADS = ("csv", "json", "load", "orc", "parquet", "text", "xml")
+_LOOK_SECONDS = 0.2
+
+start_query = DataStreamWriter.start
+for_good = ExitStack()
+"""What is replaced for the rest of the process: threads of the job may outlive its plan."""
 
 
 @dataclass
@@ -95,13 +106,15 @@ def replaced(owner: Any, **values: Any) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-class _Writers:
-    """What writers of queries are told; ``found`` is given each query in place of its start."""
+class JobWriters:
+    """What writers of queries are told; ``found`` is given each query in place of its start, one
+    after the other.
+    """
 
     def __init__(self, found: Callable[[Definition], None]) -> None:
         self._found = found
-        self._is_planning = False
-        self._start = DataStreamWriter.start
+        self._lock = threading.Lock()
+        self._threads_before = set(threading.enumerate())
         self._known: dict[int, tuple[Any, Definition]] = {}
 
     def definition(self, writer: Any) -> Definition:
@@ -115,26 +128,38 @@ class _Writers:
 
         @functools.wraps(original)
         def call(writer: Any, *arguments: Any, **kwargs: Any) -> Any:
-            if not self._is_planning:
-                note(self.definition(writer), *arguments, **kwargs)
+            note(self.definition(writer), *arguments, **kwargs)
             return original(writer, *arguments, **kwargs)
 
         return call
 
-    def start(self, writer: Any, *arguments: Any, **kwargs: Any) -> Any:
+    def start(self, writer: Any, *_: Any, **kwargs: Any) -> Any:
         """Have the query looked at, and start none."""
-        if self._is_planning:
-            return self._start(writer, *arguments, **kwargs)
         definition = self.definition(writer)
         definition.mode = kwargs.pop("outputMode", None) or definition.mode
         definition.name = kwargs.pop("queryName", None) or definition.name
         definition.note_all(**{key: value for key, value in kwargs.items() if value is not None})
-        self._is_planning = True
-        try:
+        with self._lock:
             self._found(definition)
-        finally:
-            self._is_planning = False
         return _NotStarted(definition.name)
+
+    def has_threads_left(self) -> bool:
+        """Return whether threads that the job has left may yet start a query."""
+        return any(map(is_at_work, set(threading.enumerate()) - self._threads_before))
+
+    def wait_for_threads(self) -> None:
+        """Wait for them, as ``onceward run`` does."""
+        while self._lock.locked() or self.has_threads_left():
+            surroundings.sleep(_LOOK_SECONDS)
+
+    def close(self) -> None:
+        """End each thread that starts a query from now on: none is looked at any more."""
+
+        def refuse(_: Definition) -> None:
+            raise JobWaits
+
+        with self._lock:
+            self._found = refuse
 
 
 @contextmanager
@@ -178,9 +203,9 @@ def _not_cleaning_up(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def queries_intercepted(found: Callable[[Definition], None]) -> Iterator[None]:
+def queries_intercepted(found: Callable[[Definition], None]) -> Iterator[JobWriters]:
     """Give ``found`` each query that is started inside."""
-    writers = _Writers(found)
+    writers = JobWriters(found)
 
     def start(writer: Any, *arguments: Any, **kwargs: Any) -> Any:
         return writers.start(writer, *arguments, **kwargs)
@@ -217,4 +242,4 @@ def queries_intercepted(found: Callable[[Definition], None]) -> Iterator[None]:
         replaced(supervising, _supervise=supervised),
         replaced(metrics.Metrics, push=tells_nobody, serve=tells_nobody),
     ):
-        yield
+        yield writers

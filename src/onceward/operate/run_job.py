@@ -210,7 +210,7 @@ def _wait_for_pipelines() -> None:
     if any(not each.daemon for each in threading.enumerate()[1:]):
         # A pool's thread may not have taken its work yet
         surroundings.sleep(_LOOK_SECONDS)
-    while any(map(_is_at_work, threading.enumerate())):
+    while any(map(is_at_work, threading.enumerate())):
         if stopping.is_awaited():
             until = surroundings.monotonic() + _TO_PIPELINE_SECONDS
         elif stopping.is_requested():
@@ -222,7 +222,7 @@ def _wait_for_pipelines() -> None:
         surroundings.sleep(_LOOK_SECONDS)
 
 
-def _is_at_work(thread: threading.Thread) -> bool:
+def is_at_work(thread: threading.Thread) -> bool:
     """Return whether the thread may have a pipeline, or come to one. A pool's is idle where it
     waits for work; what manages a pool of processes ends with Python."""
     if thread.daemon or thread is threading.main_thread():
