@@ -8,17 +8,21 @@ import errno
 import os
 import queue
 import signal
+import socket
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onceward import durable, surroundings
+from onceward import durable, events, surroundings
 from onceward.cli.run import Restart, restart_strategy
 from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.operate import run_job
 from onceward.operate.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+from onceward.operate.run_job import COMMITTED, REPLAYED
 from onceward.operate.runner import JobRunner
 
 KILLED = -signal.SIGKILL
@@ -55,13 +59,14 @@ class Child:
         seconds: float = 1,
         *,
         commits: bool = True,
+        replays: bool = False,
         answers: tuple[int | None, ...] = (),
         cannot_start: bool = False,
     ) -> None:
         self._clock = clock
         self.pid = 1
         self._ending, self._seconds = ending, seconds
-        self._commits = commits
+        self._told = COMMITTED * commits + REPLAYED * replays
         self._answers = list(answers)
         self.killed = False
         self.asked = 0
@@ -80,8 +85,8 @@ class Child:
     def reap_orphans(self) -> None:
         """Nothing is left behind."""
 
-    def progressed(self) -> bool:
-        return self._commits
+    def told(self) -> bytes:
+        return self._told
 
     def ask_to_end(self) -> None:
         self.asked += 1
@@ -177,6 +182,39 @@ def test_without_a_batch_in_between_pauses_grow_whatever_the_strategy(run: Any):
     assert pauses == [1, 1, 2, 4, 8, 1]
 
 
+def test_a_replay_is_no_progress_but_says_that_the_pipeline_has_worked(run: Any):
+    """Of a batch that is in the ledger, where Spark's own log of it cannot be written."""
+    replays = {"ending": 75, "commits": False, "replays": True}
+    _, pauses, children = run(FixedDelay(delay_s=1), *[replays] * 5, ENDS)
+    _, none, _ = run(FixedDelay(delay_s=1), *[{"ending": 75, "commits": False}] * 5, ENDS)
+    assert pauses == none
+    assert pauses[-1] > 1
+    assert [child.worked for child in children] == [False, *[True] * 5]
+    since = [child.failing_since for child in children]
+    assert since == [None, *[1_000.0] * 5]
+
+
+def test_a_job_tells_its_runner_of_a_replay_and_of_a_commit_once(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    monkeypatch.setenv(run_job.SOCKET, str(theirs.detach()))
+    is_gone = threading.Event()
+    monkeypatch.setattr("onceward.operate.stopping.request", is_gone.set)
+    with ours:
+        link = run_job.RunnerLink()
+        for replayed, told in ((True, b"r"), (True, b""), (False, b"c"), (False, b"")):
+            with events.step(events.FINISH, pipeline="p", batch_id=7) as values:
+                values["replayed"] = replayed
+            assert link.worked_before
+            try:
+                assert ours.recv(16) == told
+            except BlockingIOError:
+                assert told == b""
+    assert is_gone.wait(30)
+
+
 def test_a_process_that_cannot_be_started_now_is_a_failure_as_any_other(run: Any):
     """Memory may be used up, which is why the one before was killed."""
     lives = [{"ending": -9, "commits": False}, *[{"cannot_start": True}] * 2, ENDS]
@@ -232,7 +270,7 @@ def test_what_a_process_has_kept_is_not_old_when_the_next_one_needs_it(
 
     monkeypatch.setattr(Child, "begin", keeping)
     monkeypatch.setattr(
-        Child, "progressed", lambda _: ages.extend(each.stat().st_mtime for each in kept()) or True
+        Child, "told", lambda _: ages.extend(each.stat().st_mtime for each in kept()) or b""
     )
     run(NoRestart(), ENDS | {"seconds": 7_300})
     assert ages

@@ -2,7 +2,7 @@
 
 ``python -m onceward.operate.run_job job.py …``, started by :mod:`onceward.operate.runner`. SIGTERM
 is answered from the first line on, and an error that leaves the file becomes a status. By a socket
-the runner learns that a batch was committed, and the job that its runner is gone.
+the runner learns that a batch was committed, now or before, and the job that its runner is gone.
 
 By the exit status whoever started a job knows whether to start it again, as
 :mod:`onceward.operate.runner` does. Numbers follow BSD's ``sysexits.h`` where it has one.
@@ -135,7 +135,11 @@ def _error_of_query(error: BaseException) -> OncewardError | None:
 
 SOCKET, WORKED = "ONCEWARD_RUN_SOCKET", "ONCEWARD_RUN_WORKED"
 """Environment variables for the job: the socket's file descriptor, and whether an earlier process
-of this runner has committed a batch.
+of this runner has committed a batch, or found one committed.
+"""
+COMMITTED, REPLAYED = b"c", b"r"
+"""What a job tells its runner: a replay has committed nothing, and where Spark cannot note it each
+start has one.
 """
 _END_SECONDS = 30.0
 _ASK_SECONDS = 10.0
@@ -150,16 +154,21 @@ class RunnerLink:
         self.worked_before = bool(os.environ.pop(WORKED, ""))
         self._socket = socket.socket(fileno=int(os.environ.pop(SOCKET)))
         self._socket.set_inheritable(False)
+        self._told = b""
         self._listen_no_more = events.probe(self._hear)
         threading.Thread(target=self._watch, name="onceward-runner", daemon=True).start()
 
     def _hear(self, event: events.Event) -> None:
         if (event.step, event.phase) == (events.FINISH, "finished"):
             self.worked_before = True
-            self._listen_no_more()
-            # One byte fits into the socket's buffer, whatever the runner does
-            with suppress(OSError):
-                self._socket.send(b".")
+            told = REPLAYED if event.values.get("replayed") else COMMITTED
+            if told == COMMITTED:
+                self._listen_no_more()
+            # Once: a few bytes fit into the socket's buffer, whatever the runner does
+            if told not in self._told:
+                self._told += told
+                with suppress(OSError):
+                    self._socket.send(told)
 
     def _watch(self) -> None:
         # The runner sends nothing: this returns when it ends

@@ -27,6 +27,7 @@ from onceward.durable import RUN_FOLDER, keep_young
 from onceward.ids import FAILING_SINCE
 from onceward.operate.restart import Failure, RestartStrategy, least_pause, without_progress
 from onceward.operate.run_job import (
+    COMMITTED,
     FINAL,
     FINISHED,
     MAY_PASS,
@@ -68,12 +69,12 @@ class ChildJob:
         """Return how it ended, minus n for the signal n; None while it runs."""
         return self._process.poll()
 
-    def progressed(self) -> bool:
-        """Return whether it has committed a batch; asked once, when it has ended."""
+    def told(self) -> bytes:
+        """Return whether it has committed and replayed a batch; asked once, when it has ended."""
         try:
-            return bool(self._socket.recv(1))
+            return self._socket.recv(16)
         except OSError:
-            return False
+            return b""
 
     def ask_to_end(self) -> None:
         """Send SIGTERM to the job, not to its JVM."""
@@ -207,10 +208,10 @@ class JobRunner:
                 log.warning("%s does not end, and is killed", self._arguments[0])
                 child.kill()
                 killed_at = float("inf")
-        progressed = child.progressed()
-        self._has_worked = self._has_worked or progressed
+        told = child.told()
+        self._has_worked = self._has_worked or bool(told)
         child.close(_REST_SECONDS if self._requests < 2 else 0.0)
-        self._note(began, progressed=progressed)
+        self._note(began, progressed=COMMITTED in told)
         return status
 
     def _note(self, began: float, *, progressed: bool) -> None:
