@@ -313,8 +313,34 @@ def test_a_query_is_idle_as_long_as_spark_says_so():
     assert numbers(state, 300.0)["idle"] == 1.0, "Spark was told to say it every five minutes"
     state.set_pace("orders", 0.0, 10.0)
     state.hear_idle("q", 300.0)
-    state.hear(Event(events.ADMIT, "started", IDS), 301.0)
+    state.hear(end(events.COMMIT, KAFKA, **WRITTEN), 301.0)
     assert numbers(state, 302.0)["idle"] == 0.0
+
+
+def has_no_commit(state: MetricState, now: float) -> bool:
+    """The expression of the alert."""
+    found = numbers(state, now)
+    interval = max(found["trigger_interval_seconds"], 24)
+    return found["last_commit_age_seconds"] > 5 * interval and found["idle"] != 1
+
+
+@pytest.mark.parametrize(("interval", "allowed"), [(0.0, 120.0), (3_600.0, 18_000.0)])
+def test_the_batch_that_ends_a_quiet_time_has_as_long_as_any_other(
+    interval: float, allowed: float
+):
+    state = MetricState()
+    state.hear(end(events.OPEN, sequence=None), 0.0)
+    state.set_pace("orders", interval, 10.0)
+    state.hear(end(events.COMMIT, KAFKA, **WRITTEN), 0.0)
+    state.hear_idle("q", 80_000.0)
+    for step in (events.ADMIT, events.SEND):
+        state.hear(Event(step, "started", KAFKA), 80_001.0)
+    for seconds in (1.0, allowed / 2, allowed):
+        assert not has_no_commit(state, 80_000.0 + seconds), seconds
+    assert has_no_commit(state, 80_001.0 + allowed)
+    state.hear(end(events.COMMIT, KAFKA, **WRITTEN), 98_100.0)
+    assert numbers(state, 98_101.0)["idle"] == 0.0
+    assert not has_no_commit(state, 98_101.0)
 
 
 @pytest.mark.parametrize("per_partition", [False, True])

@@ -53,7 +53,8 @@ FAMILIES = tuple(Family(*row) for row in (
     ("last_commit_age_seconds", "gauge", "Seconds since the last commit, or since the start; "
      "computed at the scrape"),
     ("trigger_interval_seconds", "gauge", "Interval of the query's trigger; 0: none"),
-    ("idle", "gauge", "1: the last trigger found nothing new"),
+    ("idle", "gauge", "1: a trigger has found nothing new since the last commit, five triggers "
+     "ago at most, or two minutes"),
     ("lag_records", "gauge", "Records between the last committed batch and the last stable offset "
      "of its Kafka sources"),
     ("partition_lag_records", "gauge", "Lag by partition; only with `per_partition=True`",
@@ -74,7 +75,7 @@ FAMILIES = tuple(Family(*row) for row in (
 
 PREFIX = "onceward_"
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
-_IDLE_SECONDS, _STALE_SECONDS = 60.0, 120.0
+_LEAST_INTERVAL, _STALE_SECONDS = 24.0, 120.0
 _FAILURES_KEPT = 50
 
 _AT_ONCE = (
@@ -303,7 +304,6 @@ def _hear_start(numbers: _Numbers, event: events.Event, now: float) -> None:
         # Also of a run that opens its ledger again
         numbers.goes_on |= numbers.is_owner or (numbers.is_over and not numbers.has_ended_well)
         numbers.is_over = numbers.has_ended_well = False
-    numbers.idle_at = None
     # An epoch in the ids: a transaction of Kafka's
     is_sent = event.step == events.SEND and "epoch" in event.ids and not numbers.is_over
     if is_sent and numbers.open_since is None:
@@ -337,7 +337,7 @@ def _hear_end(numbers: _Numbers, event: events.Event, now: float, wall_clock: fl
     if has_finished and values.get("replayed"):
         numbers.add("batches", "replayed")
     elif step in (events.COMMIT, events.FINISH) and has_finished and "records" in values:
-        numbers.committed_at = now
+        numbers.committed_at, numbers.idle_at = now, None
         # With the last step only where the commit was in doubt, and the ledger has it
         key = (event.ids.get("query_id"), event.ids.get("batch_id"), values.get("sequence"))
         if numbers.counted != key:
@@ -364,12 +364,14 @@ def _as_of(numbers: _Numbers, now: float) -> dict[str, float]:
         return {}
     began = numbers.committed_at if numbers.committed_at is not None else numbers.since
     interval = numbers.gauges.get("trigger_interval_seconds", 0.0)
-    # Spark says every ten seconds, or as it is set, that a query is idle; one that hangs is not
+    # Spark says every ten seconds, or as it is set, that a query is idle; one that hangs is not.
+    # The batch that ends a quiet time has as long for its commit as any other, before the alert
+    longest = 5 * max(_LEAST_INTERVAL, interval, numbers.idle_told_s)
     idle_for = now - numbers.idle_at if numbers.idle_at is not None else float("inf")
     found = {
         "last_commit_age_seconds": now - began,
         "transaction_open_seconds": now - numbers.open_since if numbers.open_since else 0.0,
-        "idle": float(idle_for <= max(_IDLE_SECONDS, 3 * interval, 3 * numbers.idle_told_s)),
+        "idle": float(idle_for <= longest),
     }
     # Of brokers that do not answer nothing is known
     if numbers.lags is not None and now - numbers.lags_at <= _STALE_SECONDS:
