@@ -294,6 +294,28 @@ def test_sparks_progress_gives_watermark_delay_and_state():
     assert (found["state_rows"], found["state_bytes"]) == (15, 500)
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2000-02-29T23:59:59.500Z", 951_868_799.5),
+        ("9999-12-31T23:59:59.000Z", 253_402_300_799),
+        ("+10000-01-01T00:00:00.000Z", 253_402_300_800),
+        ("57889-12-31T00:00:00.000Z", 1_764_664_704_000),
+        ("+57889-12-31T00:00:00.000Z", 1_764_664_704_000),
+    ],
+)
+def test_event_times_of_any_year_are_told(text: str, seconds: float):
+    """Milliseconds that were taken for seconds: the watermark never comes back."""
+    state = MetricState()
+    state.hear(end(events.OPEN, sequence=None), 0.0)
+    times = {"max": text, "watermark": text}
+    state.hear_progress("q", {**PROGRESS, "eventTime": times})
+    found = numbers(state)
+    assert found["watermark_timestamp_seconds"] == seconds
+    assert found["event_time_delay_seconds"] == 1_795_705_210.0 - seconds
+    assert found["state_rows"] == 15
+
+
 def test_progress_without_event_time_or_state_adds_nothing():
     state = MetricState()
     state.hear(end(events.OPEN, sequence=None), 0.0)

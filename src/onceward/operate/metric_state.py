@@ -77,6 +77,7 @@ PREFIX = "onceward_"
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
 _LEAST_INTERVAL, _STALE_SECONDS = 24.0, 120.0
 _FAILURES_KEPT = 50
+_ERA_SECONDS = 146_097 * 86_400
 
 _AT_ONCE = (
     ("records",),
@@ -380,8 +381,14 @@ def _as_of(numbers: _Numbers, now: float) -> dict[str, float]:
 
 
 def _unix(text: str | None) -> float:
-    """Return a time of Spark's in seconds since 1970; 0: none."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
+    """Return a time of Spark's in seconds since 1970; 0: none. Event times are of any year."""
+    if not text:
+        return 0.0
+    # Years beyond 9999 have a sign. Python knows none of them, but every 400 years are alike
+    year, _, rest = text[1:].partition("-")
+    eras, of_era = divmod(int(text[0] + year), 400)
+    alike = datetime.fromisoformat(f"{2000 + of_era}-{rest.replace('Z', '+00:00')}")
+    return alike.timestamp() + (eras - 5) * _ERA_SECONDS
 
 
 def split_login(url: str) -> tuple[str, str]:
