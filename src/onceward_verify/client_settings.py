@@ -116,12 +116,19 @@ def _properties(text: str) -> dict[str, str]:
     """Parse a Java properties file (``Properties.load``): ``name=value``, ``name: value``,
     comments, continued lines.
     """
-    joined = re.sub(r"(?<!\\)((?:\\\\)*)\\(?:\r\n|\r|\n)[ \t\f]*", r"\1", text)
-    found = {}
-    for line in map(str.lstrip, re.split(r"[\r\n]+", joined)):
-        if line and line[0] not in "#!" and (pair := _PAIR.fullmatch(line)):
-            name, value = (_ESCAPE.sub(_character, part) for part in pair.groups())
+    found, whole = {}, ""
+    for line in [*re.split(r"\r\n|\r|\n", text), ""]:
+        part = line.lstrip(" \t\f")
+        if not whole and part[:1] in ("", "#", "!"):
+            continue
+        whole += part
+        if (len(whole) - len(whole.rstrip("\\"))) % 2:
+            whole = whole[:-1]
+            continue
+        if pair := _PAIR.fullmatch(whole):
+            name, value = (_ESCAPE.sub(_character, each) for each in pair.groups())
             found[name] = value.strip()
+        whole = ""
     return found
 
 

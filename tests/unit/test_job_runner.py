@@ -204,9 +204,16 @@ def test_a_job_tells_its_runner_of_a_replay_and_of_a_commit_once(
     monkeypatch.setattr("onceward.operate.stopping.request", is_gone.set)
     with ours:
         link = run_job.RunnerLink()
-        for replayed, told in ((True, b"r"), (True, b""), (False, b"c"), (False, b"")):
-            with events.step(events.FINISH, pipeline="p", batch_id=7) as values:
-                values["replayed"] = replayed
+        for step, values, told in (
+            (events.FINISH, {"replayed": True}, b"r"),
+            (events.FINISH, {"replayed": True}, b""),
+            (events.COMMIT, {}, b""),
+            # What is published behind it may be so in another process
+            (events.COMMIT, {"records": 7}, b"c"),
+            (events.FINISH, {"replayed": False}, b""),
+        ):
+            with events.step(step, pipeline="p", batch_id=7) as found:
+                found |= values
             assert link.worked_before
             try:
                 assert ours.recv(16) == told

@@ -124,6 +124,19 @@ QUIET_IN_A_THREAD = """
     threading.Thread(target=pipeline).start()
 """
 
+AWAITED_IN_A_DAEMON_THREAD = """
+    import threading
+    from onceward.operate import stopping
+
+    def pipeline():
+        with stopping.waiting():
+            time.sleep(2)
+            print("it worked to its end", flush=True)
+
+    threading.Thread(target=pipeline, daemon=True).start()
+    time.sleep(0.5)
+"""
+
 A_QUERY_WITHOUT_A_THREAD = """
     from onceward.spark.batch import query
 
@@ -150,6 +163,7 @@ ENDS_WITH_PYTHON = """
         ("pass", 0, "finished"),
         pytest.param(LEFT_IN_A_THREAD, 75, "SendFailed: away", id="left in a thread"),
         pytest.param(WAITED_FOR_IN_AN_EXECUTOR, 0, "worked to its end", id="in an executor"),
+        pytest.param(AWAITED_IN_A_DAEMON_THREAD, 0, "worked to its end", id="daemon"),
         pytest.param(SOON + QUIET_IN_A_THREAD, 0, "worked to its end", id="quiet"),
         pytest.param(A_QUERY_WITHOUT_A_THREAD, 0, "finished", id="without a thread"),
         pytest.param(SOON + ENDS_WITH_PYTHON, 0, "finished", id="ends with Python"),

@@ -231,6 +231,33 @@ def test_no_thread_of_a_job_starts_a_query(
     assert (started, goes_on, late.is_alive()) == ([], False, False)
 
 
+FAILING = """
+import threading
+from onceward.operate import plan, plan_lines
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+plan._plan = lambda query: plan_lines.QueryPlan(query.name, "here", ())
+
+def wrong():
+    raise TypeError("of the job")
+
+threading.Thread(target=wrong).start()
+writer = object.__new__(DataStreamWriter)
+writer._df = None
+writer.start(queryName="orders")
+"""
+
+
+def test_what_a_thread_of_a_job_raises_ends_the_plan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("onceward.operate.plan._plan", None)
+    job = tmp_path / "job.py"
+    job.write_text(FAILING)
+    with for_good, pytest.raises(TypeError, match="of the job"):
+        plan_job(str(job), [], 60)
+
+
 ENDLESS = """
 import threading
 from onceward.operate import plan, plan_lines

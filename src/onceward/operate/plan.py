@@ -135,7 +135,11 @@ def _run(
 ) -> None:
     """Run the file, and wait for the threads that it leaves."""
     path = [str(Path(job).resolve().parent), *sys.path[1:]]
-    with replaced(sys, argv=[job, *arguments], path=path), _printing_to_stderr():
+    with (
+        replaced(sys, argv=[job, *arguments], path=path),
+        replaced(threading, excepthook=writers.note_failure),
+        _printing_to_stderr(),
+    ):
         try:
             with suppress(JobWaits):
                 runpy.run_path(job, run_name="__main__")
@@ -304,8 +308,8 @@ class _Look:
                 if sinks:
                     self.lines += _retained(self.planned)
                 for sink in sinks:
-                    found = _judge(sink, self.planned, before.planned, frame, checkpoint)
                     known = self._known[id(sink)]
+                    found = _judge(sink, self.planned, before.planned, frame, checkpoint, known)
                     if found.weight is Weight.REFUSED:
                         found = gone_on(known, _newest(sink), self.planned) or found
                     self.lines.append(found)
@@ -359,18 +363,24 @@ def _retained(running: RunningBatch) -> list[Line]:
 
 def _newest(sink: ForeachBatchSink) -> LedgerRecord | None:
     # Whatever is wrong is said where it is asked for
-    with suppress(OncewardError):
+    with suppress(Exception):
         return sink.newest_record() if sink._policy.has_ledger else None
     return None
 
 
 def _judge(
-    sink: ForeachBatchSink, running: RunningBatch, planned: int, frame: DataFrame, checkpoint: str
+    sink: ForeachBatchSink,
+    running: RunningBatch,
+    planned: int,
+    frame: DataFrame,
+    checkpoint: str,
+    known: LedgerRecord | None,
 ) -> Line:
     policy = sink._policy
     if not policy.has_ledger:
         return Line(Weight.AS_BEFORE, "start", f"delivery={policy.delivery!r} keeps no ledger")
-    newest = sink.newest_record()
+    # None is not certain: a commit of the copy that runs may be under way
+    newest = sink.newest_record() or known
     journal = Journal(policy.pipeline, running.run_id, checkpoint_files(frame, policy.pipeline))
     # What it names is the job's, and not the copy that is looked at
     history = replace(call_history(running, newest, policy, journal), checkpoint=checkpoint)

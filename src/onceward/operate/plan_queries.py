@@ -116,6 +116,12 @@ class JobWriters:
         self._lock = threading.Lock()
         self._threads_before = set(threading.enumerate())
         self._known: dict[int, tuple[Any, Definition]] = {}
+        self._failure: BaseException | None = None
+
+    def note_failure(self, failed: threading.ExceptHookArgs) -> None:
+        """Note what a thread of the job has raised (``threading.excepthook``)."""
+        if not isinstance(failed.exc_value, JobWaits):
+            self._failure = self._failure or failed.exc_value
 
     def definition(self, writer: Any) -> Definition:
         """Return what the writer was told so far."""
@@ -148,9 +154,11 @@ class JobWriters:
         return any(map(is_at_work, set(threading.enumerate()) - self._threads_before))
 
     def wait_for_threads(self) -> None:
-        """Wait for them, as ``onceward run`` does."""
+        """Wait for them, as ``onceward run`` does, and raise what one has raised."""
         while self._lock.locked() or self.has_threads_left():
             surroundings.sleep(_LOOK_SECONDS)
+        if self._failure is not None:
+            raise self._failure
 
     def close(self) -> None:
         """End each thread that starts a query from now on: none is looked at any more."""

@@ -159,7 +159,11 @@ class RunnerLink:
         threading.Thread(target=self._watch, name="onceward-runner", daemon=True).start()
 
     def _hear(self, event: events.Event) -> None:
-        if (event.step, event.phase) == (events.FINISH, "finished"):
+        if event.phase != "finished":
+            return
+        # Of a batch that is published behind its decision, the end may come in another process
+        is_decided = event.step == events.COMMIT and "records" in event.values
+        if event.step == events.FINISH or is_decided:
             self.worked_before = True
             told = REPLAYED if event.values.get("replayed") else COMMITTED
             if told == COMMITTED:
@@ -219,14 +223,10 @@ def _wait_for_pipelines() -> None:
     if any(not each.daemon for each in threading.enumerate()[1:]):
         # A pool's thread may not have taken its work yet
         surroundings.sleep(_LOOK_SECONDS)
-    while any(map(is_at_work, threading.enumerate())):
-        if stopping.is_awaited():
+    while stopping.is_awaited() or any(map(is_at_work, threading.enumerate())):
+        if stopping.is_awaited() or _has_queries():
             until = surroundings.monotonic() + _TO_PIPELINE_SECONDS
-        elif stopping.is_requested():
-            return
-        elif _has_queries():
-            until = surroundings.monotonic() + _TO_PIPELINE_SECONDS
-        elif surroundings.monotonic() > until:
+        elif stopping.is_requested() or surroundings.monotonic() > until:
             return
         surroundings.sleep(_LOOK_SECONDS)
 
