@@ -1,4 +1,4 @@
-"""Write docs/reference/doctor.md from the code: every kind of misconfiguration that ``onceward doctor`` finds.
+"""Write docs/reference/doctor.md, from the code where that has the kind: all that ``onceward doctor`` finds.
 
 Run ``python docs/tables/doctor.py``.
 """
@@ -14,8 +14,8 @@ PAGE = Path(__file__).parents[1] / "reference" / "doctor.md"
 _BEGIN = """\
 # What doctor finds
 
-Written by `docs/tables/doctor.py` from the code; a test says when it is not up to date. `onceward doctor` looks at
-these kinds of misconfiguration, changes nothing, and prints a line for each that it finds, with the next step. Its exit
+Written by `docs/tables/doctor.py` in part from the code; a test says when that part is not up to date. `onceward doctor`
+looks at these kinds of misconfiguration, changes nothing, and prints a line for each that it finds, with the next step. Its exit
 status is 1 where one of them is **fatal**: a pipeline would stop, or could lose records. A setting that may not be read
 is named as not checked.
 
@@ -40,7 +40,7 @@ _FOUND_ELSEWHERE: dict[str, tuple[tuple[str, str, str, str, str], ...]] = {
          "Spark does not start", "install a Java that Spark's release takes, or set JAVA_HOME"),
         ("pyspark", "pyspark", "missing, or a release that was never run",
          "what Spark does with a batch is known of tried releases only",
-         'pip install "pyspark>=4.0,<4.4"'),
+         "install a release that Onceward takes, as doctor names it"),
         ("jars", "spark.jars", "not found",
          "a session without Spark's Kafka connector reads no topic", "onceward jars fetches them"),
         ("worker-python", "PYSPARK_PYTHON",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shutil
 import socket
-import time
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -1223,9 +1223,11 @@ def test_a_catalog_that_goes_away_while_a_query_runs_is_waited_for(
         process.begin()
     # Whatever the catalog is, and whoever has asked it first
     monkeypatch.setattr(iceberg_table, "_ANSWER_SECONDS", 0.2)
-    table._table = SimpleNamespace(refresh=lambda: time.sleep(20))
+    answers = threading.Event()
+    table._table = SimpleNamespace(refresh=lambda: answers.wait(20))
     with pytest.raises(TargetUnreachable, match=r"has not answered for 0\.2 s"):
         process.begin()
+    answers.set()
     monkeypatch.undo()
     table._table = opened
     folder = Path(folder_of(iceberg))

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -346,20 +347,20 @@ def test_brokers_that_are_away_are_waited_for_once_and_named_with_the_step_that_
     for number in range(10):
         fill(tmp_path, f"p{number}", 1)
 
+    together = threading.Barrier(10)
+
     def away(*_: Any) -> Any:
-        time.sleep(0.3)
+        # One after the other, the first would wait for nobody
+        together.wait(30)
         raise refused
 
     monkeypatch.setattr(status, "_lag", away)
     monkeypatch.setattr(LedgerView, "client", lambda _: object())
-    began = time.monotonic()
     done = run("status", "--ledger-path", str(tmp_path))
-    assert time.monotonic() - began < 2
     assert f"p9: not asked: {refused}" in done.stderr
     assert done.stdout.count("Next: see to what could not be asked.") == 10
-    began, watcher = time.monotonic(), Watcher([open_ledger(path=tmp_path)], 60.0)
+    watcher = Watcher([open_ledger(path=tmp_path)], 60.0)
     watcher.look()
-    assert time.monotonic() - began < 2
     assert watcher.snapshot.pipelines["p9"].status.trouble == (str(refused),)
 
 

@@ -9,6 +9,7 @@ import math
 import signal
 import threading
 import time
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -388,6 +389,7 @@ def test_a_plan_stays_where_another_pipeline_has_committed_its_batch(
     lives: Any, monkeypatch: pytest.MonkeyPatch
 ):
     forgotten: list[int] = []
+    monkeypatch.setattr(runs, "_memories", OrderedDict())
     monkeypatch.setattr(supervising, "forget_planned", lambda query, n: forgotten.append(n))
 
     def gone() -> Life:
@@ -400,7 +402,6 @@ def test_a_plan_stays_where_another_pipeline_has_committed_its_batch(
     lives(Life(SendFailed("a")), stays, Life())
     assert forgotten == [3]
     assert "leaves this sink out of batch 3" in stays.error.next_step  # type: ignore[union-attr]
-    runs._memories.clear()
 
 
 def test_a_context_that_has_stopped_ends_the_supervisor(
