@@ -14,10 +14,10 @@ PAGE = Path(__file__).parents[1] / "reference" / "doctor.md"
 _BEGIN = """\
 # What doctor finds
 
-Written by `docs/tables/doctor.py` in part from the code; a test says when that part is not up to date. `onceward doctor`
-looks at these kinds of misconfiguration, changes nothing, and prints a line for each that it finds, with the next step. Its exit
-status is 1 where one of them is **fatal**: a pipeline would stop, or could lose records. A setting that may not be read
-is named as not checked.
+Written by `docs/tables/doctor.py` in part from the code; a test says when that part is not up to date. `onceward
+doctor` looks at these kinds of misconfiguration, changes nothing, and prints a line for each that it finds, with the
+next step. Its exit status is 1 where one of them is **fatal**: a pipeline would stop, or could lose records. A
+setting that may not be read is named as not checked.
 
 ```text
 onceward doctor --bootstrap-servers broker:9092 --topic people-clean --source-topic people --pipeline-id people-etl

@@ -47,11 +47,15 @@ def settings_from_file(file: Path) -> dict[str, str]:
     :raises WrongUsage: it is missing, or has a Java keystore.
     """
     try:
-        text = file.read_text(encoding="utf-8")
+        data = file.read_bytes()
     except OSError as error:
         raise WrongUsage(
             f"{file} cannot be read: {error.strerror}", next_step="check --command-config"
         ) from error
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
     return librdkafka_settings(_properties(text))
 
 

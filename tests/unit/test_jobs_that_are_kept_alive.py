@@ -87,6 +87,28 @@ LEFT_IN_A_THREAD = """
     threading.Thread(target=pipeline).start()
 """
 
+FAILS_IN_A_THREAD = """
+    import threading
+    import onceward as ow
+
+    def start():
+        raise ow.errors.BrokerUnreachable("before there is a query", next_step="wait")
+
+    threading.Thread(target=ow.supervise, args=(start, ow.restart.NoRestart())).start()
+"""
+
+FAILS_IN_AN_EXECUTOR = """
+    from concurrent.futures import ThreadPoolExecutor
+    import onceward as ow
+
+    def start():
+        time.sleep(0.2)
+        raise RuntimeError("before there is a query")
+
+    ThreadPoolExecutor(1).submit(ow.supervise, start)
+    sys.exit(0)
+"""
+
 SOON = """
     frame = sys._getframe()
     while "_TO_PIPELINE_SECONDS" not in frame.f_globals:
@@ -163,6 +185,8 @@ ENDS_WITH_PYTHON = """
         ("pass", 0, "finished"),
         pytest.param(LEFT_IN_A_THREAD, 75, "SendFailed: away", id="left in a thread"),
         pytest.param(WAITED_FOR_IN_AN_EXECUTOR, 0, "worked to its end", id="in an executor"),
+        pytest.param(FAILS_IN_A_THREAD, 75, "before there is a query", id="fails in a thread"),
+        pytest.param(FAILS_IN_AN_EXECUTOR, 1, "RuntimeError: before", id="fails in a pool"),
         pytest.param(AWAITED_IN_A_DAEMON_THREAD, 0, "worked to its end", id="daemon"),
         pytest.param(SOON + QUIET_IN_A_THREAD, 0, "worked to its end", id="quiet"),
         pytest.param(A_QUERY_WITHOUT_A_THREAD, 0, "finished", id="without a thread"),

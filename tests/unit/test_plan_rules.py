@@ -39,6 +39,7 @@ from onceward.operate.plan_queries import (
     for_good,
     queries_intercepted,
 )
+from onceward.operate.run_job import is_at_work
 from onceward.spark.batch.query import RunningBatch
 from support.hostile_http import HostileServer, answer
 
@@ -221,7 +222,9 @@ def test_no_thread_of_a_job_starts_a_query(
     job.write_text(THREADS)
     monkeypatch.chdir(tmp_path)
     with for_good:
-        plans, goes_on = plan_job(str(job), [], 60)
+        before = set(threading.enumerate())
+        plans = plan_job(str(job), [], 60)
+        goes_on = any(map(is_at_work, set(threading.enumerate()) - before))
         (late,) = [each for each in threading.enumerate() if each.name == "late"]
         (tmp_path / "planned").touch()
         late.join(30)
@@ -258,6 +261,30 @@ def test_what_a_thread_of_a_job_raises_ends_the_plan(
         plan_job(str(job), [], 60)
 
 
+POOL = """
+from concurrent.futures import ThreadPoolExecutor
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+pool = ThreadPoolExecutor(1)
+pool.submit(print).result()
+writer = object.__new__(DataStreamWriter)
+writer._df = None
+pool.submit(writer.start, queryName="orders")
+"""
+
+
+def test_a_pipeline_in_a_pool_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its thread may not have taken its work yet when the file has ended."""
+    monkeypatch.setattr("onceward.operate.plan._plan", lambda d: QueryPlan(d.name, "here", ()))
+    job = tmp_path / "job.py"
+    job.write_text(POOL)
+    for _ in range(10):
+        with for_good:
+            assert [each.name for each in plan_job(str(job), [], 60)] == ["orders"]
+
+
 ENDLESS = """
 import threading
 from onceward.operate import plan, plan_lines
@@ -271,15 +298,27 @@ writer.start(queryName="orders")
 """
 
 
-def test_a_thread_that_goes_on_holds_up_no_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "status", "out", "err"),
+    [
+        ("", 0, "orders (here)\n", ""),
+        ("raise ValueError('of the job')", 1, "", "ValueError: of the job"),
+        ("import sys; sys.exit(3)", 64, "", "ended itself before"),
+    ],
+    ids=["well", "raises", "ends itself"],
+)
+def test_a_thread_that_goes_on_holds_up_no_end(
+    tmp_path: Path, more: str, status: int, out: str, err: str
+) -> None:
     """Python would wait for it."""
-    (tmp_path / "job.py").write_text(ENDLESS)
+    (tmp_path / "job.py").write_text(ENDLESS + more)
     command = "from onceward.cli import app; app(['plan', '--timeout', '1', 'job.py'])"
     ended = subprocess.run(
         [sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip
-    assert (ended.returncode, ended.stdout) == (0, "orders (here)\n"), ended.stderr
+    assert (ended.returncode, ended.stdout) == (status, out), ended.stderr
+    assert err in ended.stderr
 
 
 def test_what_a_job_raises_is_printed_as_python_does(tmp_path: Path) -> None:

@@ -41,6 +41,12 @@ def test_a_value_is_what_it_is_to_every_other_command(tmp_path: Path, value: str
     assert settings_from_file(file) == read_properties(file)
 
 
+def test_a_file_in_latin_1_is_read_as_by_every_other_command(tmp_path: Path):
+    file = tmp_path / "client.properties"
+    file.write_bytes("sasl.password=pä\n".encode("latin-1"))
+    assert settings_from_file(file) == read_properties(file) == {"sasl.password": "pä"}
+
+
 def test_a_comment_is_not_continued(tmp_path: Path):
     text = "# comment \\\nsecurity.protocol=SSL\n! another \\\nsasl.username = a\\\n   # b\\"
     assert settings(tmp_path, text) == {"security.protocol": "SSL", "sasl.username": "a# b"}

@@ -156,6 +156,15 @@ def test_a_checkpoint_of_an_earlier_process_is_the_querys(
     assert gate.home("place") is None
 
 
+def test_a_checkpoint_that_does_not_answer_holds_up_no_end(monkeypatch: pytest.MonkeyPatch):
+    answers = threading.Event()
+    monkeypatch.setattr(waiting, "newest_committed", lambda query: answers.wait(60))
+    monkeypatch.setattr(waiting, "_ASK_SECONDS", 0.05)
+    with gate.starting_again():
+        assert wait(Query(), timeout_s=30) is True
+    answers.set()
+
+
 class StandingStill(Query):
     """One whose JVM answers nothing after its start, until it is told to."""
 

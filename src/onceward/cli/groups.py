@@ -70,10 +70,15 @@ class TypedErrors(TyperGroup):
             typer.echo(f"the output cannot be written: {error.strerror}", err=True)
             raise typer.Exit(OUTPUT_LOST) from error
         except OncewardError as error:
-            typer.secho(f"{type(error).__name__}: {error.message}", fg=typer.colors.RED, err=True)
-            if error.next_step:
-                typer.secho(f"Next: {error.next_step}.", err=True)
-            raise typer.Exit(_status(error)) from error
+            raise typer.Exit(tell(error)) from error
+
+
+def tell(error: OncewardError) -> int:
+    """Print an error of ours with its next step; return the exit status for it."""
+    typer.secho(f"{type(error).__name__}: {error.message}", fg=typer.colors.RED, err=True)
+    if error.next_step:
+        typer.secho(f"Next: {error.next_step}.", err=True)
+    return _status(error)
 
 
 class Commands(TypedErrors):

@@ -11,17 +11,19 @@ import dataclasses
 import json
 import os
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from onceward.cli.groups import tell
 from onceward.cli.shared import Json, LedgerOptions, names_a_ledger, print_table, table
 from onceward.errors import ConfigurationError, OncewardError
 from onceward.operate.logs import moment
-from onceward.operate.run_job import FAILED, FINISHED, NEEDS_A_CHANGE
+from onceward.operate.run_job import FAILED, FINISHED, NEEDS_A_CHANGE, is_at_work
 
 if TYPE_CHECKING:
     from onceward.operate.plan_lines import QueryPlan
@@ -54,13 +56,14 @@ def plan(
     from onceward.operate.plan import plan_job
     from onceward.operate.plan_lines import Weight
 
+    before = set(threading.enumerate())
     try:
-        found, goes_on = plan_job(str(job), arguments or [], timeout)
-    except Exception as error:
-        if isinstance(error, OncewardError):
-            raise
+        found = plan_job(str(job), arguments or [], timeout)
+    except OncewardError as error:
+        _leave(tell(error), before)
+    except Exception as error:  # noqa: BLE001 — of the job
         _print_as_python_would(error, str(job))
-        raise typer.Exit(FAILED) from None
+        _leave(FAILED, before)
     if as_json:
         typer.echo(json.dumps([_document(each) for each in found], indent=2))
     for each in () if as_json else found:
@@ -69,10 +72,15 @@ def plan(
             typer.echo(f"  {line.weight.value:<10} {line.topic}: {line.text}")
     weights = {each.weight for each in found}
     refused, changed = (each in weights for each in (Weight.REFUSED, Weight.CHANGES))
-    status = NEEDS_A_CHANGE if refused else CHANGES if changed else FINISHED
-    if goes_on:
-        with suppress(OSError):
-            sys.stdout.flush()
+    _leave(NEEDS_A_CHANGE if refused else CHANGES if changed else FINISHED, before)
+
+
+def _leave(status: int, before: set[threading.Thread]) -> NoReturn:
+    """End the command, also where a thread of the job's goes on, for which Python would wait."""
+    if any(map(is_at_work, set(threading.enumerate()) - before)):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
         os._exit(status)
     raise typer.Exit(status)
 

@@ -83,9 +83,8 @@ class _Planned(Exception):
     """Ends a planned batch."""
 
 
-def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> tuple[list[QueryPlan], bool]:
-    """Run the job's file as far as its queries are defined, and return the plan of each, and
-    whether threads of the job go on, for which Python would wait at its end.
+def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[QueryPlan]:
+    """Run the job's file as far as its queries are defined, and return the plan of each.
 
     Whatever the job itself raises is raised, but for its end by ``sys.exit``. What it prints goes
     to stderr. No query of the job is started in this process any more.
@@ -111,6 +110,7 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> tuple[list
             finally:
                 writers.close()
         except _JobGoesOn:
+            writers.raise_failure()
             if not plans:
                 raise ConfigurationError(
                     f"{job} has defined no query within {timeout_s:g} s, so that nothing is known "
@@ -127,7 +127,7 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> tuple[list
             f"{job} has started no streaming query, so that there is nothing to plan",
             next_step="name the file that starts its queries when it is run as __main__",
         )
-    return plans, writers.has_threads_left()
+    return plans
 
 
 def _run(
@@ -141,15 +141,16 @@ def _run(
         _printing_to_stderr(),
     ):
         try:
-            with suppress(JobWaits):
-                runpy.run_path(job, run_name="__main__")
-            writers.wait_for_threads()
-        except SystemExit as left:
-            if left.code and not isinstance(left.__context__, JobWaits):
-                raise ConfigurationError(
-                    f"{job} ended itself before all its queries were defined: {left.code!r}",
-                    next_step="see what it has printed; its own arguments stand behind its name",
-                ) from left
+            try:
+                with suppress(JobWaits):
+                    runpy.run_path(job, run_name="__main__")
+            except SystemExit as left:
+                if left.code and not isinstance(left.__context__, JobWaits):
+                    raise ConfigurationError(
+                        f"{job} ended itself before all its queries were defined: {left.code!r}",
+                        next_step="see what it has printed; its own arguments stand behind its "
+                        "name",
+                    ) from left
             writers.wait_for_threads()
         finally:
             ended()

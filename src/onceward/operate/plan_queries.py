@@ -25,7 +25,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from onceward import surroundings
 from onceward.errors import UnsupportedQuery
-from onceward.operate import metrics, waiting
+from onceward.operate import metrics, stopping, waiting
 from onceward.operate import supervise as supervising
 from onceward.operate.run_job import is_at_work
 
@@ -117,6 +117,7 @@ class JobWriters:
         self._threads_before = set(threading.enumerate())
         self._known: dict[int, tuple[Any, Definition]] = {}
         self._failure: BaseException | None = None
+        self._failed_before = stopping.failed()
 
     def note_failure(self, failed: threading.ExceptHookArgs) -> None:
         """Note what a thread of the job has raised (``threading.excepthook``)."""
@@ -155,10 +156,17 @@ class JobWriters:
 
     def wait_for_threads(self) -> None:
         """Wait for them, as ``onceward run`` does, and raise what one has raised."""
-        while self._lock.locked() or self.has_threads_left():
+        # A pool's thread may not have taken its work yet
+        surroundings.sleep(_LOOK_SECONDS)
+        while self._failure is None and (self._lock.locked() or self.has_threads_left()):
             surroundings.sleep(_LOOK_SECONDS)
-        if self._failure is not None:
-            raise self._failure
+        self.raise_failure()
+
+    def raise_failure(self) -> None:
+        """Raise what a thread of the job has raised, of itself or in ``ow.wait``."""
+        failed = stopping.failed()
+        if failure := self._failure or (None if failed is self._failed_before else failed):
+            raise failure
 
     def close(self) -> None:
         """End each thread that starts a query from now on: none is looked at any more."""

@@ -191,19 +191,14 @@ def main(arguments: list[str]) -> None:
     # As Python has it: sys.flags.safe_path is new in 3.11
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(Path(job).resolve().parent)
+    failure: BaseException | None
     try:
-        runpy.run_path(job, run_name="__main__")
-        _wait_for_pipelines()
-    except SystemExit as ended:
-        if ended.code in (None, 0):
-            _wait_for_pipelines()
-        else:
-            _end_soon(ended.code if isinstance(ended.code, int) else 1)
+        _run_file(job)
+        failure = _failure_left() or stopping.failed()
+    except SystemExit:
         raise
     except BaseException as error:  # noqa: BLE001 — becomes a status
-        failure: BaseException | None = error
-    else:
-        failure = _failure_left()
+        failure = error
     if failure is not None:
         status = exit_status(failure, worked_before=link.worked_before)
         # What is not printed, on a full disk, changes nothing about how the job has ended
@@ -213,22 +208,42 @@ def main(arguments: list[str]) -> None:
         raise SystemExit(status)
 
 
-def _wait_for_pipelines() -> None:
-    """Wait while pipelines go on in threads that a job's file leaves: they have not ended yet.
+def _run_file(job: str) -> None:
+    """Run the job's file, and wait for the pipelines that it leaves.
+
+    :raises SystemExit: it has ended itself, and left none. Its 0 is believed of what has failed
+        before.
+    """
+    try:
+        runpy.run_path(job, run_name="__main__")
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            _end_soon(ended.code if isinstance(ended.code, int) else 1)
+            raise
+        if not _wait_for_pipelines():
+            raise
+    else:
+        _wait_for_pipelines()
+
+
+def _wait_for_pipelines() -> bool:
+    """Wait while pipelines go on in threads that a job's file leaves; return whether there was one.
 
     Python waits for threads, too, but in its shutdown, in which no executor takes work any more;
     and some end only then: a thread without a pipeline has ten minutes to come to one.
     """
-    until = surroundings.monotonic() + _TO_PIPELINE_SECONDS
+    until, has_met_one = surroundings.monotonic() + _TO_PIPELINE_SECONDS, False
+    failed_before = stopping.failed()
     if any(not each.daemon for each in threading.enumerate()[1:]):
         # A pool's thread may not have taken its work yet
         surroundings.sleep(_LOOK_SECONDS)
     while stopping.is_awaited() or any(map(is_at_work, threading.enumerate())):
         if stopping.is_awaited() or _has_queries():
-            until = surroundings.monotonic() + _TO_PIPELINE_SECONDS
+            until, has_met_one = surroundings.monotonic() + _TO_PIPELINE_SECONDS, True
         elif stopping.is_requested() or surroundings.monotonic() > until:
-            return
+            break
         surroundings.sleep(_LOOK_SECONDS)
+    return has_met_one or stopping.failed() is not failed_before
 
 
 def is_at_work(thread: threading.Thread) -> bool:

@@ -365,7 +365,7 @@ class LedgerView:
         """
         found = [(name, (known or {}).get(name) or self._recent(name)) for name in pipelines]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return list(pool.map(self._asked, *zip(*found, strict=True))) if found else []
+            return list(pool.map(lambda each: self._asked(*each), found))
 
     def _recent(self, pipeline: str) -> Sequence[LedgerEntry] | LedgerUnreadable:
         try:

@@ -31,6 +31,7 @@ _LOOK_SECONDS = 0.1
 # queue and its thread: a simulated thread that waited here would hold up all others.
 _requests: queue.SimpleQueue[int] = queue.SimpleQueue()
 _events: list[threading.Event] = []
+_failed: tuple[threading.Thread, Exception] | None = None
 _server: threading.Thread | None = None
 _signals = _waiting = 0
 _is_requested = _unwinds = False
@@ -44,6 +45,12 @@ def is_requested() -> bool:
 def is_awaited() -> bool:
     """Return whether ``ow.wait`` or ``ow.supervise`` waits for a query in this process."""
     return bool(_waiting)
+
+
+def failed() -> Exception | None:
+    """Return what ``ow.wait`` or ``ow.supervise`` has raised last in a thread of the job's that
+    has not called them since: no query may know of it, and nobody else hears it."""
+    return None if _failed is None else _failed[1]
 
 
 def request() -> None:
@@ -66,8 +73,11 @@ def waiting(ended: threading.Event | None = None) -> Iterator[None]:
 
     :param ended: is set when the process is to end.
     """
-    global _waiting
-    is_main = threading.current_thread() is threading.main_thread()
+    global _waiting, _failed
+    me = threading.current_thread()
+    is_main = me is threading.main_thread()
+    if _failed is not None and _failed[0] is me:
+        _failed = None
     ours = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if ours:
         answer_sigterm()
@@ -78,6 +88,10 @@ def waiting(ended: threading.Event | None = None) -> Iterator[None]:
     _waiting += 1
     try:
         yield
+    except Exception as error:
+        if not is_main:
+            _failed = me, error
+        raise
     finally:
         _waiting -= 1
         if ended is not None:

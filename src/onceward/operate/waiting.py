@@ -180,7 +180,7 @@ class QueryEnd:
 
     def _await(self) -> None:
         with suppress(Exception):
-            self._note_home()
+            within(_ASK_SECONDS, self._note_home)
         try:
             while not (self._over or self._stuck or self._query.awaitTermination(LOOK_SECONDS)):
                 if context_has_stopped(self._query, own=True):
