@@ -141,6 +141,28 @@ def test_a_batch_of_a_topic_that_is_gone_is_planned_anew(may_lose: bool, pattern
     assert identity.identify(idle) == (None,)
 
 
+@pytest.mark.parametrize(("read", "idle"), [("a", "z"), ("z", "a")])
+def test_of_two_topics_that_are_gone_the_one_that_was_read_counts(read: str, idle: str) -> None:
+    """Brokers name one of them; Spark makes no task for what it reads nothing of."""
+    client: Any = Client()
+    spans = SourceRange({read: {"0": 1}, idle: {"0": 7}}, {read: {"0": 2}, idle: {"0": 7}})
+    running = replace(batch(1, HERE, start=0, end=0), sources=(spans,))
+    missing = [read, idle]
+
+    def topic_ids(topics: set[str]) -> dict[str, str]:
+        for topic in sorted(topics & set(missing)):
+            raise TopicMissing("no topic", next_step="…", details={"subject": f"topic {topic}"})
+        return dict.fromkeys(topics, "its id")
+
+    client.topic_ids = topic_ids
+    identity = KafkaSourceIdentity(lambda source: client)
+    identity.start(running, record(running))
+    with pytest.raises(SourceDataLost, match=f"is committed, and topic {read}"):
+        identity.identify(running)
+    missing.remove(read)
+    assert identity.identify(running) == (None,)
+
+
 @pytest.mark.parametrize("is_pending", [True, False])
 def test_a_group_without_its_marker_holds_no_start_up(
     is_pending: bool, monkeypatch: pytest.MonkeyPatch

@@ -32,6 +32,7 @@ from onceward.errors import (
     PartitionsAdded,
     SendFailed,
 )
+from onceward.ids import PipelineId
 from onceward.operate import supervise as supervising
 from onceward.operate import waiting
 from onceward.operate.restart import Failure, RestartStrategy, least_pause
@@ -390,6 +391,7 @@ def test_a_plan_stays_where_another_pipeline_has_committed_its_batch(
 ):
     forgotten: list[int] = []
     monkeypatch.setattr(runs, "_memories", OrderedDict())
+    monkeypatch.setattr(runs, "_chains", OrderedDict())
     monkeypatch.setattr(supervising, "forget_planned", lambda query, n: forgotten.append(n))
 
     def gone() -> Life:
@@ -397,11 +399,14 @@ def test_a_plan_stays_where_another_pipeline_has_committed_its_batch(
 
     lives(Life(SendFailed("a"), commits=4), gone(), Life())
     assert forgotten == [3]
-    runs.memory(runs.RunKey("life", ("here", "the other"))).committed = 3
+    other = PipelineId("the other")
+    runs.claim(runs.RunKey("life", ("here", other)), other).committed = 3
     stays = gone()
     lives(Life(SendFailed("a")), stays, Life())
     assert forgotten == [3]
-    assert "leaves this sink out of batch 3" in stays.error.next_step  # type: ignore[union-attr]
+    step = stays.error.next_step  # type: ignore[union-attr]
+    assert step.startswith("of the pipelines of the query, the other has committed batch 3")
+    assert "leaves this sink out of batch 3" in step
 
 
 def test_a_context_that_has_stopped_ends_the_supervisor(

@@ -195,7 +195,7 @@ class RowsReader(SourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read the rows of a partition. Runs in a task."""
-        # Spark gives back what _parts_of made.
+        # Spark gives back what _partitions_for made.
         assert isinstance(partition, RowsInTask)  # noqa: S101
         with pa.ipc.open_stream(partition.stream) as stream:
             yield from stream
@@ -225,7 +225,7 @@ class PartsReader(SourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read the rows of a partition. Runs in a task."""
-        # Spark gives back what _parts_of made.
+        # Spark gives back what _partitions_for made.
         assert isinstance(partition, PartToRead)  # noqa: S101
         with self.carrying():
             pieces = self._pieces(copied(partition.part))

@@ -5,8 +5,9 @@ Nor does a batch begin, or an attempt follow another, where executors would go o
 an attempt that failed; nor where a query has come in the place of another one, as happens in the
 empty folder below a disk that is not mounted.
 
-Called by ``foreach_batch``, ``runs`` and ``micro_batch`` in the query's thread; closed by
-:mod:`onceward.operate.stopping`.
+Called by ``foreach_batch``, ``runs``, ``micro_batch`` and ``kafka.sink.plain`` in the query's
+thread, and by :mod:`onceward.operate.supervise` and :mod:`onceward.operate.waiting` around it;
+closed by :mod:`onceward.operate.stopping`.
 Driver only. A batch that has begun goes on, also with further calls of its function.
 """
 
@@ -143,9 +144,10 @@ def knows_homes() -> bool:
 def note_home(checkpoint: str, query_id: str) -> None:
     """Note that the query has committed batches at the checkpoint, if :func:`knows_homes`."""
     with _lock:
-        if knows_homes() and _homes.get(checkpoint) != query_id:
-            _homes[checkpoint] = query_id
-            durable.keep(checkpoint, query_id)
+        if not knows_homes() or _homes.get(checkpoint) == query_id:
+            return
+        _homes[checkpoint] = query_id
+    durable.keep(checkpoint, query_id)
 
 
 def home(checkpoint: str) -> str | None:

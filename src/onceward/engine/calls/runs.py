@@ -121,11 +121,15 @@ def error_in(run_id: str) -> OncewardError | None:
 
 
 def committed_in(run_id: str, batch_id: int) -> list[str]:
-    """Return the chains that have committed the batch in that run, ended or found so."""
+    """Return the pipelines that have committed the batch in that run, or found it committed."""
     with _lock:
-        found = [key.where for key, of in _memories.items() if key.run_id == run_id
-                 and of.committed == batch_id]  # fmt: skip
-    return sorted(map(str, found))
+        return sorted(
+            pipeline
+            for (run, pipeline), where in _chains.items()
+            if run == run_id
+            and (of := _memories.get(RunKey(run, where))) is not None
+            and of.committed == batch_id
+        )
 
 
 def failed_at_last() -> OncewardError | str | None:

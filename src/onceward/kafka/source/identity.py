@@ -164,9 +164,13 @@ class KafkaSourceIdentity(SourceIdentity):
                 raise
             if running.batch != self._committed:
                 raise _planned_with(missing, running) from missing
-            if any(each.topic == _name(missing) for s in running.sources for each in _ranges(s)):
-                raise _committed_with(missing, running) from missing
             # Spark makes no task for what it reads nothing of
+            for source, question in questions.items():
+                read = {each.topic for each in _ranges(running.sources[source.index])}
+                try:
+                    self._topic_ids(question, read)
+                except TopicMissing as gone:
+                    raise _committed_with(gone, running) from gone
             return tuple(map(self._known.get, range(len(running.sources))))
         found: list[Any] = [None] * len(running.sources)
         for source, question in questions.items():
