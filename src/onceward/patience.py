@@ -21,7 +21,7 @@ from typing import ParamSpec, TypeVar
 
 from onceward import surroundings
 
-_ASK_EVERY_S = 0.2
+_ASK_EVERY_S, _DROPPING_S = 0.2, 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 _P = ParamSpec("_P")
@@ -39,6 +39,25 @@ def asking(*should_stop: ShouldStop) -> Iterator[None]:
     """Make every wait of this thread call ``should_stop`` several times a second, inside the
     block."""
     token = _asked.set((*_asked.get(), *should_stop))
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+@contextmanager
+def dropping() -> Iterator[None]:
+    """Make the checks that hold here only after ten seconds, inside the block: a query that is
+    stopped drops what it has prepared, which would keep locks, or room, until the next start.
+    """
+    held, begins = _asked.get(), surroundings.monotonic() + _DROPPING_S
+
+    def late() -> None:
+        if surroundings.monotonic() > begins:
+            for should_stop in held:
+                should_stop()
+
+    token = _asked.set((late,) if held else ())
     try:
         yield
     finally:

@@ -176,6 +176,25 @@ def test_what_is_dropped_takes_the_time_that_there_is(
     assert len(tried) == 3 + 11
 
 
+def test_a_stop_leaves_time_for_a_step_that_waits_itself(tmp_path: Path):
+    """As for the session that has prepared a transaction, and ends a moment later."""
+    sink, waited = Sink(**settings(tmp_path)), []
+
+    def abort(committable: Any) -> None:
+        patience.pause(0.05)
+        waited.append(committable)
+
+    def stop() -> None:
+        raise Stopped
+
+    sink.abort = abort  # type: ignore[method-assign]
+    with patience.asking(stop):
+        assert drop_all(sink, ["a", "b"], PipelineId("p")) == []
+        with pytest.raises(Stopped):
+            patience.ask()
+    assert waited == ["a", "b"]
+
+
 def test_what_is_of_a_newer_version_waits_for_newer_code(tmp_path: Path):
     sink = Sink(**settings(tmp_path))
     with raises(LedgerUnreadable):

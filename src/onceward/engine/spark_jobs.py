@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame
 
+from onceward import patience
 from onceward.engine.ending import TimeLimit
 from onceward.engine.ledger.chain import Chain, takeover_error
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
@@ -195,7 +196,8 @@ class SparkJobsAttempt(Attempt):
     def _try_to_drop(self) -> None:
         """Drop what was written; what stays, the next start finds, or the target's maintenance."""
         try:
-            self._drop()
+            with patience.dropping():
+                self._drop()
         except Exception as error:  # noqa: BLE001 — see above
             log.warning(
                 "%s: what %s has written could not be dropped: %s",

@@ -65,7 +65,6 @@ _TASK_NAME = re.compile(r"([A-Za-z0-9._-]+)@[^@/\\\\\"\s]{1,8}-\d+-\d+\.\d+-\d+-
 _FORMAT = 1
 # Characters of a committable in an error
 _LONGEST_TEXT = 300
-_STOPPED_SECONDS = 10.0
 
 
 class CommitResult(Enum):
@@ -474,20 +473,20 @@ def as_json(found: object, by: str) -> list[Any]:
 
 def drop_all(committer: Committer, committables: Sequence[Any], pipeline: PipelineId) -> list[Any]:
     """Drop what was not decided, and never will be. What fails, the next start lists again; so it
-    does what a query leaves that is stopped, and has had ten seconds for it.
+    does what a query leaves that is stopped (:func:`onceward.patience.dropping`).
 
     Return what is left when the time is over (:func:`onceward.patience.within`).
     """
-    asks_from = surroundings.monotonic() + _STOPPED_SECONDS
-    for number, committable in enumerate(committables):
-        if (now := surroundings.monotonic()) > asks_from:
+    with patience.dropping():
+        for number, committable in enumerate(committables):
             patience.ask()
-        if now > patience.ends_at(math.inf):
-            left = list(committables[number:])
-            log.warning("%s: %d prepared parts are dropped later", pipeline, len(left))
-            return left
-        try:
-            committer.abort(committable)
-        except Exception as error:  # noqa: BLE001 — see above
-            log.warning("%s: %s could not be dropped: %s", pipeline, committable, summary(error))
+            if surroundings.monotonic() > patience.ends_at(math.inf):
+                left = list(committables[number:])
+                log.warning("%s: %d prepared parts are dropped later", pipeline, len(left))
+                return left
+            try:
+                committer.abort(committable)
+            except Exception as error:  # noqa: BLE001 — see above
+                text = "%s: %s could not be dropped: %s"
+                log.warning(text, pipeline, committable, summary(error))
     return []
