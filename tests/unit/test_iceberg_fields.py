@@ -92,6 +92,14 @@ class Conf(dict[str, str]):
     setConfString = dict.__setitem__  # noqa: N815 — Spark's name
 
 
+def test_a_limit_in_the_address_of_a_jdbc_catalog_is_the_users_own():
+    catalog = "spark.sql.catalog.one"
+    conf = Conf({f"{catalog}.uri": "jdbc:mysql://host/db?connectTimeout=5"})
+    _limit_waits(dict(conf), conf)
+    limits = {name: value for name, value in conf.items() if ".jdbc." in name}
+    assert limits == {f"{catalog}.jdbc.socketTimeout": "60000"}
+
+
 def test_a_rest_catalog_has_a_time_limit_and_the_users_own_first():
     catalog, limit = "spark.sql.catalog", "rest.client.socket-timeout-ms"
     conf = Conf({f"{catalog}.one.type": "REST", f"{catalog}.two.type": "hadoop"})

@@ -469,8 +469,9 @@ def _limit_waits(settings: Mapping[str, str], conf: Any) -> None:
     of_catalogs = {n: value for n, value in settings.items() if n.startswith("spark.sql.catalog.")}
     for name, value in of_catalogs.items():
         catalog, _, what = name.rpartition(".")
-        for setting, limit in _limits(what, value.lower()).items():
-            if (full := f"{catalog}.{setting}") not in settings and not conf.contains(full):
+        for setting, limit in _limits(what, address := value.lower()).items():
+            is_set = (full := f"{catalog}.{setting}") in settings or conf.contains(full)
+            if not is_set and f"{setting.rpartition('.')[2].lower()}=" not in address:
                 conf.setConfString(full, limit)
 
 
