@@ -768,7 +768,7 @@ def test_a_lock_that_is_waited_for_in_vain_undoes_the_whole_attempt(
     my_either: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server undoes the one statement only (1205), and the ledger's row would stay changed."""
-    monkeypatch.setattr(attempt, "_LOCK_SECONDS", 1)
+    monkeypatch.setattr(attempt, "LOCK_SECONDS", 1)
     my_either.sql("CREATE TABLE {s}.t (id bigint PRIMARY KEY, n bigint)")
     my_either.sql("INSERT INTO {s}.t VALUES (1, 0)")
     with (

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 from onceward.engine.decoding import DecodingStep, register
 from onceward.errors import ConfigurationError, InvalidColumn, UnsupportedQuery
 from onceward.spark.batch.failures import RAISED
+from onceward.spark.types import column_named
 
 DOES_NOT_FIT = "DoesNotFit"
 _WAYS = ("stop", "dead_letter")
@@ -40,11 +41,6 @@ _FROM_THE_SOURCE: tuple[tuple[str, str, DataType], ...] = (
     ("offset", "source_offset", LongType()),
     ("timestamp", "source_timestamp", TimestampType()),
 )
-
-
-def quoted(name: str) -> str:
-    """Quote a column's name as Spark reads it, dots and all."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def refuse_other_than_a_frame(given: object) -> None:
@@ -106,7 +102,7 @@ def _refuse_dead_letters(frame: DataFrame, key: object, value: object) -> None:
 
 def in_place(rows: DataFrame, column: str, value: Column) -> list[Column]:
     """Return the columns of ``rows``, in their order, with ``value`` in the place of one."""
-    return [value if name == column else F.col(quoted(name)) for name in rows.columns]
+    return [value if name == column else column_named(name) for name in rows.columns]
 
 
 def conjunction(conditions: Sequence[Column]) -> Column | None:
@@ -151,7 +147,7 @@ def poison(
 
 def places(rows: DataFrame) -> list[Column]:
     """Return the columns that say where a record stands, as far as ``rows`` has them."""
-    return [F.col(quoted(name)).alias(name) for name in _PLACE if name in rows.columns]
+    return [column_named(name).alias(name) for name in _PLACE if name in rows.columns]
 
 
 def as_dead_letters(bad: DataFrame) -> DataFrame:
@@ -166,7 +162,7 @@ def _if_there(rows: DataFrame, name: str, kind: DataType) -> Column:
     # Only as a source of Kafka's has it: a column of that name and another type means something
     # else.
     there = name in fields and fields[name].simpleString() == kind.simpleString()
-    return F.col(quoted(name)) if there else F.lit(None).cast(kind)
+    return column_named(name) if there else F.lit(None).cast(kind)
 
 
 class Verdicts(Protocol):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -31,6 +31,7 @@ from onceward.spark.tables.delta_table import (
     rows_in,
     table_location,
 )
+from onceward.spark.types import quoted
 
 log = logging.getLogger(__name__)
 
@@ -122,18 +123,16 @@ def rules(shape: Shape) -> dict[str, str]:
     same text for ever."""
     prefix = "delta.constraints."
     checks = {
-        f"CHECK ({text})": f"DROP CONSTRAINT {_quoted([name.removeprefix(prefix)])}"
+        f"CHECK ({text})": f"DROP CONSTRAINT {quoted(name.removeprefix(prefix))}"
         for name, text in shape.settings.items()
         if name.startswith(prefix)
     }
     return checks | {
-        f"NOT NULL {'.'.join(places)}": f"ALTER COLUMN {_quoted(names)} DROP NOT NULL"
+        f"NOT NULL {'.'.join(places)}": (
+            f"ALTER COLUMN {'.'.join(map(quoted, names))} DROP NOT NULL"
+        )
         for places, names in _without_nulls(list(shape.columns.values()))
     }
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
 def _without_nulls(fields: list[Any]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:

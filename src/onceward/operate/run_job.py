@@ -227,7 +227,7 @@ def _run_file(job: str) -> None:
 
 
 def _wait_for_pipelines() -> bool:
-    """Wait while pipelines go on in threads that a job's file leaves; return whether there was one.
+    """Wait while pipelines go on in threads that a job leaves; return whether there was one.
 
     Python waits for threads, too, but in its shutdown, in which no executor takes work any more;
     and some end only then: a thread without a pipeline has ten minutes to come to one.

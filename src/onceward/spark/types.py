@@ -39,9 +39,14 @@ def field_names(kind: DataType) -> list[str]:
     return [name for one in structs for name in one.names]
 
 
+def quoted(name: str) -> str:
+    """Quote a column's name as Spark reads it, dots and all."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def column_named(name: str) -> Column:
     """Return the column of that name, dots and all."""
-    return f.col("`" + name.replace("`", "``") + "`")
+    return f.col(quoted(name))
 
 
 _SETTING = "spark.sql.parquet.outputTimestampType"

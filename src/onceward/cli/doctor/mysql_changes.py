@@ -18,7 +18,7 @@ from typing import Literal
 
 from onceward.cli.doctor.kinds import CheckResult, ok, warn
 from onceward.errors import OncewardError
-from onceward.mysql.snapshot.keys import quote
+from onceward.mysql.binlog.sql_tables import quote
 from onceward.mysql.source import requirements
 from onceward.mysql.source.connection import Server
 from onceward.mysql.source.grants import SelectGrant

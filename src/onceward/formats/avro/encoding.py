@@ -39,10 +39,10 @@ from onceward.formats.avro.step import RegistryMonitor
 from onceward.formats.avro.types import Type, parse_types
 from onceward.formats.avro.values import all_of, or_true, texts_are_valid
 from onceward.formats.registry.answers import WRITING
-from onceward.formats.validation import in_place, quoted
+from onceward.formats.validation import in_place
 from onceward.spark.batch.failures import RAISED
 from onceward.spark.tables.avro_java import schema_for, why_not_a_schema, why_not_writable
-from onceward.spark.types import must_keep_dates
+from onceward.spark.types import column_named, must_keep_dates
 
 _REFRESH_S = 30.0
 _WAIT_S = 10.0
@@ -109,7 +109,7 @@ def encode(
     _check(frame, column, kind, text, name)
     step = _Encoding(registry, number)
     register(step)
-    value = F.col(quoted(column))
+    value = column_named(column)
     body = F.concat(F.lit(prefix(number)), to_avro(value, text))
     for fits, why in (
         (texts_are_valid(value, kind), f"a text in column {column} is not UTF-8"),

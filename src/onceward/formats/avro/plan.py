@@ -61,9 +61,9 @@ from onceward.formats.validation import (
     in_place,
     places,
     poison,
-    quoted,
     with_one,
 )
+from onceward.spark.types import column_named, quoted
 
 BAD_FRAMING, UNKNOWN_SCHEMA_ID = "BadFraming", "UnknownSchemaId"
 DECODED = "onceward_decoded"
@@ -110,7 +110,7 @@ class AvroPlan:
     ) -> None:
         self._tag = tag
         self._id_header = id_header
-        self._value = F.col(quoted(column))
+        self._value = column_named(column)
         self._column = column
         self._schemas = schemas
         self._kind = kind
@@ -155,7 +155,7 @@ class AvroPlan:
     def bad(self, rows: DataFrame) -> DataFrame:
         read = self._decode(rows)
         return read.where(~self._is_good(read)).select(
-            *(F.col(quoted(name)) for name in rows.columns),
+            *(column_named(name) for name in rows.columns),
             self._class().alias("error_class"),
             self._message(read).alias("error_message"),
         )

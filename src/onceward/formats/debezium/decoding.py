@@ -29,7 +29,8 @@ from onceward.formats.avro.plan import Whole
 from onceward.formats.debezium.types import PLACEHOLDER, TableTypes, why_unavailable
 from onceward.formats.json.decoding import decode_with as decode_json_with
 from onceward.formats.json.decoding import parse_schema
-from onceward.formats.validation import quoted, refuse_other_than_a_frame
+from onceward.formats.validation import refuse_other_than_a_frame
+from onceward.spark.types import column_named, quoted
 
 _LONG = ("ts_ms", "server_id", "pos")
 SOURCE = StructType([
@@ -245,12 +246,12 @@ def decode(
 
 
 def _flat(read: DataFrame, column: str, place: str, tombstones: str) -> DataFrame:
-    value = F.col(quoted(column))
+    value = column_named(column)
     if tombstones == "skip":
         read = read.where(value.isNotNull())
     fields = {name: F.col(f"{place}.{name}") for name in _FIELDS}
     fields["op"] = F.when(value.isNull(), F.lit("d")).otherwise(fields["op"])
-    others = [F.col(quoted(name)) for name in read.columns if name != column]
+    others = [column_named(name) for name in read.columns if name != column]
     return read.select(*others, *(field.alias(name) for name, field in fields.items()))
 
 

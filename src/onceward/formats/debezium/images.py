@@ -25,7 +25,8 @@ from onceward.errors import ConfigurationError, UnsupportedSchema
 from onceward.formats.debezium.changes import check_columns, checked_op, select_table, stop
 from onceward.formats.debezium.types import TEXT
 from onceward.formats.json.decoding import STRICTLY, parse_schema, refuse_settings
-from onceward.formats.validation import quoted, with_one
+from onceward.formats.validation import with_one
+from onceward.spark.types import column_named, quoted
 
 
 class Images:
@@ -58,13 +59,13 @@ class Images:
         refuse_settings(changes, self._schema)
         beside = f"{name}_read"
         how = {**STRICTLY, "columnNameOfCorruptRecord": self._bad}
-        value = F.col(quoted(f"{name}_text"))
+        value = column_named(f"{name}_text")
         read = with_one(
             changes.withColumn(f"{name}_text", text),
             F.from_json(value, self._read_as, how),
             beside,
         )
-        row = F.col(quoted(beside))
+        row = column_named(beside)
         fields = F.struct(*TEXT.convert_fields(row, self._schema))
         checked = F.when(value.isNull(), F.lit(None)).when(self._fits(row, value), fields)
         stops = F.raise_error(stop(self._tag, "schema", self._why(row, value), _NEXT_STEP))

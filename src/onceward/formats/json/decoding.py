@@ -38,11 +38,10 @@ from onceward.formats.validation import (
     conjunction,
     in_place,
     poison,
-    quoted,
     refuse_frame,
     with_one,
 )
-from onceward.spark.types import contains_type
+from onceward.spark.types import column_named, contains_type
 
 DECODED = "onceward_decoded"
 _CHECKED = "onceward_checked"
@@ -92,7 +91,7 @@ class JsonPlan:
         self._tag = tag
         self._column = column
         self._schema = schema
-        self._value = F.col(quoted(column))
+        self._value = column_named(column)
         self._text = self._value.cast("string")
         self._mark = f"onceward_{uuid.uuid4().hex}"
         self._items = F.col(f"{DECODED}.{self._mark}")
@@ -112,7 +111,7 @@ class JsonPlan:
             self._decode(rows)
             .where(~self._is_good())
             .select(
-                *(F.col(quoted(name)) for name in rows.columns),
+                *(column_named(name) for name in rows.columns),
                 F.lit(DOES_NOT_FIT).alias("error_class"),
                 self._message().alias("error_message"),
             )

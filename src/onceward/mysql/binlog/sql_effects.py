@@ -18,6 +18,7 @@ from onceward.mysql.binlog.sql_tables import (
     TokenReader,
     UnknownStatement,
     dml_tables,
+    quote_table,
 )
 
 
@@ -481,12 +482,11 @@ def _unsupported_cascade(name: tuple[str, str]) -> Unsupported:
 
 
 def _unsupported_versioning(name: tuple[str, str]) -> Unsupported:
-    quoted = ".".join("`" + part.replace("`", "``") + "`" for part in name)
     return Unsupported(
         "system_versioned",
         f"a statement by which {'.'.join(name)} has system versions: what is deleted stays in the "
         "table as history, and no change tells it from what is there",
-        f"ALTER TABLE {quoted} DROP SYSTEM VERSIONING, or leave it out of tables=",
+        f"ALTER TABLE {quote_table(*name)} DROP SYSTEM VERSIONING, or leave it out of tables=",
     )
 
 

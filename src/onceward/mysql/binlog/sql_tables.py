@@ -22,6 +22,17 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, cast
 
+
+def quote(name: str) -> str:
+    """Return a quoted name."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quote_table(database: str, table: str) -> str:
+    """Return a table's quoted name with its database."""
+    return f"{quote(database)}.{quote(table)}"
+
+
 TokenKind = Literal["word", "name", "text", "sign", "broken"]
 
 

@@ -15,9 +15,10 @@ from typing import Any
 from onceward.errors import ServerMisconfigured
 from onceward.mysql.binlog.column_types import ColumnKind, TableColumn
 from onceward.mysql.binlog.event import Dialect
+from onceward.mysql.binlog.sql_tables import quote_table
 from onceward.mysql.binlog.table_map import TableMap
 from onceward.mysql.binlog.values import select_expression
-from onceward.mysql.snapshot.keys import SORTED_HERE, SORTED_THERE, Key, KeyColumn, Query, quote
+from onceward.mysql.snapshot.keys import SORTED_HERE, SORTED_THERE, Key, KeyColumn, Query
 
 _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
@@ -54,11 +55,6 @@ class TableDescription:
     @property
     def quoted(self) -> str:
         return quote_table(self.map.db, self.map.table)
-
-
-def quote_table(database: str, table: str) -> str:
-    """Return a table's quoted name with its database."""
-    return f"{quote(database)}.{quote(table)}"
 
 
 def describe_table(query: Query, dialect: Dialect, database: str, table: str) -> TableDescription:

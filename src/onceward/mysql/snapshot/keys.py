@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceward.mysql.binlog.column_types import ColumnKind
+from onceward.mysql.binlog.sql_tables import quote
 
 Query = Callable[[str], Sequence[tuple[Any, ...]]]
 """Runs a statement and returns its rows."""
@@ -117,11 +118,6 @@ class KeyColumn:
 
 
 Key = tuple[KeyColumn, ...]
-
-
-def quote(name: str) -> str:
-    """Return a quoted name."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def range_condition(key: Key, after: KeyPlace | None, up_to: KeyPlace | None) -> str:

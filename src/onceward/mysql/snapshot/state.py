@@ -20,11 +20,11 @@ from typing import Any
 
 from onceward.errors import ChangeUnreadable, OncewardError, ServerMisconfigured
 from onceward.mysql.binlog.event import SET_GTIDS, Dialect
+from onceward.mysql.binlog.sql_tables import quote_table
 from onceward.mysql.snapshot.catalogue import (
     TableDescription,
     describe_table,
     list_tables,
-    quote_table,
 )
 from onceward.mysql.snapshot.keys import Key, KeyColumn, KeyPlace, Query, range_condition
 from onceward.mysql.source.connection import Server, error_number

@@ -20,8 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from onceward.errors import AccessDenied, ServerMisconfigured, ServerUnreachable
-from onceward.mysql.snapshot.catalogue import quote_table
-from onceward.mysql.snapshot.keys import quote
+from onceward.mysql.binlog.sql_tables import quote, quote_table
 from onceward.mysql.source.connection import LOCK_WAIT, Server, error_number
 from onceward.mysql.source.settings import SYSTEM, ChangesSettings
 
@@ -133,7 +132,7 @@ def grant_target(database: str, table: str, *, is_literal: bool = False) -> str:
     :param is_literal: with MySQL's ``partial_revokes`` no grant on a database has wildcards.
     """
     if "*" not in database + table:
-        return f"{quote(database)}.{quote(table)}"
+        return quote_table(database, table)
     if database == "*" or (is_literal and "*" in database):
         return "*.*"
     if is_literal:

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from onceward.errors import AccessDenied, ServerMisconfigured, SourceDataLost
 from onceward.mysql.binlog.event import SET_GTIDS
-from onceward.mysql.snapshot.catalogue import quote_table
-from onceward.mysql.snapshot.keys import quote
+from onceward.mysql.binlog.sql_tables import quote, quote_table
 from onceward.mysql.snapshot.state import is_missing
 from onceward.mysql.source.connection import Server, open_dump
 from onceward.mysql.source.grants import (

@@ -25,11 +25,10 @@ from onceward.sql.sink.columns import (
     must_take,
     null_error,
 )
-from onceward.sql.sink.dialect import Beside, Dialect
+from onceward.sql.sink.dialect import LOCK_SECONDS, Beside, Dialect
 
 # The task attempt of rows that the driver has
 _OURS = 0
-_LOCK_SECONDS = 60
 
 
 class MySQLDialect(Dialect):
@@ -99,7 +98,7 @@ class MySQLDialect(Dialect):
         connection.execute(f"DROP TABLE IF EXISTS {table}", ())
         # What the session does next waits as ever: a dump locks all tables for some seconds. (One
         # whose DROP has failed is given up.)
-        self.take_time(connection, _LOCK_SECONDS)
+        self.take_time(connection, LOCK_SECONDS)
 
     def look_closer(
         self,

@@ -49,7 +49,7 @@ from onceward.sql.sink.columns import (
     python_values,
     staged_columns,
 )
-from onceward.sql.sink.dialect import Dialect
+from onceward.sql.sink.dialect import LOCK_SECONDS, Dialect
 from onceward.sql.sink.merging import Merging, Order, Part, Steps, not_all
 from onceward.sql.sink.run import TABLE_COLUMN, DatabaseRun
 
@@ -239,7 +239,7 @@ class DatabaseAttempt(Attempt):
                 self._dialect.translate_errors("counting staged rows"),
             ):
                 if self._staging:
-                    self._dialect.take_time(connection, _LOCK_SECONDS)
+                    self._dialect.take_time(connection, LOCK_SECONDS)
                 with connection.patience.of(self._seconds(), "the count of staged rows"):
                     self._counts = [self._counted(frame, connection) for frame in self._frames]
         rows: Counter[str] = Counter()
@@ -319,7 +319,7 @@ class DatabaseAttempt(Attempt):
 
     def _move(self, connection: Session, running: RunningBatch) -> None:
         """Move the staged rows, inside the decision: the ledger's row is owned and locked."""
-        self._dialect.take_time(connection, _LOCK_SECONDS)
+        self._dialect.take_time(connection, LOCK_SECONDS)
         with connection.patience.of(self._seconds(), "the move of the batch's rows"):
             if self._order is Order.OF_CHANGES and not self._dialect.makes_tables_ahead:
                 self._number_steps(connection)
@@ -448,9 +448,6 @@ class DatabaseAttempt(Attempt):
 
     def _ids(self, running: RunningBatch) -> dict[str, object]:
         return {**event_ids(self._settings.policy.pipeline, running), **self.ids}
-
-
-_LOCK_SECONDS = 60
 
 
 def _row_bytes(staged: Mapping[str, str], wide: Sequence[str]) -> str:

@@ -274,6 +274,9 @@ class PreparedWords(Protocol):
         """
 
 
+LOCK_SECONDS = 60
+"""How long a statement waits for a lock."""
+
 IDLE_SECONDS = 3600
 """How long a task that has begun a transaction may take to its next rows. Then the server ends its
 session, and the locks of its rows are free for whoever runs the batch again.
