@@ -198,6 +198,15 @@ def test_whoever_knows_the_token_may_look(monkeypatch: pytest.MonkeyPatch) -> No
     assert Site(view(), token="geheim").ask("/", cookie=cookie.partition(";")[0])[0] == 401
 
 
+def test_two_dashboards_on_one_host_do_not_take_each_others_place_in_a_browser() -> None:
+    """Browsers send a host's cookies to all its ports, and keep one of a name."""
+    names = set()
+    for host in ("127.0.0.1:9465", "127.0.0.1:9466", "[::1]:9465"):
+        _, headers, _ = Site(view(), token="one").ask("/login", "POST", b"token=one", host=host)
+        names.add(headers["set-cookie"].partition("=")[0])
+    assert len(names) == 3
+
+
 def test_a_token_beyond_ascii_is_known_in_a_header_and_a_form(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("gehéim\n", encoding="utf-8")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection
 from importlib import resources
@@ -35,7 +36,6 @@ from onceward.errors import ConfigurationError
 from onceward.ids import TopicPartition, topic_name
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_COOKIE = "onceward"
 _MOST_STREAMS = 32
 _LOOK_SECONDS = 0.5
 _HEARTBEAT_LOOKS = 30
@@ -137,6 +137,11 @@ def _name(url: str) -> str:
         return ""
 
 
+def _cookie(request: Request) -> str:
+    """Return the cookie's name, with the port: browsers send a host's cookies to all its ports."""
+    return re.sub(r"[^A-Za-z0-9.-]", "-", f"onceward-{request.headers.get('host', '')}")
+
+
 class _Site:
     def __init__(self, watcher: Watcher, token: str, is_ending: Callable[[], bool]) -> None:
         self._watcher, self._is_ending = watcher, is_ending
@@ -162,7 +167,7 @@ class _Site:
         sent = token.encode("latin-1").decode(errors="replace")
         if scheme.lower() == "bearer" and (_same(token, self._token) or _same(sent, self._token)):
             return True
-        return _same(request.cookies.get(_COOKIE, ""), self._session)
+        return _same(request.cookies.get(_cookie(request), ""), self._session)
 
     async def login(self, request: Request) -> Response:
         if request.method == "POST":
@@ -174,7 +179,8 @@ class _Site:
             token = parse_qs(body.decode(errors="replace")).get("token", [""])[0]
             if self._token and _same(token, self._token):
                 answer = RedirectResponse("/", 303)
-                answer.set_cookie(_COOKIE, self._session, httponly=True, samesite="strict")
+                cookie = _cookie(request)
+                answer.set_cookie(cookie, self._session, httponly=True, samesite="strict")
                 return answer
             await asyncio.sleep(1)
         wrong = '<p class="trouble" role="alert">That is not the token.</p>'
