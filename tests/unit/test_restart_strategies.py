@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 
 import onceward as ow
-from onceward import patience, surroundings
+from onceward import events, patience, surroundings
 from onceward.engine.calls import gate, runs
 from onceward.errors import (
     AuthenticationFailed,
@@ -462,6 +462,18 @@ def test_stop_ends_a_query_and_a_wait(lives: Any):
         lives(Life(SendFailed("a")), strategy=ow.restart.FixedDelay(delay_s=3600), stop=stop)[1],
         SendFailed,
     )
+
+
+def test_a_stop_is_no_restart(lives: Any, caplog: pytest.LogCaptureFixture):
+    stop, seen = threading.Event(), list[events.Event]()
+    stop.set()
+    forget = events.probe(seen.append)
+    try:
+        lives(Life(SendFailed("a")), strategy=ow.restart.FixedDelay(delay_s=3600), stop=stop)
+    finally:
+        forget()
+    assert events.RESTART not in {event.step for event in seen}
+    assert "is started again" not in caplog.text
 
 
 def test_what_sparks_own_start_meets_later_is_a_failure_like_any(lives: Any):

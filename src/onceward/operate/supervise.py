@@ -176,6 +176,8 @@ def _supervise(
                 _paragraph(error, is_logged=run.is_logged),
             )
             raise error
+        if ended.is_set():
+            raise error
         log.warning(
             "query %s failed, and is started again in %.1f s%s. %s",
             run.name,
@@ -183,9 +185,9 @@ def _supervise(
             _describe_repetition(failures, error),
             _paragraph(error, is_logged=run.is_logged),
         )
-        events.announce(events.RESTART, {"query_id": run.query_id}, error)
         if ended.wait(pause):
             raise error
+        events.announce(events.RESTART, {"query_id": run.query_id}, error)
 
 
 def _pause(
