@@ -6,13 +6,14 @@ import hashlib
 import runpy
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from streaming_pipeline import Pipeline
 from topic_operations import add_partitions
 from typer.testing import CliRunner
@@ -24,7 +25,8 @@ from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.options.settings import settings_from_options
 from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator
-from onceward.operate.plan_queries import for_good
+from onceward.operate.plan import _checkpoint
+from onceward.operate.plan_queries import Definition, for_good
 from onceward_testing.topic_reader import end_offsets
 
 JOB = """
@@ -334,6 +336,21 @@ def test_a_batch_that_lacks_rows_is_named_with_the_files_of_the_jobs_own_checkpo
     assert f"move away from {pipeline.checkpoint} " in done.output
     refused = pipeline.failing_run(lambda rows: rows.select("key", "value"))
     assert isinstance(error_of(refused), BatchNotWritten)
+
+
+def test_a_checkpoint_without_a_scheme_is_where_spark_looks_for_it(spark: SparkSession) -> None:
+    """On Hadoop's default file system, which no name node has to answer for."""
+    definition = Definition(spark.range(1), {"checkpointlocation": "/orders"})
+    assert _checkpoint(definition) == "/orders"
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    default = hadoop.get("fs.defaultFS")
+    hadoop.set("fs.defaultFS", "hdfs://127.0.0.1:1")
+    try:
+        assert _checkpoint(definition) == "hdfs://127.0.0.1:1/orders"
+        local = replace(definition, options={"checkpointlocation": "file:/orders"})
+        assert _checkpoint(local) == "file:/orders"
+    finally:
+        hadoop.set("fs.defaultFS", default)
 
 
 @pytest.mark.lengthy("ci")

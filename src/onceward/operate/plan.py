@@ -63,6 +63,7 @@ from onceward.operate.plan_queries import (
 from onceward.operate.savepoint import select_logs
 from onceward.spark.batch import file_sources
 from onceward.spark.batch.query import RunningBatch, checkpoint_files, running_batch
+from onceward.spark.files.file_system import path_scheme, qualify
 from onceward.spark.session.settings import quiet
 
 log = logging.getLogger(__name__)
@@ -235,10 +236,14 @@ def _sinks(function: Any) -> list[ForeachBatchSink]:
 
 def _checkpoint(definition: Definition) -> str:
     location = definition.options.get("checkpointlocation")
-    if location:
+    session = definition.frame.sparkSession
+    if not location:
+        root = session.conf.get("spark.sql.streaming.checkpointLocation", None)
+        location = f"{root}/{definition.name}" if root and definition.name else ""
+    if not location or path_scheme(location):
         return location
-    root = definition.frame.sparkSession.conf.get("spark.sql.streaming.checkpointLocation", None)
-    return f"{root}/{definition.name}" if root and definition.name else ""
+    qualified = qualify(location, session.sparkContext)
+    return location if path_scheme(qualified) == "file" else qualified
 
 
 @dataclass(frozen=True)
@@ -365,7 +370,8 @@ def _retained(running: RunningBatch) -> list[Line]:
 def _newest(sink: ForeachBatchSink) -> LedgerRecord | None:
     # Whatever is wrong is said where it is asked for
     with suppress(Exception):
-        return sink.newest_record() if sink._policy.has_ledger else None
+        if sink._policy.has_ledger:
+            return waiting.within(_SECONDS, sink.newest_record)
     return None
 
 

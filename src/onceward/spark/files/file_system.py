@@ -203,17 +203,26 @@ def files_at(path: str, *, renames: bool = True) -> Files:
         return LocalFiles(local_path(path))
     context = SparkContext._active_spark_context
     assert context is not None  # noqa: S101 — a batch is running
+    qualified = qualify(path, context)
+    refuse_other_schemes(qualified, renames=renames)
+    if path_scheme(qualified) == "file":
+        return LocalFiles(local_path(qualified))
+    try:
+        return (S3Files if path_scheme(qualified) in _STORES else HadoopFiles)(context, qualified)
+    except Py4JJavaError as error:
+        raise _as_os_error(error) from error
+
+
+def qualify(path: str, context: SparkContext) -> str:
+    """Return the path with its scheme; one without is on Hadoop's default file system.
+
+    :raises OSError: Hadoop knows no such file system.
+    """
     jvm: Any = context._jvm
     configuration = context._jsc.hadoopConfiguration()
     try:
         hadoop_path = jvm.org.apache.hadoop.fs.Path(path)
-        qualified = str(
-            hadoop_path.getFileSystem(configuration).makeQualified(hadoop_path).toString()
-        )
-        refuse_other_schemes(qualified, renames=renames)
-        if path_scheme(qualified) == "file":
-            return LocalFiles(local_path(qualified))
-        return (S3Files if path_scheme(qualified) in _STORES else HadoopFiles)(context, qualified)
+        return str(hadoop_path.getFileSystem(configuration).makeQualified(hadoop_path).toString())
     except Py4JJavaError as error:
         raise _as_os_error(error) from error
     except IllegalArgumentException as error:
