@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from html import escape
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -361,32 +362,33 @@ def test_a_pipeline_that_is_retired_goes_though_an_endpoint_of_metrics_is_away(
 
 
 class Growing(Ledger):
-    """A ledger with batches up to a number; each was decided before it was finished."""
+    """A ledger with batches up to a number, the last one in a state."""
 
     newest = -1
+    state = "finished"
     asked = 0
 
     def entries(self, pipeline: str, limit: int = 100) -> list[LedgerEntry]:
         Growing.asked += limit
-        found = [
-            replace(entry(number), state=state)
-            for number in range(self.newest + 1)
-            for state in ("decided", "finished")
-        ]
-        return found[-limit:]
+        found = [entry(number) for number in range(self.newest + 1)][-limit:]
+        return [*found[:-1], *(replace(each, state=self.state) for each in found[-1:])]
 
 
 def test_a_look_asks_for_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     watcher = Watcher([Growing(None)], 60.0)  # type: ignore[arg-type]
     # Nothing yet; one by one; many at once; a chain that begins anew
-    for newest in (-1, -1, 0, 1, 1, 4, 90, 400, 3, 5):
+    numbers = (-1, -1, 0, 0, 1, 1, 1, 4, 90, 400, 3, 5)
+    for newest, state in zip(numbers, cycle(["finished", "finished", "decided"]), strict=False):
         monkeypatch.setattr(Growing, "newest", newest)
+        monkeypatch.setattr(Growing, "state", state)
         monkeypatch.setattr(Growing, "asked", 0)
         before = watcher.snapshot.pipelines.get("p")
         watcher.look()
         found = watcher.snapshot.pipelines["p"].entries
         sequences = [each.sequence for each in found]
-        assert sequences == [number for n in range(newest + 1) for number in (n, n)][-200:]
+        assert sequences == list(range(newest + 1))[-200:]
+        assert not found or found[-1].state == state
+        assert {each.state for each in found[:-1]} <= {"finished"}
         if before is not None and before.entries == found and found:
             assert Growing.asked == 1
 

@@ -23,7 +23,7 @@ from onceward.cli import app
 from onceward.cli.shared import print_table, table
 from onceward.cli.status import _entries_since
 from onceward.dashboard.watch import Watcher
-from onceward.engine.ledger.record import LedgerRecord, Writer
+from onceward.engine.ledger.record import LedgerRecord, RecordState, Writer
 from onceward.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -161,15 +161,18 @@ def test_every_word_that_is_not_well_has_a_next_step() -> None:
     assert set(NEXT_STEPS) == {state.value for state in PipelineState if state not in WELL}
 
 
-def fill(folder: Path, name: str, batches: int, query: str = "q") -> None:
+def fill(folder: Path, name: str, batches: int, query: str = "q", decided: int = 0) -> None:
+    """Put batches into a ledger, of which each is ``decided`` so often before it is finished."""
     chain = ow.FolderLedger(folder).chain(PipelineId(name))
     newest = chain.take()
     for number in range(batches):
         source = SourceRange({"in": {"0": number * 10}}, {"in": {"0": number * 10 + 10}})
         record = LedgerRecord(
             PipelineId(name), number, BatchId(query, number), (source,), chain.begin(newest), {},
-            NOW_MS + number, writer=HERE,
+            NOW_MS + number * (600_000 if decided else 1), writer=HERE,
         )  # fmt: skip
+        for _ in range(decided):
+            chain.append(replace(record, state=RecordState.DECIDED))
         chain.append(record)
         newest = record
 
@@ -193,6 +196,22 @@ def test_batches_that_come_between_two_looks_are_printed_however_many(folder: Pa
         found, is_the_same = _entries_since(view, "second", last)
         assert [each.sequence for each in found] == list(range(known, 3))
         assert is_the_same
+
+
+@pytest.mark.parametrize("decided", [1, 7])
+def test_a_batch_with_more_records_than_one_is_one_batch(tmp_path: Path, decided: int) -> None:
+    """Of sinks that publish behind the decision: files, lakes, stores."""
+    fill(tmp_path, "files", 30, decided=decided)
+    view = open_ledger(path=tmp_path)
+    entries = view.entries("files", 20)
+    assert [each.sequence for each in entries] == list(range(10, 30))
+    assert {each.state for each in entries} == {"finished"}
+    assert len(view.entries("files")) == 30
+    found, is_the_same = _entries_since(view, "files", entries[0])
+    assert is_the_same
+    assert [each.sequence for each in found] == list(range(11, 30))
+    now_ms = entries[-1].committed_at_ms + 90_000
+    assert judge(Evidence(entries, now_ms, lag=5))[0] is PipelineState.RUNNING
 
 
 @pytest.mark.parametrize("batches", [1, 3, 5])

@@ -178,8 +178,7 @@ def _entries_since(
     if newest is None or (last is not None and _batch(newest) == _batch(last)):
         return [], True
     behind = -1 if last is None else last.sequence
-    # A batch may have two records: decided, and finished
-    number = 2 * max(newest.sequence - behind, 0) + 2
+    number = max(newest.sequence - behind, 0) + 1
     by_sequence = {each.sequence: each for each in view.entries(pipeline, number)}
     is_the_same = last is None or (
         newest.sequence > behind and _batch(by_sequence.get(behind, last)) == _batch(last)

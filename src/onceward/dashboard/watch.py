@@ -189,8 +189,7 @@ class Watcher:
             if newest and newest == entries[-1:]:
                 return entries
             missing = newest[0].sequence - entries[-1].sequence if newest and entries else _BATCHES
-            # A batch may have two records: decided, and finished
-            new = view.entries(name, min(_BATCHES, 2 * missing + 2) if missing >= 0 else _BATCHES)
+            new = view.entries(name, min(_BATCHES, missing + 1) if missing >= 0 else _BATCHES)
         except LedgerUnreadable:
             return None
         entries = [each for each in entries if new and each.sequence < new[0].sequence]

@@ -28,6 +28,7 @@ from onceward.engine.ledger.chain import Ledger, LedgerReader
 from onceward.engine.ledger.record import LedgerRecord, Writer
 from onceward.errors import ConfigurationError, LedgerUnreadable, OncewardError, TopicMissing
 from onceward.ids import (
+    BatchId,
     TopicPartition,
     is_pipeline_id,
     least_offsets,
@@ -313,11 +314,20 @@ class LedgerView:
         return [name for name in found if name not in others]
 
     def entries(self, pipeline: str, limit: int = 100) -> list[LedgerEntry]:
-        """Return the last batches that the ledger keeps, oldest first. A topic keeps the newest,
-        and those that compaction has not reached; a table 10,000, a folder 1,000.
+        """Return the last batches that the ledger keeps, oldest first, each by its newest record:
+        of one that is published after its decision there are more. A topic keeps the newest
+        records, and those that compaction has not reached; a table 10,000, a folder 1,000.
         """
-        found = self._reader.recent(pipeline_id(pipeline), limit)
-        return [LedgerEntry.from_record(record) for record in reversed(found)]
+        number = 1 if limit == 1 else 2 * limit
+        while True:
+            found = self._reader.recent(pipeline_id(pipeline), number)
+            newest: dict[tuple[int, BatchId], LedgerRecord] = {}
+            for record in found:
+                newest.setdefault((record.sequence, record.batch), record)
+            if len(newest) >= limit or len(found) < number:
+                last = list(newest.values())[:limit]
+                return [LedgerEntry.from_record(record) for record in reversed(last)]
+            number *= 4
 
     def lag(self, pipeline: str) -> list[PartitionLag]:
         """Return the lag in each partition of Kafka that the newest batch names; empty where the
