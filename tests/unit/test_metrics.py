@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from onceward import events
 from onceward.engine import batch_log
-from onceward.errors import ConfigurationError, Fenced, SendFailed
+from onceward.errors import BrokerUnreachable, ConfigurationError, Fenced, SendFailed
 from onceward.events import Event
 from onceward.ids import TopicPartition, partition_offsets
 from onceward.kafka.source import identity
@@ -363,6 +363,16 @@ def test_the_batch_that_ends_a_quiet_time_has_as_long_as_any_other(
     state.hear(end(events.COMMIT, KAFKA, **WRITTEN), 98_100.0)
     assert numbers(state, 98_101.0)["idle"] == 0.0
     assert not has_no_commit(state, 98_101.0)
+
+
+def test_a_new_process_that_cannot_open_its_ledger_is_waited_for_as_any_other():
+    """Brokers away, and the pipeline moved to another pod: no run of this process has opened it."""
+    state, away = MetricState(failing_since=1_000.0), BrokerUnreachable("away", next_step="wait")
+    state.hear(Event(events.OPEN, "started", KAFKA), 0.0, 1_030.0)
+    assert not has_no_commit(state, 60.0)
+    state.hear(Event(events.OPEN, "failed", KAFKA, 30.0, away), 30.0, 1_060.0)
+    state.hear(Event(events.RESTART, "failed", {"query_id": "q"}, None, away), 31.0, 1_061.0)
+    assert has_no_commit(state, 121.0)
 
 
 @pytest.mark.parametrize("per_partition", [False, True])

@@ -371,6 +371,8 @@ def _as_of(numbers: _Numbers, now: float) -> dict[str, float]:
     idle_for = now - numbers.idle_at if numbers.idle_at is not None else float("inf")
     found = {
         "last_commit_age_seconds": now - began,
+        # Also before it has opened its ledger: a rule that compares with it needs both
+        "trigger_interval_seconds": interval,
         "transaction_open_seconds": now - numbers.open_since if numbers.open_since else 0.0,
         "idle": float(idle_for <= longest),
     }
