@@ -88,7 +88,7 @@ matrix: $(MATRIX:%=matrix-%) ## README, the Spark and the contract tests on newe
 matrix-%: .venv-matrix/%/.installed
 	$(PYTHON) tools/readme_in_an_empty_environment.py --pyspark $* $(KAFKA:%=--kafka %)
 	.venv-matrix/$*/bin/onceward jars
-	$(KAFKA:%=ONCEWARD_TEST_KAFKA=%) .venv-matrix/$*/bin/python -m pytest -m "main or ci" tests/spark tests/contract $(ARGS)
+	$(KAFKA:%=ONCEWARD_TEST_KAFKA=%) .venv-matrix/$*/bin/python -m pytest -m "main or ci" $(TWO) tests/spark tests/contract $(ARGS)
 
 .PRECIOUS: .venv-matrix/%/.installed
 .venv-matrix/%/.installed: requirements.lock pyproject.toml
