@@ -5,6 +5,7 @@ another version.
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark import cloudpickle
 
 import onceward as ow
 from onceward import patience
+from onceward.delivery.target import WriteAheadTarget
 from onceward.engine import two_phase
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.two_phase import KIND, TwoPhaseTarget, drop_all
@@ -21,8 +23,11 @@ from onceward.errors import (
     ConfigurationError,
     LedgerUnreadable,
     PublishIncomplete,
+    StoreUnreachable,
+    TargetUnreachable,
     UnsupportedQuery,
 )
+from onceward.files.ledger import FolderChain
 from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward_testing.sink_contract import batch
 from support.errors import raises
@@ -103,6 +108,57 @@ def test_what_is_published_and_prepared_again_is_committed_again(
     assert (sink.committed, aborted) == ([], [])
     target.begin(newest, batch(1))
     assert (sink.committed, aborted) == ([name], ["never decided"])
+
+
+def put(ledger: ow.FolderLedger, kind: str, data: dict[str, Any], state: RecordState) -> None:
+    chain = ledger.chain(PipelineId("p"))
+    chain.begin(chain.take())
+    chain.append(replace(decided(1), outputs={kind: Output(kind, 1, 3, data)}, state=state))
+
+
+@pytest.mark.parametrize("is_certain", [True, False])
+@pytest.mark.parametrize("state", list(RecordState))
+def test_a_disk_that_is_not_mounted_is_told_by_the_newest_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: RecordState, is_certain: bool
+):
+    """Which an open transaction may hold, until the chain is taken."""
+    mount, ledger = tmp_path / "mount", ow.FolderLedger(tmp_path / "ledger")
+    mount.mkdir()
+    part = {
+        "folder": "p@1a2b3c4d-1.1", "root": f"file://{mount}", "layout": "batches",
+        "to": "batch=p@0000000000", "files": {"part-0.parquet": 10},
+    }  # fmt: skip
+    data = {"version": 1, "format": "parquet", "root": part["root"], "committables": [part]}
+    put(ledger, "files", data, state)
+    if not is_certain:
+        monkeypatch.setattr(FolderChain, "peek", lambda _: None)
+    sink = ow.FileSink(path=f"file://{mount}", pipeline_id="p", ledger=ledger)
+    with pytest.raises(TargetUnreachable, match="may not be mounted"):
+        sink.new_target().open(batch(1))
+    assert list(mount.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_certain", [True, False])
+def test_what_a_target_has_lost_is_told_by_the_newest_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_certain: bool
+):
+    ledger, asked = ow.FolderLedger(tmp_path / "ledger"), []
+    sink = ow.WriteAheadSink(
+        deliver=lambda chunk: None, pipeline_id="p", ledger=ledger, store=tmp_path
+    )
+    target = sink.new_target()
+    assert isinstance(target, WriteAheadTarget)
+    monkeypatch.setattr(target, "_check", asked.append)
+    known = {"version": 1, "committables": [], "store": str(target.folder), "written_to": {"a": 1}}
+    put(ledger, "write_ahead", known, RecordState.FINISHED)
+    if not is_certain:
+        monkeypatch.setattr(FolderChain, "peek", lambda _: None)
+    with pytest.raises(StoreUnreachable, match="its disk may not be mounted"):
+        target.open(batch(1))
+    assert not target.folder.exists()
+    target.folder.mkdir(parents=True)
+    target.open(batch(1))
+    assert asked == [{"a": 1}]
 
 
 @pytest.mark.parametrize("found", [[b"a"], [{"parts": {1, 2}}], {"a": 7}, "a", b"a", 7, None])

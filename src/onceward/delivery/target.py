@@ -187,9 +187,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         # what the place has lost, and a start may leave out
         self._lost: PreparedDataLost | None = None
 
-    def list_prepared(self) -> list[Any]:
-        """Check the store, then list the files in it."""
-        newest = self.chain.peek()
+    def look_at_place(self, newest: LedgerRecord | None) -> None:
         output = None if newest is None else newest.outputs.get(KIND)
         data = {} if output is None else output.data
         self._is_known = data.get("store") == str(self.folder)
@@ -198,17 +196,16 @@ class WriteAheadTarget(TwoPhaseTarget):
         with reached(self.folder):
             make(self.folder)
         self._lost = None
-        self._look_at_place(data.get(PLACE))
-        return super().list_prepared()
+        self._ask_place(data.get(PLACE))
 
-    def _look_at_place(self, then: Mapping[str, Any] | None) -> None:
+    def _ask_place(self, then: Mapping[str, Any] | None) -> None:
         try:
             self._check(then)
         except PreparedDataLost as lost:
             if self._policy.resume != "skip_missing":
                 raise
             self._lost = lost
-            self._look_at_place(None)
+            self._ask_place(None)
         except OncewardError:
             raise
         except Exception as error:  # noqa: BLE001

@@ -109,12 +109,7 @@ class TwoPhaseTarget(Target):
     kind: ClassVar[str] = KIND
 
     def __init__(
-        self,
-        committer: Committer,
-        chain: Chain,
-        policy: SinkPolicy,
-        *,
-        commit_timeout_s: float,
+        self, committer: Committer, chain: Chain, policy: SinkPolicy, *, commit_timeout_s: float
     ) -> None:
         self.committer = committer
         self.chain = chain
@@ -131,6 +126,8 @@ class TwoPhaseTarget(Target):
         self._again: list[Any] = []
         # The newest sequence of an earlier run
         self._inherited: int | None = None
+        # Before the chain was taken
+        self._is_looked_at = False
 
     def peek(self) -> LedgerRecord | None:
         return self.chain.peek()
@@ -151,7 +148,16 @@ class TwoPhaseTarget(Target):
 
     def list_prepared(self) -> list[Any]:
         """Check what can be checked, and list what is prepared. Before the chain is taken."""
+        # None is no first start: an open transaction may have a record. Then nothing is made, and
+        # nothing taken for new, before the chain is ours.
+        peeked = self.chain.peek()
+        self._is_looked_at = peeked is not None
+        if peeked is not None:
+            self.look_at_place(peeked)
         return self._recovered()
+
+    def look_at_place(self, newest: LedgerRecord | None) -> None:
+        """Check the place, and make what it lacks, by the newest record; None: there is none."""
 
     def _recovered(self) -> list[Any]:
         by = f"recover() of {type(self.committer).__name__}"
@@ -171,6 +177,8 @@ class TwoPhaseTarget(Target):
         """
         earlier = newest is not None and newest.run_id != running.run_id
         self._inherited = newest.sequence if newest is not None and earlier else None
+        if not self._is_looked_at:
+            self.look_at_place(newest)
         self.must_be_of_this_chain()
         decided = [*others, *self.decided_in(newest)]
         after = self._recovered() if before else []

@@ -77,21 +77,24 @@ class Publisher:
     # before the first batch
 
     def check(self, written_to: str) -> None:
-        """Check the path, before another owner is fenced.
+        """Check the path, and make what it lacks.
 
         :param written_to: the path below which this pipeline has written its newest batch, as its
             ledger says; or "".
         :raises TargetUnreachable: the path cannot be written to, or is not the one that was
             written to.
-        :raises ConfigurationError: the ledger would not be where the files are; or the path has
-            files of another shape.
+        :raises ConfigurationError: the path has files of another shape.
         """
-        try:
-            self._must_be_beside_its_ledger()
+        with self._writable():
             if written_to == self.files.root:
                 reading.must_be_there(self.files, self._settings)
             self.files.make(PREPARED)
             reading.must_fit(self.files, self._settings)
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise TargetUnreachable(
                 f"files cannot be written below {self._settings.path}: {error}",
@@ -99,11 +102,17 @@ class Publisher:
                 "that its file system is there and has room",
             ) from error
 
-    def _must_be_beside_its_ledger(self) -> None:
+    def must_be_beside_its_ledger(self) -> None:
+        """Check that the ledger is where the files are.
+
+        :raises TargetUnreachable: Hadoop does not know the path's file system.
+        :raises ConfigurationError: it is elsewhere.
+        """
         ledger = self._settings.ledger
         if not self._ledger_is_beside or not isinstance(ledger, FolderLedger):
             return
-        local = self.files.local
+        with self._writable():
+            local = self.files.local
         if local is None or FolderLedger(f"{local}/{HIDDEN}/ledger").path != ledger.path:
             raise ConfigurationError(
                 f"path={self._settings.path!r} is {self.files.root} to Spark, and without ledger= "

@@ -257,9 +257,11 @@ class FileTarget(TwoPhaseTarget):
         self._row_bytes: float | None = None
 
     def list_prepared(self) -> list[Any]:
-        newest = self.chain.peek()
-        self._publisher.check("" if newest is None else self._written_to(newest))
+        self._publisher.must_be_beside_its_ledger()
         return super().list_prepared()
+
+    def look_at_place(self, newest: LedgerRecord | None) -> None:
+        self._publisher.check("" if newest is None else self._written_to(newest))
 
     def _written_to(self, record: LedgerRecord) -> str:
         """Return the path below which a batch was written; "" where its record does not tell."""
