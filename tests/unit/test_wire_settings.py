@@ -17,6 +17,7 @@ from onceward.kafka.wire.options.settings import (
     spark_source_options,
 )
 from onceward.operate.restart import may_pass
+from support.certificates import make_certificates
 from support.errors import raises
 
 CANARY = "canary-password"
@@ -242,6 +243,39 @@ def test_sparks_source_gets_the_same_settings_in_javas_names(tmp_path: Path) -> 
         "kafka.request.timeout.ms": "1000",
     }
     assert spark_source_options(parsed({})[0], {"compression.type": "lz4"}) == {}
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_comments_in_pem_may_be_in_any_encoding(tmp_path: Path, encoding: str) -> None:
+    """``openssl pkcs12`` writes a friendlyName in Latin-1, lists of authorities are in UTF-8."""
+    make_certificates(tmp_path)
+    parts = {
+        "authority.crt": ("ssl.ca.location", "ssl.truststore.certificates"),
+        "client.crt": ("ssl.certificate.location", "ssl.keystore.certificate.chain"),
+        "client.key": ("ssl.key.location", "ssl.keystore.key"),
+    }
+    files, texts = {"security.protocol": "SSL"}, {"security.protocol": "SSL"}
+    without = {}
+    for name, (location, text) in parts.items():
+        file = tmp_path / name
+        without[f"kafka.{text}"] = file.read_text().strip()
+        file.write_bytes("# Prüfstelle\n".encode(encoding) + file.read_bytes())
+        files[location], texts[text] = str(file), file.read_text(encoding)
+    for options in (files, texts):
+        client, _ = parsed(options)
+        assert Certificates(client.security).context().get_ca_certs()
+        given = spark_source_options(client, options)
+        assert {name: given[name].split("\n", 1)[1].strip() for name in without} == without
+
+
+def test_a_file_that_is_being_replaced_is_no_bug_of_the_sources(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_text("-----BEGIN CERTIFICATE-----")
+    options = {"security.protocol": "SSL", "ssl.ca.location": str(ca)}
+    client, _ = parsed(options)
+    ca.unlink()
+    with raises(FileUnreadable, "ca.pem' named by an ssl option cannot be read"):
+        spark_source_options(client, options)
 
 
 def test_oauth_tokens_cannot_be_passed_on_to_spark() -> None:

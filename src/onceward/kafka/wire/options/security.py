@@ -246,15 +246,18 @@ def tls_parts(options: Mapping[str, str]) -> dict[str, Any]:
     }
     for name, path in parts.items():
         if name.endswith("_file") and path is not None and not os.path.isfile(path):
-            # A key, it may be: it is not repeated
-            is_text = "-----BEGIN" in path
-            raise FileUnreadable(
-                f"the file {'(its name is PEM text)' if is_text else repr(path)} named by an ssl "
-                "option does not exist",
-                next_step="give a PEM file that the driver and every executor can read at this "
-                "path",
-            )
+            raise _unreadable(path, "does not exist")
     return {**parts, "check_host_name": algorithm == "https"}
+
+
+def _unreadable(path: str, why: str) -> FileUnreadable:
+    # A key, it may be: it is not repeated
+    is_text = "-----BEGIN" in path
+    return FileUnreadable(
+        f"the file {'(its name is PEM text)' if is_text else repr(path)} named by an ssl option "
+        f"{why}",
+        next_step="give a PEM file that the driver and every executor can read at this path",
+    )
 
 
 def _refuse_java_store(options: Mapping[str, str], store: str) -> None:
@@ -335,7 +338,9 @@ def tls_context(security: Security) -> ssl.SSLContext:
     context.check_hostname = security.check_host_name
     try:
         if security.ca_file or security.ca_pem:
-            context.load_verify_locations(cafile=security.ca_file, cadata=security.ca_pem)
+            context.load_verify_locations(
+                cafile=security.ca_file, cadata=_pem_text(None, security.ca_pem)
+            )
         else:
             context.load_default_certs()
         _load_own_certificate(context, security)
@@ -379,7 +384,7 @@ def java_security_options(security: Security) -> dict[str, str]:
     elif security.uses_sasl:
         java |= _java_login(security)
     if security.uses_tls:
-        if trusted := _text(security.ca_file, security.ca_pem):
+        if trusted := _pem_text(security.ca_file, security.ca_pem):
             java |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": trusted}
         java |= _own_certificate(security)
         if security.key_password:
@@ -406,8 +411,8 @@ def _quoted(text: str) -> str:
 
 
 def _own_certificate(security: Security) -> dict[str, str]:
-    certificate = _text(security.certificate_file, security.certificate_pem)
-    key = _text(security.key_file, security.key_pem)
+    certificate = _pem_text(security.certificate_file, security.certificate_pem)
+    key = _pem_text(security.key_file, security.key_pem)
     if certificate is None:
         return {}
     # One file with both, as Java has it
@@ -420,8 +425,15 @@ def _own_certificate(security: Security) -> dict[str, str]:
     }
 
 
-def _text(file: str | None, pem: str | None) -> str | None:
-    if file is None:
-        return pem
-    with open(file, encoding="ascii") as source:
-        return source.read()
+def _pem_text(file: str | None, text: str | None) -> str | None:
+    """Return what a PEM file or text says, in ASCII: only its comments may be in anything else.
+
+    :raises FileUnreadable: the file cannot be read.
+    """
+    if file is not None:
+        try:
+            with open(file, encoding="ascii", errors="ignore") as source:
+                return source.read()
+        except OSError as error:
+            raise _unreadable(file, f"cannot be read ({error.strerror})") from error
+    return None if text is None else text.encode("ascii", "ignore").decode()
