@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from pyspark import cloudpickle
 
 import onceward as ow
-from onceward.engine.policy import with_the_next_start
+from onceward.engine.policy import Delivery, with_the_next_start
 from onceward.errors import (
     ConfigurationError,
     ContradictoryOptions,
@@ -20,9 +21,12 @@ from onceward.errors import (
     OncewardError,
     SendFailed,
 )
+from onceward.ids import BatchId, SourceRange
 from onceward.kafka.sink.run import sequencer_hosts
+from onceward.kafka.sink.topics import refuse_own_topics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import settings_from_options
+from onceward.spark.batch.query import KafkaSource, RunningBatch
 from support.errors import raises
 
 GOOD: dict[str, Any] = {"bootstrap_servers": "a:9092", "pipeline_id": "p", "topic": "t"}
@@ -176,3 +180,14 @@ def test_a_worker_logs_in_by_the_newest_batchs_tokens():
         assert client._connections._loop.manager.tokens.token() == "of 10:00"
     finally:
         client.close()
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once", "none"])
+def test_a_query_may_read_ledgers_if_its_sink_has_none(delivery: Delivery):
+    """A copy of all topics of a cluster, say."""
+    read = SourceRange({}, {"onceward-ledger": {"0": 3}})
+    running = RunningBatch(BatchId("q", 5), "r", "", (read,), (), False, None)
+    settings = ow.KafkaSink(**GOOD, delivery=delivery).settings
+    has_one = delivery == "exactly_once"
+    with raises(ContradictoryOptions, "ledger_topic=") if has_one else nullcontext():
+        refuse_own_topics(settings, running, [KafkaSource(0, frozenset(["a:9092"]))])

@@ -91,8 +91,9 @@ def refuse_own_topics(
     :param sources: those on the sink's cluster.
     :raises ContradictoryOptions: naming the topic and the setting.
     """
-    own = {settings.ledger_topic: "ledger_topic", settings.dead_letter_topic: "dead_letter_topic"}
-    own |= {settings.topic: "topic"}
+    own = {settings.dead_letter_topic: "dead_letter_topic", settings.topic: "topic"}
+    if settings.policy.has_ledger:
+        own[settings.ledger_topic] = "ledger_topic"
     read = {
         topic
         for source in sources
