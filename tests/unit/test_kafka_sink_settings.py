@@ -14,7 +14,9 @@ from pyspark import cloudpickle
 
 import onceward as ow
 from onceward.engine.policy import Delivery, with_the_next_start
+from onceward.engine.target import Write
 from onceward.errors import (
+    BatchTimedOut,
     ConfigurationError,
     ContradictoryOptions,
     InvalidTopicName,
@@ -22,10 +24,12 @@ from onceward.errors import (
     SendFailed,
 )
 from onceward.ids import BatchId, SourceRange
+from onceward.kafka.sink import plain
 from onceward.kafka.sink.run import sequencer_hosts
 from onceward.kafka.sink.topics import refuse_own_topics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import settings_from_options
+from onceward.spark.batch.job import Lost
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 from support.errors import raises
 
@@ -191,3 +195,29 @@ def test_a_query_may_read_ledgers_if_its_sink_has_none(delivery: Delivery):
     has_one = delivery == "exactly_once"
     with raises(ContradictoryOptions, "ledger_topic=") if has_one else nullcontext():
         refuse_own_topics(settings, running, [KafkaSource(0, frozenset(["a:9092"]))])
+
+
+@pytest.mark.parametrize(
+    "limit", [{"batch_timeout_s": 5}, {"checkpointing": ow.checkpointing(timeout="5 s")}]
+)
+def test_a_batch_without_a_ledger_has_its_time_limit(
+    limit: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    clock = [0.0]
+
+    def hang(_: object, lost: Lost) -> Any:
+        assert lost() is None
+        clock[0] += 6
+        raise RuntimeError("the job was cancelled")
+
+    monkeypatch.setattr(plain.surroundings, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(plain, "prepare", lambda *_, **__: SimpleNamespace(rows=None))
+    monkeypatch.setattr(plain.spark_jobs, "plan_write", lambda *_: None)
+    monkeypatch.setattr(plain.job, "collect", hang)
+    monkeypatch.setattr(plain.PlainBatches, "_settings_for", lambda batches, _: batches._settings)
+    batches = plain.PlainBatches(ow.KafkaSink(**GOOD, delivery="at_least_once", **limit).settings)
+    running = RunningBatch(BatchId("q", 5), "r", "", (), (), False, None)
+    frame: Any = None
+    for _ in range(2):
+        with raises(BatchTimedOut):
+            batches._write(Write(frame, "t"), running)

@@ -23,6 +23,7 @@ import pyarrow as pa
 from onceward import events, surroundings
 from onceward.engine import batch_log, spark_jobs
 from onceward.engine.calls.gate import must_know_one_state, settle_state
+from onceward.engine.ending import TimeLimit
 from onceward.engine.micro_batch import as_often_as_it_takes, kafka_ends
 from onceward.engine.target import Write, event_ids
 from onceward.engine.task_writer import TaskWriter, results
@@ -138,17 +139,20 @@ class PlainBatches:
 
     def _write(self, write: Write, running: RunningBatch) -> int:
         """Write one frame, and return how many records it has; when it returns, every one is
-        acknowledged (with ``acks=1`` by the leader alone)."""
+        acknowledged (with ``acks=1`` by the leader alone).
+
+        :raises BatchTimedOut: ``batch_timeout_s`` is over; it counts for each try of each frame.
+        """
+        limit = TimeLimit(self._settings.policy)
         self._refuse_own_topics(running)
         settings = self._settings_for(write.where)
         ids = event_ids(self._settings.policy.pipeline, running)
         with events.step(events.SEND, **ids) as values:
             prepared = prepare(write.frame, write.where, lineage=settings.lineage)
+            frame = spark_jobs.plan_write(prepared.rows, partial(_PlainWriter, settings))
             try:
-                rows, task_count = job.collect(
-                    spark_jobs.plan_write(prepared.rows, partial(_PlainWriter, settings)),
-                    lambda: None,
-                )
+                with job.naming_the_loss(limit.passed):
+                    rows, task_count = job.collect(frame, limit.passed)
                 written = results(rows, task_count)
                 values["records"] = sum(result.rows for result in written)
             except RecordTooLarge as refusal:
