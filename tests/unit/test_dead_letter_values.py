@@ -256,6 +256,18 @@ def test_of_a_topic_that_had_the_name_before_nothing_counts_but_the_total():
     assert parse_replayed(None, WHERE.topic, "id") == Replayed()
 
 
+@pytest.mark.parametrize(("before", "now"), [("", "id"), ("id", ""), ("", "")])
+def test_brokers_that_tell_no_ids_have_no_letter_replayed_twice(before: str, now: str):
+    """Those before 2.8, also while they are upgraded one after the other."""
+    after = Replayed(count=10)
+    after.of(WHERE).add(3, 9)
+    first = record_of(after, topic_id=before)
+    assert parse_replayed(first, WHERE.topic, now) == after
+    second = record_of(after, first, topic_id=now)
+    another = parse_replayed(second, WHERE.topic, "another id")
+    assert another == (Replayed(count=10) if before or now else after)
+
+
 def test_a_record_that_is_no_replays_is_not_believed():
     record = record_of(Replayed(count=3))
     source = record.sources[0]

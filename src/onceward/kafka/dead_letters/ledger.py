@@ -127,6 +127,12 @@ class Replayed:
         )
 
 
+def is_another_topic(known_id: str, found_id: str) -> bool:
+    """Return whether these are ids of two topics; one that brokers before 2.8 did not tell is
+    empty, and says nothing."""
+    return bool(known_id and found_id) and known_id != found_id
+
+
 def parse_replayed(newest: LedgerRecord | None, topic: str, topic_id: str) -> Replayed:
     """Return what the newest record says of ``topic``; nothing, if of an earlier one of that name.
     :raises LedgerUnreadable: it is no record of a replay."""
@@ -137,7 +143,7 @@ def parse_replayed(newest: LedgerRecord | None, topic: str, topic_id: str) -> Re
         identity, count = source.identity, int(source.end[_REPLAYED])
         if identity[_TOPIC] != topic:
             raise ValueError(f"it speaks of topic {identity[_TOPIC]!r}")
-        if identity[_TOPIC_ID] != topic_id:
+        if is_another_topic(identity[_TOPIC_ID], topic_id):
             return Replayed(count=count)
         offsets = {
             int(partition): OffsetSet.from_text(text)
@@ -169,6 +175,8 @@ def next_record(
     :raises RecordTooLarge: what was replayed is too scattered.
     """
     sequence = 0 if newest is None else newest.sequence + 1
+    if newest is not None and not topic_id:
+        topic_id = newest.sources[0].identity[_TOPIC_ID]
     return LedgerRecord(
         pipeline=chain_name(topic),
         sequence=sequence,

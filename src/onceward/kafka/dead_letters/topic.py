@@ -16,7 +16,12 @@ from dataclasses import dataclass
 
 from onceward.errors import InvalidTopicName, SourceTopicReplaced
 from onceward.ids import TopicPartition, topic_name
-from onceward.kafka.dead_letters.ledger import Replayed, chain_name, parse_replayed
+from onceward.kafka.dead_letters.ledger import (
+    Replayed,
+    chain_name,
+    is_another_topic,
+    parse_replayed,
+)
 from onceward.kafka.ledger.topic import LedgerTopic
 from onceward.kafka.records.reader import Record
 from onceward.kafka.sink.dead_letters import (
@@ -242,7 +247,7 @@ class DeadLetterTopic:
         from it. :raises SourceTopicReplaced: it was created again, and offsets name other letters
         now."""
         found = self._client.topic_ids([self.name]).get(self.name, "")
-        if found != self.id:
+        if is_another_topic(self.id, found):
             raise SourceTopicReplaced(
                 f"dead-letter topic {self.name} was deleted and created again while it was read: "
                 f"its id was {self.id} and is {found}",
