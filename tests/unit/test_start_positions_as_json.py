@@ -5,12 +5,13 @@ rule.
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, SourceDataLost
 from onceward.ids import (
     AttemptId,
     BatchId,
@@ -19,7 +20,9 @@ from onceward.ids import (
     TopicPartition,
     partition_offsets,
 )
-from onceward.kafka.source.topics_and_positions import ledger_positions, starting_json
+from onceward.kafka.source import source
+from onceward.kafka.source.topics_and_positions import NamedTopics, ledger_positions, starting_json
+from support.errors import raises
 
 EARLIEST, LATEST = -2, -1
 THERE = {"known": [0, 1], "other": [0]}
@@ -85,3 +88,32 @@ def test_a_source_goes_on_where_those_of_its_topics_end(
     else:
         found = ledger_positions(record, pipeline, topics, "them")
         assert found == partition_offsets(expected)
+
+
+@pytest.mark.parametrize("now", ["an-id", "another-id"])
+def test_a_ledger_says_nothing_of_a_topic_that_was_created_again(
+    now: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records below the old topic's offset would be skipped."""
+    end, identity = {"a": {"0": 5}, "b": {"0": 7}}, {"a": "an-id", "b": "an-id"}
+    spans = (SourceRange({}, end, identity), SourceRange({}, {"lines": 3}, {"a": "no topic's"}))
+    record = LedgerRecord(PipelineId("p"), 4, BatchId("q", 4), spans, AttemptId(1, 1), {}, 0)
+    client: Any = SimpleNamespace(
+        topic_partitions=lambda names: {name: {0: 1, 1: 1} for name in names},
+        topic_ids=lambda names: {"a": now, "b": "an-id"},
+    )
+    monkeypatch.setattr(source, "LedgerTopic", lambda *_: SimpleNamespace(newest=lambda: record))
+
+    def positions(*, may_lose: bool) -> Any:
+        named = NamedTopics(["a", "b"])
+        return json.loads(
+            source._ledger_positions(client, named, "p", "latest", "ledgers", None, may_lose)
+        )
+
+    goes_on = {"0": 7, "1": EARLIEST}
+    if now == "an-id":
+        assert positions(may_lose=False) == {"a": {"0": 5, "1": EARLIEST}, "b": goes_on}
+        return
+    with raises(SourceDataLost, "ends in topic a, which was deleted since"):
+        positions(may_lose=False)
+    assert positions(may_lose=True) == {"a": {"0": EARLIEST, "1": EARLIEST}, "b": goes_on}

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.ledger.chain import Ledger
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -24,10 +25,12 @@ from onceward.errors import (
     SourceDataLost,
     TopicMissing,
 )
+from onceward.ids import TopicPartition, is_kafka_offset
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.kafka.ledger.topic import DEFAULT_TOPIC, LedgerTopic
 from onceward.kafka.source.identity import remember
 from onceward.kafka.source.topics_and_positions import (
+    SPECIAL,
     Otherwise,
     TopicsRead,
     committed_positions,
@@ -139,8 +142,8 @@ def kafka_source(
         has a login of its own.
     :raises TopicMissing, AuthenticationFailed: when a position has to be looked up (group,
         ledger).
-    :raises SourceDataLost, AccessDenied: a topic in which the ledger ends, and which the pattern
-        matches, is gone, or may not be described.
+    :raises SourceDataLost, AccessDenied: a topic in which the ledger ends was created again; or
+        one that the pattern matches is gone, or may not be described.
     """
     reads = topics_read(spark, topic, topic_pattern)
     _check(starting, otherwise, pipeline_id)
@@ -280,9 +283,15 @@ def _ledger_positions(
     partitions = _partitions(client, reads, topics_in(newest))
     where = f"ledger {ledger_topic if ledger is None else ledger.where}, key {pipeline}"
     positions = ledger_positions(newest, name, reads.among(topics_in(newest)), str(reads))
-    gone = sorted(set(reads.among({partition.topic for partition in positions})) - set(partitions))
-    if gone and not may_lose:
-        raise _lost(gone, where)
+    ended_in = {partition.topic for partition in positions}
+    gone = set(reads.among(ended_in)) - set(partitions)
+    replaced = _created_again(client, newest, ended_in & set(partitions))
+    if (gone or replaced) and not may_lose:
+        raise _lost(sorted(gone | replaced), where)
+    for topic in replaced:
+        positions |= {
+            TopicPartition(topic, number): SPECIAL["earliest"] for number in partitions[topic]
+        }
     return starting_json(
         partitions,
         positions,
@@ -293,16 +302,29 @@ def _ledger_positions(
     )
 
 
+def _created_again(
+    client: KafkaClient, newest: LedgerRecord | None, topics: Collection[str]
+) -> set[str]:
+    """Return those of ``topics`` that have another id than in each source of the record."""
+    known: dict[str, set[str]] = {}
+    for source in newest.sources if newest else ():
+        if is_kafka_offset(source.end) and isinstance(source.identity, Mapping):
+            for topic in source.identity.keys() & topics:
+                known.setdefault(topic, set()).add(source.identity[topic])
+    now = client.topic_ids(known) if known else {}
+    return {topic for topic, topic_id in now.items() if topic_id not in known[topic]}
+
+
 def _lost(gone: Sequence[str], where: str) -> SourceDataLost:
-    """Return the error of topics that are gone, under a pattern; a named one is found to be
-    missing before."""
+    """Return the error of topics that were created again, or are gone, under a pattern: a named one
+    is found to be missing before."""
     return SourceDataLost(
-        f"{where} ends in topic {', '.join(gone)}, which topic_pattern matches and which does not "
-        "exist any more: what was in it and is not in the ledger cannot be read",
+        f"{where} ends in topic {', '.join(gone)}, which was deleted since, whether or not there "
+        "is another of that name: what was in it and is not in the ledger cannot be read",
         next_step="to go on without, on purpose, give the sink a new pipeline_id and start it "
         'once with kafka_source(starting="ledger", pipeline_id=<the old one>, '
         'spark_options={"failOnDataLoss": False}) on a new checkpoint: all other topics go on '
-        "where the ledger ends",
+        "where the ledger ends, and one that was created again begins at its first record",
         details={"topics": list(gone)},
     )
 

@@ -130,7 +130,7 @@ Otherwise = Literal["earliest", "latest", "error"]
 
 _LONGEST_TEXT = 600
 # Spark: KafkaOffsetRangeLimit.EARLIEST and LATEST
-_SPECIAL = {"earliest": -2, "latest": -1}
+SPECIAL = {"earliest": -2, "latest": -1}
 
 
 def committed_positions(
@@ -239,6 +239,6 @@ def starting_json(
                         f"{where} has no offset of {topic}-{number}",
                         next_step='choose another starting=, or otherwise="earliest" or "latest"',
                     )
-                offset = _SPECIAL[fallback]
+                offset = SPECIAL[fallback]
             starts.setdefault(topic, {})[str(number)] = offset
     return json.dumps(starts)
