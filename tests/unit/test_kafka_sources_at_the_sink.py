@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import ListOffsetsRequest
 
+import onceward as ow
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
     AccessDenied,
     AuthenticationFailed,
     BinlogPurged,
     BrokerUnreachable,
+    ContradictoryOptions,
     Fenced,
     LedgerBehind,
     OncewardError,
@@ -210,12 +212,38 @@ def test_a_start_that_stood_still_is_replaced_and_its_ledger_has_lost_nothing(
     monkeypatch.setattr(chain, "take", lambda confirm: read)
     monkeypatch.setattr(chain, "confirm", lambda: None)
     target: Any = KafkaTarget.__new__(KafkaTarget)
-    settings = SimpleNamespace(
-        topic=None, dead_letter_topic=None, policy=SimpleNamespace(resume="checkpoint")
-    )
+    settings = ow.KafkaSink(bootstrap_servers="a:9092", pipeline_id="p").settings
     target.run = SimpleNamespace(settings=settings, client=None, chain=chain, group=offsets())
     monkeypatch.setattr(kafka_target, "check_topic", lambda *_: None)
     with pytest.raises(error):
+        target.open(now)
+
+
+@pytest.mark.parametrize("committed", [None, "before", "this"])
+def test_a_start_that_reads_its_own_topic_replaces_nobody(
+    committed: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer version of the job with a wider pattern, say. The last batch is a replay."""
+
+    class TakenError(Exception):
+        pass
+
+    def take(confirm: bool) -> None:
+        raise TakenError
+
+    before, now = batch(0, HERE, start=0, end=100), batch(1, HERE, start=100, end=200)
+    newest = {None: None, "before": record(before), "this": record(now)}[committed]
+    target: Any = KafkaTarget.__new__(KafkaTarget)
+    target.run = SimpleNamespace(
+        settings=ow.KafkaSink(
+            bootstrap_servers="a:9092", pipeline_id="p", topic="orders"
+        ).settings,
+        client=None,
+        chain=SimpleNamespace(peek=lambda: newest, take=take),
+        group=offsets(),
+    )
+    monkeypatch.setattr(kafka_target, "check_topic", lambda *_: None)
+    with pytest.raises(TakenError if committed == "this" else ContradictoryOptions):
         target.open(now)
 
 

@@ -57,6 +57,13 @@ class KafkaTarget(AtomicTarget):
         settings = self.run.settings
         for topic in (settings.topic, settings.dead_letter_topic):
             check_topic(self.run.client, settings, topic)
+        try:
+            self._refuse_own_topics(running)
+        except ContradictoryOptions:
+            newest = self.peek()
+            # One that is committed is not written, but replayed
+            if newest is None or newest.batch != running.batch:
+                raise
         # The order matters: once the chain is taken no earlier owner can commit, so what is read
         # then is final. It is confirmed before the first commit; unless something is done on the
         # strength of it before.
@@ -77,8 +84,12 @@ class KafkaTarget(AtomicTarget):
         return newest
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> KafkaAttempt:
-        refuse_own_topics(self.run.settings, running, self.run.group.sources(running))
+        # Again: a pattern may have found one since
+        self._refuse_own_topics(running)
         return KafkaAttempt(self.run, self.run.chain.begin(newest))
+
+    def _refuse_own_topics(self, running: RunningBatch) -> None:
+        refuse_own_topics(self.run.settings, running, self.run.group.sources(running))
 
     def confirm(self) -> None:
         self.run.chain.confirm()
