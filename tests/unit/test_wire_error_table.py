@@ -22,6 +22,7 @@ from onceward.errors import (
 from onceward.kafka.wire.conversation import Answered, Refused, asked
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api, Meaning, code_name, find_rule
+from support.errors import raises
 from support.wire_fixtures import error_rules
 
 KNOWN_CODES = sorted(
@@ -162,3 +163,12 @@ def test_a_topic_that_is_created_while_a_broker_is_down_is_asked_for_again() -> 
     rule = find_rule(Api.CREATE_TOPICS, 38)
     assert rule.meaning is Meaning.RETRY
     assert rule.error.recovery is not Recovery.STOP
+
+
+@pytest.mark.parametrize("api", [Api.FIND_COORDINATOR, Api.INIT_PRODUCER_ID, Api.OFFSET_FETCH])
+def test_a_single_broker_with_kafkas_own_defaults_is_told_what_to_set(api: Api) -> None:
+    """It answers, and can never create the topic of the coordinators, with three replicas."""
+    with raises(BrokerUnreachable, "COORDINATOR_NOT_AVAILABLE") as error:
+        asked(api, "it", lambda _: 15, lambda code: [code], Deadline(1))
+    assert "transaction.state.log.replication.factor" in error.value.next_step
+    assert "offsets.topic.replication.factor" in error.value.next_step

@@ -109,7 +109,15 @@ _ANY: Mapping[int, Rule] = {
         BrokerUnreachable,
     ),
     14: Rule(_V.RETRY, "it reads its log first", BrokerUnreachable),
-    15: Rule(_V.REFRESH, "none elected, or its log below min ISR", BrokerUnreachable),
+    15: Rule(
+        _V.REFRESH,
+        "none elected, or its log below min ISR",
+        BrokerUnreachable,
+        "run again once all brokers are up; if it stays, see with kafka-topics --describe whether "
+        "__transaction_state (of a group: __consumer_offsets) is there and has its replicas: with "
+        "fewer brokers than transaction.state.log.replication.factor and .min.isr (of a group: "
+        "offsets.topic.replication.factor) set these to the number of brokers",
+    ),
     16: Rule(_V.REFRESH, "the coordinator has moved", BrokerUnreachable),
     17: Rule(
         _V.STOP,
