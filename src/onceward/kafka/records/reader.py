@@ -229,10 +229,8 @@ class _Cursor:
         name = self.nullable()
         if name is None:
             self.corrupt("a header has no key")
-        try:
-            return name.decode()
-        except UnicodeDecodeError:
-            self.corrupt("a header's key is not UTF-8")
+        # Brokers take any bytes, as other clients than Java's write them: read as Java's does
+        return name.decode(errors="replace")
 
     def nullable(self) -> bytes | None:
         length = self.varint()
