@@ -117,3 +117,10 @@ def test_a_ledger_says_nothing_of_a_topic_that_was_created_again(
     with raises(SourceDataLost, "ends in topic a, which was deleted since"):
         positions(may_lose=False)
     assert positions(may_lose=True) == {"a": {"0": EARLIEST, "1": EARLIEST}, "b": goes_on}
+
+
+def test_a_source_topic_that_was_deleted_is_not_created_by_who_reads_it() -> None:
+    """Brokers create topics for consumers by default, and so do consumers of Java."""
+    name = "kafka.allow.auto.create.topics"
+    assert source._with_defaults({})[name] == "false"
+    assert source._with_defaults({name: "true"})[name] == "true"

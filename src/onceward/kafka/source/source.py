@@ -69,7 +69,7 @@ _OTHERWISE = ("earliest", "latest", "error")
 # a task reads one partition: 1 MiB an answer kept it waiting
 # no smaller than a partition's share, also where several are asked for
 # 64 KiB by default, which an answer of 8 MiB fills 128 times
-_FASTER: Mapping[str, str] = {
+_DEFAULTS: Mapping[str, str] = {
     # Spark asks again after so many, 500 by default: polls that cost both sides
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": str(8 << 20),
@@ -79,6 +79,9 @@ _FASTER: Mapping[str, str] = {
     # default; a batch that goes on elsewhere has to wait for that answer, one partition of a core
     # after the other: the last batch of a burst took 1.2 s where others take 0.2
     "kafka.fetch.max.wait.ms": "20",
+    # A topic that somebody has deleted would come back empty, under another id, when a task asks
+    # for it: brokers and consumers create topics by default
+    "kafka.allow.auto.create.topics": "false",
 }
 
 
@@ -128,8 +131,9 @@ def kafka_source(
         by which several tasks read one partition and its order is lost. Also the way to other
         settings of its consumer: ``kafka.max.poll.records``, ``kafka.max.partition.fetch.bytes``,
         ``kafka.fetch.max.bytes`` and ``kafka.receive.buffer.bytes`` are larger than Kafka's
-        defaults, and ``kafka.fetch.max.wait.ms`` is 20. A task then holds an answer of up to 8
-        MiB, and its records, outside Spark's memory accounts.
+        defaults, ``kafka.fetch.max.wait.ms`` is 20, and ``kafka.allow.auto.create.topics`` is
+        false. A task then holds an answer of up to 8 MiB, and its records, outside Spark's memory
+        accounts.
     :param oauth_token_provider: as for the sink; only for looking up positions, Spark's own reader
         takes its login from ``sasl.jaas.config``.
     :param ledger_topic: for ``starting="ledger"``: the ledger topic of a ``KafkaSink``, on this
@@ -371,9 +375,9 @@ def _check(starting: object, otherwise: object, pipeline: str | None) -> None:
 
 
 def _with_defaults(own: Mapping[str, str]) -> dict[str, str]:
-    """Return ``own``, and what makes reading cheaper and it leaves alone; Spark ignores case."""
+    """Return ``own``, and our defaults where it leaves them alone; Spark ignores case."""
     lower_names = {name.lower() for name in own}
-    return {**{name: value for name, value in _FASTER.items() if name not in lower_names}, **own}
+    return {**{name: value for name, value in _DEFAULTS.items() if name not in lower_names}, **own}
 
 
 def _own(spark_options: Mapping[str, Any]) -> dict[str, str]:
