@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, FileUnreadable, UnknownOption
+from onceward.files.settings import text_options
+from onceward.formats.registry.settings import parse_settings
+from onceward.kafka.source.source import _own
 from onceward.kafka.wire.options.security import Certificates
 from onceward.kafka.wire.options.settings import (
     ClientSettings,
@@ -29,7 +32,7 @@ SASL = {
 }
 
 
-def parsed(options: dict[str, Any], **more: Any) -> tuple[ClientSettings, ProducerSettings]:
+def parsed(options: Any, **more: Any) -> tuple[ClientSettings, ProducerSettings]:
     return settings_from_options("a:9092, b:9093", options, client_id="me", **more)
 
 
@@ -145,6 +148,37 @@ def test_what_cannot_be_understood_is_refused_and_no_secret_is_repeated(
         parsed(options)
     assert refused.value.next_step
     assert CANARY not in str(refused.value)
+
+
+class TokenHolder(NamedTuple):
+    """A provider of tokens whose method has another name."""
+
+    secret: str = CANARY
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda: parsed(SASL | {"sasl.password": CANARY.encode()}), "sasl.password is bytes"),
+        (lambda: parsed({"ssl.keystore.key": CANARY.encode()}), "ssl.keystore.key is bytes"),
+        (lambda: parsed({}, oauth_token_provider=CANARY), "oauth_token_provider= is str"),
+        (lambda: parsed({}, oauth_token_provider=TokenHolder()), "is TokenHolder, which has no"),
+        (lambda: parsed(f'{{"sasl.password": "{CANARY}"}}'), "options= is str, no dict"),
+        (lambda: parsed([("sasl.password", CANARY)]), "options= is list, no dict"),
+        (lambda: _own([("kafka.sasl.jaas.config", CANARY)]), "spark_options= is list"),
+        (lambda: settings_from_options(f"u:{CANARY}@a", {}, client_id="c"), "'a' is not host"),
+        (lambda: text_options([("key", CANARY)], None), "options= is list, no dict"),
+        (lambda: text_options({"key": CANARY.encode()}, None), "is bytes, no text"),
+        (
+            lambda: parse_settings("http://r", [("basic.auth.user.info", CANARY)]),
+            "is list, no dict",
+        ),
+    ],
+)
+def test_a_secret_in_the_wrong_form_is_not_repeated(wrong: Any, named: str) -> None:
+    with raises(ConfigurationError, named) as refused:
+        wrong()
+    assert CANARY not in str(refused.value) + repr(refused.value)
 
 
 @pytest.mark.parametrize("servers", ["", "a", "a:b", "a:0", "a:99999", []])

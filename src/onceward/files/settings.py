@@ -281,7 +281,7 @@ def text_options(
     texts: dict[str, str] = {}
     if not isinstance(options or {}, Mapping):
         raise ConfigurationError(
-            f"options={options!r} is no dict",
+            f"options= is {type(options).__name__}, no dict",
             next_step="pass Spark's options of the format by their names: "
             '{"compression": "zstd"}',
         )
@@ -294,7 +294,8 @@ def text_options(
             )
         if not isinstance(value, (str, bool, int, float)):
             raise ConfigurationError(
-                f"options[{name!r}]={value!r} is no text", next_step="pass text or a number"
+                f"options[{name!r}] is {type(value).__name__}, no text",
+                next_step="pass text or a number",
             )
         texts[str(name)] = str(value).lower() if isinstance(value, bool) else str(value)
     if max_records_per_file is not None:

@@ -124,7 +124,7 @@ def _split_options(options: Mapping[str, Any]) -> tuple[dict[str, str], dict[str
     tls: dict[str, str] = {}
     if not isinstance(options, Mapping):
         raise ConfigurationError(
-            f"options={options!r} of the schema registry is no dict",
+            f"options= of the schema registry is {type(options).__name__}, no dict",
             next_step=f'pass options={{"{_USER_INFO}": "user:password"}}, or leave it out',
         )
     for name, value in options.items():

@@ -384,7 +384,7 @@ def _own(spark_options: Mapping[str, Any]) -> dict[str, str]:
     """Return options for Spark itself, without those that this function decides."""
     if not isinstance(spark_options, Mapping):
         raise ConfigurationError(
-            f"spark_options={spark_options!r} is no dict",
+            f"spark_options= is {type(spark_options).__name__}, no dict",
             next_step='pass Spark\'s options by their names: {"failOnDataLoss": "false"}',
         )
     texts = {

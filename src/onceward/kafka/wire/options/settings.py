@@ -244,16 +244,18 @@ def spark_source_options(
 
 
 def _refuse_other_types(options: object, oauth_token_provider: object) -> None:
+    # What they are is not repeated: it may hold a password, or be a token
     if not isinstance(options, Mapping):
         raise ConfigurationError(
-            f"options={options!r} is no dict",
+            f"options= is {type(options).__name__}, no dict",
             next_step='pass Kafka\'s settings by their names: {"batch.size": 65536}',
         )
     if oauth_token_provider is not None and not callable(
         getattr(oauth_token_provider, "token", None)
     ):
         raise ConfigurationError(
-            f"oauth_token_provider={oauth_token_provider!r} has no method token()",
+            f"oauth_token_provider= is {type(oauth_token_provider).__name__}, which has no method "
+            "token()",
             next_step="pass an object whose token() returns the token, or leave it out",
         )
 
@@ -269,7 +271,7 @@ def _text(name: str, value: Any) -> str:
         value = int(value)
     if not isinstance(value, str | int):
         raise ConfigurationError(
-            f"{name}={value!r} is no text and no whole number",
+            f"{name} is {type(value).__name__}, no text and no whole number",
             next_step=f"correct {name} in options",
         )
     return str(value).strip()
@@ -340,7 +342,8 @@ def _servers(given: str | Sequence[str]) -> tuple[str, ...]:
         host, _, port = server.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65_536:
             raise ConfigurationError(
-                f"bootstrap_servers: {server!r} is not host:port",
+                # What stands before an @ may be a login
+                f"bootstrap_servers: {server.rpartition('@')[2]!r} is not host:port",
                 next_step="write host:port, separated by commas",
             )
     if not servers:
