@@ -108,7 +108,13 @@ def without_unfit_defaults(text: str) -> str:
 
 
 def _default_fits(one: AvroField, around: tuple[AvroField, ...]) -> bool:
-    return not one.has_default or _fits(one.source["default"], one.type, (*around, one))
+    if not one.has_default:
+        return True
+    default = one.source["default"]
+    # "NaN", say, for which JSON has no number: Avro's parser has made one of it, where the field
+    # itself is of such a type, or has refused the schema.
+    is_number = _is_text(default) and one.type.kind in ("float", "double")
+    return is_number or _fits(default, one.type, (*around, one))
 
 
 def _fits(value: Any, kind: Type, around: tuple[AvroField, ...]) -> bool:
