@@ -46,6 +46,7 @@ from onceward.formats.avro.step import RegistryMonitor
 from onceward.formats.avro.types import (
     why_names_collide,
     why_spark_cannot_read,
+    with_nulls_first,
     without_unfit_defaults,
 )
 from onceward.formats.avro.values import widen
@@ -282,6 +283,11 @@ def test_fields_that_differ_in_case_alone_are_one_to_spark():
         ),
         ("bytes", ["\u00ff"], [0]),
         (["null", "int"], [None, 1], ["", False]),
+        (["int", "double"], [1], [1.5, None]),
+        (["int", "long"], [5], [5_000_000_000]),
+        ([{"type": "array", "items": "int"}, "string"], [[1]], ["x", None]),
+        (["string", {"type": "array", "items": "int"}], ["x", [1]], [["x"]]),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, ["A"], ["B", 1, None, []]),
         ({"type": "array", "items": "int"}, [[], [1]], [[""], {}]),
         ({"type": "map", "values": "int"}, [{}, {"a": 1}], [{"a": None}, []]),
         (record("int", name="S"), [{"f0": 1}], [{}, {"f0": ""}, None]),
@@ -302,6 +308,39 @@ def test_a_default_that_is_none_of_its_type_counts_as_none(
 
 def with_default(kind: Any, default: Any) -> dict[str, Any]:
     return record(name="D") | {"fields": [{"name": "f", "type": kind, "default": default}]}
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [{"type": "array", "items": "int"}],
+        [{"type": "map", "values": "int"}],
+        [record(name="S")],
+        ["string", record("int", name="S"), {"type": "fixed", "name": "F", "size": 1}],
+        [{"type": "enum", "name": "E", "symbols": ["A"]}],
+    ],
+)
+def test_a_default_that_is_null_is_null_also_behind_what_takes_any_default(others: list[Any]):
+    """Java's library takes the first of a union by a rough rule, and makes [] of null."""
+    text = json.dumps(record(with_default([*others, "null"], None)))
+    wanted = record(with_default(["null", *others], None))
+    assert json.loads(without_unfit_defaults(with_nulls_first(text))) == wanted
+    for kind, default in (
+        (["null", *others], None),
+        ([*others, "null"], "A"),
+        ([*("string", "null"), *others], None),
+    ):
+        other = json.dumps(record(with_default(kind, default)))
+        assert with_nulls_first(other) == other
+    alone = json.dumps(record([*others, "null"]))
+    assert with_nulls_first(alone) == alone
+
+
+def test_enums_that_are_told_by_their_places_keep_these():
+    enums = [{"type": "enum", "name": name, "symbols": ["A"]} for name in ("E", "F")]
+    text = json.dumps(record(with_default([*enums, "null"], None)))
+    assert with_nulls_first(text) == text
+    assert '"default"' not in without_unfit_defaults(text)
 
 
 def test_many_conditions_are_no_deep_one():

@@ -32,6 +32,7 @@ from onceward.formats.avro.step import MOST_IDS, AvroDecoding
 from onceward.formats.avro.types import (
     why_names_collide,
     why_spark_cannot_read,
+    with_nulls_first,
     without_unfit_defaults,
 )
 from onceward.formats.registry.answers import DOWNWARD, READING, UPWARD, Version, topic_subject
@@ -305,7 +306,7 @@ def _plan(
     id_header: str | None,
     schemas: Schemas,
 ) -> AvroPlan:
-    reader = without_unfit_defaults(reader)
+    reader = without_unfit_defaults(with_nulls_first(reader))
     texts, unreadable, unfit = {}, dict(schemas.unreadable), {}
     for number, text in schemas.texts.items():
         why = (

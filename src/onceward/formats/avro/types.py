@@ -87,24 +87,48 @@ def why_names_collide(reader: str) -> str | None:
 
 
 def without_unfit_defaults(text: str) -> str:
-    """Return a valid schema without the defaults of fields that are none of the field's type, as
-    ``"type": "int", "default": null``.
+    """Return a valid schema without the defaults of fields that Avro's Java library would make no
+    value of, or another one than is written there: of ``"type": "int", "default": null``, say.
 
     Libraries of before Avro 1.9 wrote any, and registries kept them. They mean nothing for records
     that have the field; for others there is no value then. As part of a schema that records are
     read by, Avro's library refuses them for all.
     """
-    schema, visited, unfit = parse_json(text), set[Type](), []
-    found = [_link(schema, "", {})]
+    schema = parse_json(text)
+    unfit = [one.source for one in _fields_in(schema) if not _default_fits(one, ())]
+    for source in unfit:
+        del source["default"]
+    return json.dumps(schema) if unfit else text
+
+
+def with_nulls_first(reader: str) -> str:
+    """Return a valid reader's schema in which Avro's Java library takes a default that is null for
+    null, in ``[array, "null"]``, say.
+
+    It takes the first of a union that could be meant, by a rough rule (:func:`_is_taken`), and
+    makes ``[]`` of it, or a record of that one's own defaults. For what is read "null" may stand
+    anywhere in a reader's union; but where enums are told by their places it stays, see
+    :func:`onceward.formats.avro.resolution.with_one_name`.
+    """
+    schema, is_changed = parse_json(reader), False
+    for one in _fields_in(schema):
+        kinds = [member.kind for member in one.type.inside if one.type.kind == "union"]
+        if "null" in kinds and one.has_default and one.source["default"] is None:
+            before = kinds[: kinds.index("null")]
+            if kinds == ["enum", "null"] or {"array", "map", "record"} & {*before}:
+                one.type.source.insert(0, one.type.source.pop(len(before)))
+                is_changed = True
+    return json.dumps(schema) if is_changed else reader
+
+
+def _fields_in(schema: Any) -> list[AvroField]:
+    visited, found = set[Type](), [_link(schema, "", {})]
     while found:
         one = found.pop()
         if one not in visited:
             visited.add(one)
             found += [*one.inside, *(each.type for each in one.fields)]
-            unfit += [each.source for each in one.fields if not _default_fits(each, ())]
-    for source in unfit:
-        del source["default"]
-    return json.dumps(schema) if unfit else text
+    return [each for one in visited for each in one.fields]
 
 
 def _default_fits(one: AvroField, around: tuple[AvroField, ...]) -> bool:
@@ -118,9 +142,13 @@ def _default_fits(one: AvroField, around: tuple[AvroField, ...]) -> bool:
 
 
 def _fits(value: Any, kind: Type, around: tuple[AvroField, ...]) -> bool:
-    """Check a default as ``Schema.isValidDefault`` does (Avro 1.12)."""
+    """Check a default as ``Schema.isValidDefault`` does (Avro 1.12), of an enum its symbol, too.
+    Of a union the member has to fit that the library takes."""
     if kind.kind == "union":
-        return any(_fits(value, one, around) for one in kind.inside)
+        taken = next((one for one in kind.inside if _is_taken(value, one)), None)
+        return taken is not None and _fits(value, taken, around)
+    if kind.kind == "enum":
+        return value in kind.source["symbols"]
     if kind.kind == "array":
         return isinstance(value, list) and all(_fits(one, kind.inside[0], around) for one in value)
     if kind.kind not in ("map", "record"):
@@ -135,6 +163,13 @@ def _fits(value: Any, kind: Type, around: tuple[AvroField, ...]) -> bool:
         else one.has_default and one not in around and _default_fits(one, around)
         for one in kind.fields
     )
+
+
+def _is_taken(value: Any, kind: Type) -> bool:
+    """Check as ``ResolvingGrammarGenerator.isCompatible`` does (Avro 1.12)."""
+    name = "double" if kind.kind in ("int", "long") else kind.kind
+    is_any = name in ("enum", "array", "map", "record")
+    return is_any or _PLAIN.get(name, _is_text)(value)
 
 
 def _is_whole(bits: int) -> Callable[[Any], bool]:
@@ -166,7 +201,8 @@ def _link(schema: Any, namespace: str, by_name: dict[str, Type]) -> Type:
             or Type("unknown", schema, source=schema)
         )
     if isinstance(schema, list):
-        return Type("union", inside=[_link(member, namespace, by_name) for member in schema])
+        inside = [_link(member, namespace, by_name) for member in schema]
+        return Type("union", inside=inside, source=schema)
     if not isinstance(schema, dict):
         return Type("unknown", source=schema)
     kind = schema.get("type")
