@@ -50,7 +50,9 @@ from onceward.formats.avro.types import (
     without_unfit_defaults,
 )
 from onceward.formats.avro.values import widen
+from onceward.formats.registry import conversation, http
 from onceward.formats.registry.answers import SchemaRule
+from onceward.formats.registry.client import SchemaRegistry
 from onceward.formats.validation import conjunction
 from onceward.spark.batch.causes import Thrown
 from onceward.spark.batch.failures import RAISED, known_failure
@@ -713,6 +715,42 @@ def test_a_schema_that_cannot_be_read_is_known_as_that(registry: MemoryRegistry)
     schemas = memory_for(registry).schemas(registry, [5])
     assert list(schemas.unreadable) == [5]
     assert not schemas.texts
+
+
+def test_an_id_of_any_schema_that_cannot_be_read_is_known_as_that(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A record may name whatever a registry has, also of others: one beyond our limits, one of a
+    type that is not known, one whose reference was deleted for good.
+    """
+    text, large = json.dumps(record("int")), json.dumps({"title": "x" * 1_200_000})
+    gone = {"name": "n.Gone", "subject": "gone", "version": 1}
+    has: dict[str, dict[str, Any]] = {
+        "1": {"schema": text},
+        "5": {"schema": json.dumps(record("n.Gone")), "references": [gone]},
+        "6": {"schema": large, "schemaType": "JSON"},
+        "7": {"schema": large},
+        "8": {"schema": "[" * 101 + "]" * 101},
+        "9": {"schema": "<a/>", "schemaType": "XML"},
+    }
+
+    def send(_address: Any, _tls: Any, _method: str, path: str, **_more: Any) -> http.Answer:
+        known = has.get(path.removeprefix("/schemas/ids/"))
+        unknown = {"error_code": 40401, "message": "Subject 'gone' not found."}
+        body = json.dumps(unknown if known is None else known).encode()
+        return http.Answer(404 if known is None else 200, {}, body)
+
+    monkeypatch.setattr(conversation, "send", send)
+    registry = SchemaRegistry("http://registry", timeout_s=1)
+    schemas = memory.SchemaMemory().schemas(registry, [1, 5, 6, 7, 8, 9], 0)
+    assert schemas.texts == {1: text}
+    assert "version 1 of subject 'gone'" in schemas.unreadable[5]
+    assert {n: why for n, why in schemas.unreadable.items() if n > 5} == {
+        6: "schema 6 is JSON, not AVRO",
+        7: "schema 7 is of 1,200,013 bytes, above the limit of 1,048,576",
+        8: "schema 8 is JSON nested deeper than 100 levels",
+        9: "schema 9 is XML, not AVRO",
+    }
 
 
 def test_bytes_that_others_frame_in_another_way_are_not_read(registry: MemoryRegistry):

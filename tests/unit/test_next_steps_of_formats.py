@@ -24,7 +24,12 @@ from onceward.formats.avro.memory import as_registry
 from onceward.formats.avro.schemas import parse_json
 from onceward.formats.debezium import changes, decoding
 from onceward.formats.json.decoding import parse_schema
-from onceward.formats.registry.answers import RegisteredSchema, SchemaReference, Version
+from onceward.formats.registry.answers import (
+    RegisteredSchema,
+    SchemaReference,
+    Version,
+    schema_in,
+)
 from onceward.formats.registry.references import self_contained
 from onceward.formats.registry.settings import OPTIONS
 from support.hostile_http import Behaviour, HostileServer, answer, silent
@@ -167,6 +172,14 @@ FORMATS: list[tuple[Wrong, str, Done]] = [
         lambda: (
             self_contained(CIRCLE, lambda *_: Version("a", 1, RegisteredSchema(2, "AVRO", ENUM))),
             self_contained(RegisteredSchema(1, "AVRO", ENUM), nobody),
+        ),
+    ),
+    (
+        lambda: self_contained(schema_in({"schema": ENUM}, 1, 8), nobody),
+        r"register a smaller, flatter one for its records, or pass a larger (\w+)= to (\w+)",
+        lambda setting, name: (
+            getattr(ow, name)("http://registry", **{setting: 2_000_000}),
+            self_contained(schema_in({"schema": ENUM}, 1, 2_000_000), nobody),
         ),
     ),
     (

@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -120,6 +121,23 @@ def test_circles_are_refused_by_name():
     subjects.add("b", record("x.B", "x.A"), "a")
     said = refused(subjects.add("m", record("x.M", "x.A"), "a"), subjects)
     assert "a version 1 → b version 1 → a version 1" in said
+
+
+def test_a_schema_beyond_our_limits_is_refused_by_name():
+    subjects = Subjects()
+    subjects.add("big", record("x.A", "int"))
+    big = subjects.versions["big", 1]
+    unfit = dataclasses.replace(big.schema, unfit="of 5 bytes, above the limit of 4")
+    subjects.versions["big", 1] = dataclasses.replace(big, schema=unfit)
+    for schema, said in (
+        (unfit, "schema 1 is of 5 bytes, above the limit of 4"),
+        (
+            subjects.add("m", record("x.M", "x.A"), "big"),
+            "schema 2 refers to big version 1, which is of 5 bytes, above the limit of 4",
+        ),
+        (dataclasses.replace(unfit, schema_type="XML"), "schema 1 is XML, not AVRO"),
+    ):
+        assert said in refused(schema, subjects)
 
 
 def test_depth_and_number_have_limits(monkeypatch: pytest.MonkeyPatch):

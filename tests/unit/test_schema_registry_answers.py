@@ -5,6 +5,7 @@ values out.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import tracemalloc
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from onceward.formats.registry.answers import (
     RegisteredSchema,
     Version,
 )
-from onceward.formats.registry.http import DEEPEST, NotFit, parse_json
+from onceward.formats.registry.http import DEEPEST, MOST_BRACKETS, NotFit, parse_json
 from support.errors import raises
 
 pytestmark = pytest.mark.lengthy("ci")
@@ -103,8 +104,8 @@ def must_be_fit(value: Any) -> None:
         value = value.schema
     if isinstance(value, RegisteredSchema):
         assert 0 < value.id < 2**31
-        assert value.schema_type in ("AVRO", "JSON", "PROTOBUF")
-        assert 0 < len(value.text.encode()) <= MOST_BYTES
+        assert 0 < len(value.schema_type) <= 40
+        assert value.unfit or 0 < len(value.text.encode()) <= MOST_BYTES
         assert len(value.fingerprint) == 16
         assert all(
             type(r.version) is int and r.version > 0 and r.subject for r in value.references
@@ -170,6 +171,31 @@ def test_a_fingerprint_is_of_type_text_and_references():
         ),
     ]
     assert len({one.fingerprint for one in [plain, *others]}) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('"' + "a" * MOST_BYTES + '"', "of 10,002 bytes, above the limit of 10,000"),
+        ("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "nested deeper than 100 levels"),
+        ("[" * MOST_BYTES, "nested deeper than 100 levels"),
+        ("[" * (MOST_BRACKETS + 1), "above the limit of 10,000"),
+    ],
+)
+def test_a_schema_beyond_our_limits_is_one_that_is_not_read(text: str, why: str):
+    """Whoever may write to a topic can name any id of a registry that others use, too."""
+    beyond = schema(text)
+    assert why in beyond.unfit
+    assert beyond.fingerprint == dataclasses.replace(beyond, unfit="").fingerprint
+    answer = {"subject": "s", "version": 1, "id": 7, "schema": text}
+    assert answers.version_in(answer, "s", None, MOST_BYTES).schema == beyond
+    assert not schema().unfit
+
+
+def test_a_type_that_is_not_known_and_many_references_are_no_nonsense():
+    assert schema("<a/>", schemaType="XML").schema_type == "XML"
+    many = [{"name": f"x.A{n}", "subject": f"a{n}", "version": 1} for n in range(101)]
+    assert len(schema(references=many).references) == 101
 
 
 def test_rules_are_those_that_serializers_carry_out():

@@ -199,17 +199,13 @@ NONSENSE = {
     "not a number": answer(body={"schema": "[NaN]"}),
     "a number with too many digits": answer(body=b'{"schema": "1", "id": ' + b"1" * 5_000 + b"}"),
     "another id": answer(body={"schema": OTHER, "id": 8}),
-    "a type nobody knows": answer(body={"schema": TEXT, "schemaType": "PICKLE"}),
+    "a type that has no name": answer(body={"schema": TEXT, "schemaType": "<p>" * 20}),
     "a type that is none": answer(body={"schema": TEXT, "schemaType": ["AVRO"]}),
     "references that are none": answer(body={"schema": TEXT, "references": {"name": "x"}}),
     "a reference without a version": answer(
         body={"schema": TEXT, "references": [{"name": "a", "subject": "b"}]}
     ),
-    "too many references": answer(
-        body={"schema": TEXT, "references": [{"name": "a", "subject": "b", "version": 1}] * 101}
-    ),
     "deep": answer(body=b"[" * 100_000 + b"]" * 100_000),
-    "a deep schema": answer(body={"schema": "[" * 101 + "]" * 101}),
     "quotes without an end": answer(body=b'{"schema": "' + b'\\"' * 500_000),
     "more than it says": answer(body={"schema": TEXT}, length=20),
     "less than it says": answer(body={"schema": TEXT}, length=1_000),
@@ -310,8 +306,6 @@ def gzipped(content: bytes) -> bytes:
         "packed as br, gzip", id="twice"),
         pytest.param(answer(body=b" " * (3 * MEBIBYTE)), "more than", id="large"),
         pytest.param(drip(b"HTTP/1.1 200 OK\r\n\r\n", b" " * MEBIBYTE), "more than", id="endless"),
-        pytest.param(answer(body={"schema": '"' + " " * MEBIBYTE + '"'}), "a schema of",
-        id="a large schema"),
         pytest.param(answer(body=b"[" * 300_000), "nested deeper", id="deep"),
         pytest.param(answer(body=b"[" * MEBIBYTE), "lists and objects", id="many brackets"),
     ],

@@ -71,7 +71,8 @@ class Registry(Protocol):
     def resolved_text(self, schema_id: int) -> str:
         """Return a schema as self-contained Avro.
 
-        :raises UnsupportedSchema: it is no Avro.
+        :raises UnsupportedSchema: it is no Avro. :raises SchemaUnknown: one that it refers to is
+            not there.
         """
 
     def versions(self, subject: str) -> list[Version]:
@@ -278,7 +279,8 @@ def _resolve(registry: Registry, schema_id: int) -> tuple[str, str | None]:
     """Return self-contained Avro, or why there is none."""
     try:
         text = registry.resolved_text(schema_id)
-    except UnsupportedSchema as error:
+    except (UnsupportedSchema, SchemaUnknown) as error:
+        # Unknown is a schema that it refers to
         return "", error.message
     return text, why_not_plain_avro(registry.schema(schema_id), text, READING)
 

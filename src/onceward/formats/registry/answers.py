@@ -8,12 +8,14 @@ here are passed over. Rules of *Data Contracts* alone (``ruleSet``) change what 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from onceward.formats.registry.http import NotFit, parse_json
+from onceward.formats.registry.http import BeyondLimits, NotFit, parse_json
 
 SchemaType = Literal["AVRO", "JSON", "PROTOBUF"]
 
@@ -26,8 +28,7 @@ another version of the subject."""
 LARGEST_ID = 2**31 - 1
 """Ids are Java's ``int``, four bytes in front of each record."""
 
-_TYPES: dict[object, SchemaType] = {"AVRO": "AVRO", "JSON": "JSON", "PROTOBUF": "PROTOBUF"}
-_MOST_REFERENCES = 100
+_TYPE = re.compile(r"\w{1,40}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,14 @@ class RegisteredSchema:
     """
 
     id: int
-    schema_type: SchemaType
+    schema_type: str
+    """A :data:`SchemaType`, or another that the registry has."""
     text: str
     references: tuple[SchemaReference, ...] = ()
     rules: tuple[SchemaRule, ...] = ()
     """Those that are enabled."""
+    unfit: str = ""
+    """Why it is not read here: it is beyond our limits."""
 
     def rule_of(self, modes: frozenset[str]) -> SchemaRule | None:
         """Return the first rule of one of ``modes``."""
@@ -81,10 +85,11 @@ class RegisteredSchema:
     @property
     def fingerprint(self) -> str:
         """Of type, text and references: 16 hex digits. Spaces, and the order of a JSON object's
-        names, do not count. Nor do rules, which older fingerprints do not have.
+        names, do not count. Nor do rules, which older fingerprints do not have, and limits, which
+        may change.
         """
         text = self.text
-        if self.schema_type != "PROTOBUF":
+        with contextlib.suppress(NotFit):
             text = json.dumps(parse_json(text), sort_keys=True, separators=(",", ":"))
         references = sorted([r.name, r.subject, r.version] for r in self.references)
         answer = json.dumps([self.schema_type, text, references])
@@ -189,25 +194,28 @@ def _schema(answer: dict[str, Any], schema_id: int, most_bytes: int) -> Register
     text = answer.get("schema")
     if not isinstance(text, str) or not text or not _is_text(text):
         raise NotFit("an answer without the text of a schema")
-    if (size := len(text.encode())) > most_bytes:
-        raise NotFit(f"a schema of {size:,} bytes, above the limit of {most_bytes:,}")
     # left out for Avro
-    type_name = answer.get("schemaType") or "AVRO"
-    kind = _TYPES.get(type_name) if isinstance(type_name, str) else None
-    if kind is None:
-        raise NotFit(f"a schema of type {type_name!r}")
-    if kind != "PROTOBUF":
+    kind = answer.get("schemaType") or "AVRO"
+    if not isinstance(kind, str) or not _TYPE.fullmatch(kind):
+        raise NotFit(f"a schema of type {kind!r}")
+    size, unfit = len(text.encode()), ""
+    if size > most_bytes:
+        unfit = f"of {size:,} bytes, above the limit of {most_bytes:,}"
+    if kind in ("AVRO", "JSON"):
         try:
             parse_json(text)
+        except BeyondLimits as limit:
+            unfit = unfit or str(limit)
         except NotFit as wrong:
             raise NotFit(f"a schema whose text is {wrong}") from None
     references = _references(answer.get("references") or [])
-    return RegisteredSchema(schema_id, kind, text, references, _rules(answer.get("ruleSet") or {}))
+    rules = _rules(answer.get("ruleSet") or {})
+    return RegisteredSchema(schema_id, kind, text, references, rules, unfit)
 
 
 def _references(answer: Any) -> tuple[SchemaReference, ...]:
-    if not isinstance(answer, list) or len(answer) > _MOST_REFERENCES:
-        raise NotFit(f"references that are no list of at most {_MOST_REFERENCES}")
+    if not isinstance(answer, list):
+        raise NotFit("references that are no list")
     found = []
     for one in map(_object, answer):
         name, subject = one.get("name"), one.get("subject")

@@ -59,7 +59,7 @@ class SchemaRegistry:
     * :class:`~onceward.errors.RegistryUnreachable`: there is none, or the registry says that it
       cannot now;
     * :class:`~onceward.errors.InvalidRegistryResponse`: what comes is no answer of a registry, or
-      too large;
+      one of more than twice ``max_schema_bytes``;
     * :class:`~onceward.errors.RegistryRefused`: the login, or the server's certificate, is not
       accepted;
     * :class:`~onceward.errors.SchemaUnknown`: it says that it knows no such thing.
@@ -71,7 +71,7 @@ class SchemaRegistry:
         ``ssl.key.password`` …). Unknown ones are refused.
     :param timeout_s: for a question, with all its tries and the pauses between them.
     :param request_timeout_s: for one try of it.
-    :param max_schema_bytes: the largest schema that is taken.
+    :param max_schema_bytes: the largest schema by which records are read or written.
     :raises ConfigurationError: the address or an option is wrong, or there is no HTTP client
         installed.
     """
@@ -151,8 +151,8 @@ class SchemaRegistry:
 
         Without references it is the registered text itself.
 
-        :raises UnsupportedSchema: it is no Avro schema, or its references go in circles, are too
-            many, too deep or too large.
+        :raises UnsupportedSchema: it is no Avro schema, or too large or too deep, or its
+            references go in circles, are too many, too deep or too large.
         """
         with self._lock:
             in_memory = self._texts.get(schema_id)

@@ -39,22 +39,26 @@ class NotFit(Exception):
     """What is wrong with an answer or a text, in a few words."""
 
 
+class BeyondLimits(NotFit):
+    """It is more than is read here, and may be right."""
+
+
 def parse_json(text: str | bytes, *, deepest: int = DEEPEST) -> Any:
     """Return the value of ``text``, which takes a few times its size in memory.
 
-    :raises NotFit: it is no JSON in UTF-8, its brackets are nested deeper than ``deepest``, or
-        there are too many.
+    :raises NotFit: it is no JSON in UTF-8. :raises BeyondLimits: its brackets are nested deeper
+        than ``deepest``, or there are too many.
     """
     try:
         decoded = text.decode() if isinstance(text, bytes) else text
     except UnicodeDecodeError:
         raise NotFit("not UTF-8") from None
     if decoded.count("[") + decoded.count("{") > MOST_BRACKETS:
-        raise NotFit(f"JSON of more than {MOST_BRACKETS:,} lists and objects")
+        raise BeyondLimits(f"JSON of more than {MOST_BRACKETS:,} lists and objects")
     try:
         value = json.loads(decoded, parse_constant=_no_number)
     except RecursionError:
-        raise NotFit(f"JSON nested deeper than {deepest} levels") from None
+        raise BeyondLimits(f"JSON nested deeper than {deepest} levels") from None
     except ValueError as error:
         raise NotFit(f"no JSON ({error})" if decoded.strip() else "empty") from None
     _must_be_flat(value, deepest)
@@ -68,7 +72,7 @@ def _must_be_flat(value: Any, deepest: int) -> None:
             return
         inside = (one.values() if isinstance(one, dict) else one for one in level)
         level = [inner for part in inside for inner in part if isinstance(inner, (list, dict))]
-    raise NotFit(f"JSON nested deeper than {deepest} levels")
+    raise BeyondLimits(f"JSON nested deeper than {deepest} levels")
 
 
 def _no_number(word: str) -> NoReturn:

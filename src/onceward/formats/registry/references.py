@@ -30,8 +30,8 @@ def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Ve
     """Return the text of ``schema`` with its references inlined; its own text as it is where it
     has none.
 
-    :raises UnsupportedSchema: it is no Avro; its references go in circles, are too many or too
-        deep, or give a name two meanings.
+    :raises UnsupportedSchema: it is no Avro, or beyond our limits; its references go in circles,
+        are too many or too deep, or give a name two meanings.
     """
     if schema.schema_type != "AVRO":
         raise UnsupportedSchema(
@@ -40,6 +40,8 @@ def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Ve
             "registry",
             details={"id": schema.id, "schema_type": schema.schema_type},
         )
+    if schema.unfit:
+        raise _beyond_limits(schema.id, f"is {schema.unfit}")
     if not schema.references:
         return schema.text
     gathering = _Gathering(schema, version_of)
@@ -89,6 +91,10 @@ class _Gathering:
             if found.schema_type != "AVRO":
                 raise _unfit(
                     self._id, f"refers to {_spell((reference,))}, which is {found.schema_type}"
+                )
+            if found.unfit:
+                raise _beyond_limits(
+                    self._id, f"refers to {_spell((reference,))}, which is {found.unfit}"
                 )
             self._bytes += len(found.text)
             if self._bytes > MOST_BYTES:
@@ -230,6 +236,15 @@ def _full_name(schema: dict[str, Any], space: str) -> str | None:
 
 def _spell(way: tuple[SchemaReference, ...]) -> str:
     return " → ".join(f"{reference.subject} version {reference.version}" for reference in way)
+
+
+def _beyond_limits(schema_id: int, what: str) -> UnsupportedSchema:
+    return UnsupportedSchema(
+        f"schema {schema_id} {what}",
+        next_step="register a smaller, flatter one for its records, or pass a larger "
+        "max_schema_bytes= to SchemaRegistry",
+        details={"id": schema_id},
+    )
 
 
 def _unfit(schema_id: int, what: str) -> UnsupportedSchema:
