@@ -338,6 +338,29 @@ def test_a_default_that_is_null_is_null_also_behind_what_takes_any_default(other
     assert with_nulls_first(alone) == alone
 
 
+def test_types_that_are_used_again_and_again_are_looked_at_once():
+    """Else a schema of 3 KB, of anybody in the registry, would hold up a query for days."""
+    empty: Any = record("null", name="R0")
+    own: Any = with_default("null", None) | {"name": "S0"}
+    for number in range(1, 31):
+        empty = record(empty, f"R{number - 1}", name=f"R{number}")
+        fields = [
+            {"name": "a", "type": own, "default": {}},
+            {"name": "b", "type": f"S{number - 1}", "default": {}},
+        ]
+        own = {"type": "record", "name": f"S{number}", "fields": fields}
+    assert why_spark_cannot_read(json.dumps(record({"type": "array", "items": empty})))
+    text = json.dumps(record(with_default(own, {})))
+    assert why_spark_cannot_read(text) is None
+    assert without_unfit_defaults(text) == text
+    broken = text.replace('"default": null', '"default": 5')
+    assert '"default"' not in without_unfit_defaults(broken)
+    # In text order no type is deep, however long the chain
+    chain: list[Any] = [record("null", name="T0")]
+    chain += [record(f"T{number - 1}", name=f"T{number}") for number in range(1, 2_000)]
+    assert why_spark_cannot_read(json.dumps([*chain, {"type": "array", "items": "T1999"}]))
+
+
 def test_enums_that_are_told_by_their_places_keep_these():
     enums = [{"type": "enum", "name": name, "symbols": ["A"]} for name in ("E", "F")]
     text = json.dumps(record(with_default([*enums, "null"], None)))

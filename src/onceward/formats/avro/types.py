@@ -46,6 +46,7 @@ class Type:
     """Members of a union; items of an array, values of a map."""
     source: Any = None
     """Where it is defined."""
+    takes_no_bytes: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,13 @@ def without_unfit_defaults(text: str) -> str:
     read by, Avro's library refuses them for all.
     """
     schema = parse_json(text)
-    unfit = [one.source for one in _fields_in(schema) if not _default_fits(one, ())]
+    fitting: set[int] = set()
+    unfit = []
+    for one in _fields_in(schema):
+        if not one.has_default or _default_fits(one, fitting):
+            fitting.add(id(one.source))
+        else:
+            unfit.append(one.source)
     for source in unfit:
         del source["default"]
     return json.dumps(schema) if unfit else text
@@ -122,45 +129,54 @@ def with_nulls_first(reader: str) -> str:
 
 
 def _fields_in(schema: Any) -> list[AvroField]:
-    visited, found = set[Type](), [_link(schema, "", {})]
-    while found:
-        one = found.pop()
+    """Return the fields of all records, each behind those of its own type."""
+    visited, found = set[Type](), list[AvroField]()
+
+    def visit(one: Type) -> None:
         if one not in visited:
             visited.add(one)
-            found += [*one.inside, *(each.type for each in one.fields)]
-    return [each for one in visited for each in one.fields]
+            for inner in (*one.inside, *(each.type for each in one.fields)):
+                visit(inner)
+            found.extend(one.fields)
+
+    visit(_link(schema, "", {}))
+    return found
 
 
-def _default_fits(one: AvroField, around: tuple[AvroField, ...]) -> bool:
-    if not one.has_default:
-        return True
+def _default_fits(one: AvroField, fitting: set[int]) -> bool:
+    """Check one.
+
+    :param fitting: the fields, by the id of their source, whose own defaults do: each is looked at
+        once, however often its type is used again.
+    """
     default = one.source["default"]
     # "NaN", say, for which JSON has no number: Avro's parser has made one of it, where the field
     # itself is of such a type, or has refused the schema.
     is_number = _is_text(default) and one.type.kind in ("float", "double")
-    return is_number or _fits(default, one.type, (*around, one))
+    return is_number or _fits(default, one.type, fitting)
 
 
-def _fits(value: Any, kind: Type, around: tuple[AvroField, ...]) -> bool:
+def _fits(value: Any, kind: Type, fitting: set[int]) -> bool:
     """Check a default as ``Schema.isValidDefault`` does (Avro 1.12), of an enum its symbol, too.
     Of a union the member has to fit that the library takes."""
     if kind.kind == "union":
         taken = next((one for one in kind.inside if _is_taken(value, one)), None)
-        return taken is not None and _fits(value, taken, around)
+        return taken is not None and _fits(value, taken, fitting)
     if kind.kind == "enum":
         return value in kind.source["symbols"]
     if kind.kind == "array":
-        return isinstance(value, list) and all(_fits(one, kind.inside[0], around) for one in value)
+        items = kind.inside[0]
+        return isinstance(value, list) and all(_fits(one, items, fitting) for one in value)
     if kind.kind not in ("map", "record"):
         return _PLAIN.get(kind.kind, _is_text)(value)
     if not isinstance(value, dict):
         return False
     if kind.kind == "map":
-        return all(_fits(one, kind.inside[0], around) for one in value.values())
+        return all(_fits(one, kind.inside[0], fitting) for one in value.values())
     return all(
-        _fits(value[one.names[0]], one.type, around)
+        _fits(value[one.names[0]], one.type, fitting)
         if one.names[0] in value
-        else one.has_default and one not in around and _default_fits(one, around)
+        else one.has_default and id(one.source) in fitting
         for one in kind.fields
     )
 
@@ -193,7 +209,7 @@ _PLAIN: dict[str, Callable[[Any], bool]] = {
 def _link(schema: Any, namespace: str, by_name: dict[str, Type]) -> Type:
     if isinstance(schema, str):
         if schema in PRIMITIVES:
-            return Type(schema, source=schema)
+            return Type(schema, source=schema, takes_no_bytes=schema == "null")
         # As Avro's parser looks for it (Schema.Names): in the namespace around, and else in none.
         return (
             by_name.get(_full(schema, namespace))
@@ -229,11 +245,16 @@ def _link_named(
     by_name[name] = found
     if kind == "fixed":
         found.size = schema["size"] if isinstance(schema.get("size"), int) else 0
+        found.takes_no_bytes = found.size == 0
         return _as_logical(found, schema)
     for one in schema.get("fields", ()) if kind in ("record", "error") else ():
         inner = _link(one.get("type"), space, by_name)
         names = (str(one.get("name")), *map(str, one.get("aliases", ())))
         found.fields.append(AvroField(names, inner, "default" in one, one))
+    # Of one within itself, not yet: it never ends
+    found.takes_no_bytes = found.kind == "record" and all(
+        one.type.takes_no_bytes for one in found.fields
+    )
     return found
 
 
@@ -266,7 +287,7 @@ def _unreadable(found: Type, around: tuple[Type, ...], visited: set[Type]) -> st
     if found in visited:
         return None
     visited.add(found)
-    if found.kind == "array" and found.inside and _takes_no_bytes(found.inside[0], ()):
+    if found.kind == "array" and found.inside[0].takes_no_bytes:
         return (
             "it has an array of items that take no bytes, so that a few bytes could stand for any "
             "number of them"
@@ -275,14 +296,6 @@ def _unreadable(found: Type, around: tuple[Type, ...], visited: set[Type]) -> st
         if (why := _unreadable(inner, (*around, found), visited)) is not None:
             return why
     return None
-
-
-def _takes_no_bytes(found: Type, around: tuple[Type, ...]) -> bool:
-    if found.kind == "record":
-        return found not in around and all(
-            _takes_no_bytes(one.type, (*around, found)) for one in found.fields
-        )
-    return found.kind == "null" or (found.kind == "fixed" and found.size == 0)
 
 
 def _find_collision(found: Type, where: str, visited: set[Type]) -> str | None:
