@@ -380,6 +380,25 @@ def test_a_table_of_which_nothing_came_may_be_dropped(statement: str, stops: boo
     assert before_it_was_kept.end.known is None
 
 
+@pytest.mark.parametrize(
+    "verb", ["DROP DATABASE", "DROP SCHEMA IF EXISTS", "CREATE OR REPLACE SCHEMA"]
+)
+def test_a_database_of_which_nothing_came_may_be_dropped(verb: str):
+    mine = settings(tables="*.orders")
+    for known, database, stops in (
+        ([["shop", "orders"]], "scratch", False),
+        ([["shop", "orders"]], "shop", True),
+        ([], "shop", False),
+        (None, "scratch", True),
+    ):
+        log = Log().gtid(1).query(f"{verb} `{database}`").transaction(2, table="u")
+        found = cut(log.events, start(known=known), mine)
+        assert isinstance(found.error, ChangeUnreadable) is stops
+        assert found.end.known == known
+    came = Log().transaction(1, table="orders").gtid(2).query(f"{verb} shop")
+    assert isinstance(cut(came.events, start(known=[]), mine).error, ChangeUnreadable)
+
+
 def loaded(table: str) -> Log:
     """LOAD DATA as a statement: its file in pieces, then what is done with it."""
     text = f"LOAD DATA INFILE 'x' INTO TABLE `{table}` LINES TERMINATED BY '\\n' (`id`)".encode()

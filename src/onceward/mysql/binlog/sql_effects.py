@@ -74,7 +74,8 @@ class Unsupported:
     table: tuple[str, str] | None = None
     """Of ``cascade``."""
     if_there: TableNames = ()
-    """It has no effect if none of these selected tables was there; without any, it has."""
+    """It has no effect if none of these selected tables was there ("": none of the database);
+    without any, it has."""
 
 
 _COMPARE = (
@@ -388,7 +389,8 @@ class StatementClassifier:
         name = self._tokens.take_name()
         if not self._selects_database(name):
             return NO_EFFECT
-        return Unsupported("ddl", f"a {verb} DATABASE of {name}", _COMPARE)
+        what = f"a {verb} DATABASE of {name}"
+        return Unsupported("ddl", what, _COMPARE, if_there=((name, ""),))
 
     def _object(self) -> Effect:
         for _ in range(_MODIFIERS):

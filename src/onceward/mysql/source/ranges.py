@@ -403,7 +403,8 @@ class RangePlanner(TransactionWalk):
         """Check for tables of which nothing was passed on: IF EXISTS is logged without any."""
         if not names or self._known is None:
             return False
-        return self._known.isdisjoint(self._settings.normalize(*name) for name in names)
+        known = self._known | {(database, "") for database, _ in self._known}
+        return known.isdisjoint(self._settings.normalize(*name) for name in names)
 
     def _is_news(self, name: tuple[str, str]) -> None:
         self.unchecked_at = self.unchecked_at or self._transaction_at
