@@ -13,30 +13,36 @@ from pathlib import Path
 from onceward_verify.findings import WrongUsage
 
 _RENAMED = {
-    "ssl.endpoint.identification.algorithm": "ssl.endpoint.identification.algorithm",
-    "sasl.kerberos.service.name": "sasl.kerberos.service.name",
     "ssl.truststore.certificates": "ssl.ca.pem",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
     "ssl.keystore.key": "ssl.key.pem",
     "socket.connection.setup.timeout.max.ms": "socket.connection.setup.timeout.ms",
 }
-_OF_JAVA_ALONE = frozenset(
-    {
-        "request.timeout.ms",
-        "default.api.timeout.ms",
-        "ssl.truststore.type",
-        "ssl.truststore.password",
-        "ssl.keystore.type",
-        "ssl.enabled.protocols",
-        "ssl.protocol",
-        "key.deserializer",
-        "value.deserializer",
-        "sasl.login.callback.handler.class",
-        "onceward.oauth.token.provider",
-    }
+_REACHING = (
+    "security.",
+    "sasl.",
+    "ssl.",
+    "enable.sasl.",
+    "enable.ssl.",
+    "https.",
+    "socket.",
+    "broker.",
+    "api.version.",
+    "client.id",
+    "client.rack",
+    "debug",
+    "receive.message.max.bytes",
 )
-_OURS = frozenset(
-    {"bootstrap.servers", "group.id", "isolation.level", "auto.offset.reset", "enable.auto.commit"}
+"""How names of settings begin by which a cluster is reached. All others say how somebody sends or
+reads, or are for clients of another kind that share the file.
+"""
+_OF_JAVA_ALONE = re.compile(
+    r"security\.providers|sasl\.(client|login|kerberos\.ticket)\..*"
+    r"|sasl\.oauthbearer\.(assertion\.template|clock|expected|header|jwks|jwt|scope\.claim)\..*"
+    # Java's names of ciphers are not OpenSSL's
+    r"|ssl\.(cipher\.suites|enabled\.protocols|engine\.factory\.class|protocol|provider"
+    r"|(keymanager|trustmanager)\.algorithm|secure\.random\.implementation"
+    r"|keystore\.type|truststore\.(type|password))"
 )
 _JAAS = re.compile(r"\b(username|password)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)')")
 
@@ -73,7 +79,7 @@ def librdkafka_settings(properties: dict[str, str]) -> dict[str, str]:
     settings: dict[str, str] = {}
     pem = properties.get("ssl.truststore.type", "").upper() == "PEM"
     for name, value in properties.items():
-        if name in _OURS or name in _OF_JAVA_ALONE:
+        if not name.startswith(_REACHING) or _OF_JAVA_ALONE.fullmatch(name):
             continue
         if name == "sasl.jaas.config":
             settings |= _login(value)

@@ -42,7 +42,7 @@ def test_without_librdkafka_it_names_the_extra_to_install(start: str):
 
 
 def test_a_setting_that_librdkafka_does_not_know_is_named(tmp_path):
-    (tmp_path / "client.properties").write_text("no.such.setting=1\n")
+    (tmp_path / "client.properties").write_text("sasl.no.such.setting=1\n")
     arguments = [*ARGUMENTS, "--command-config", str(tmp_path / "client.properties")]
     done = subprocess.run(
         [sys.executable, "-m", "onceward_verify", *arguments],
@@ -51,5 +51,5 @@ def test_a_setting_that_librdkafka_does_not_know_is_named(tmp_path):
         check=False,
     )
     assert done.returncode == 64, done.stderr
-    assert "no.such.setting" in done.stderr
+    assert "sasl.no.such.setting" in done.stderr
     assert "Traceback" not in done.stderr

@@ -5,8 +5,10 @@ Called by the commands; heavy imports are inside functions, as there.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption
 
 if TYPE_CHECKING:
     from onceward.kafka.wire.client import KafkaClient
     from onceward.kafka.wire.options.settings import ProducerSettings
     from onceward.operate.status import LedgerView
+
+log = logging.getLogger(__name__)
 
 SERVERS_VARIABLE = "ONCEWARD_BOOTSTRAP_SERVERS"
 """Set once in a shell, it makes each command that a log, an alert or an error prints complete."""
@@ -55,13 +59,40 @@ def connect(
     :raises ConfigurationError: wrong settings.
     """
     from onceward.kafka.wire.client import KafkaClient
-    from onceward.kafka.wire.options.settings import read_properties, settings_from_options
+    from onceward.kafka.wire.options.settings import settings_from_options
 
-    properties = {} if command_config is None else read_properties(command_config)
     settings, producer = settings_from_options(
-        bootstrap_servers, {**(options or {}), **properties}, client_id=client_id
+        bootstrap_servers,
+        {**(options or {}), **client_options(command_config)},
+        client_id=client_id,
     )
     return KafkaClient(settings), producer
+
+
+def client_options(command_config: Path | None) -> dict[str, str]:
+    """Return what a properties file says that means something here. Clients of all kinds share
+    such a file, and what is for others is passed over, as Kafka's own tools do.
+
+    :raises UnknownOption: a name that is most likely misspelt.
+    """
+    from onceward.kafka.wire.options.security import NAMED_PROVIDER
+    from onceward.kafka.wire.options.settings import OPTIONS, read_properties
+
+    found = {} if command_config is None else read_properties(command_config)
+    # A command waits for all in-sync replicas, whatever a producer of the file's may do
+    known = {*OPTIONS, NAMED_PROVIDER} - {"acks", "enable.idempotence"}
+    others = sorted(found.keys() - known)
+    for name in others:
+        # Of as many parts: with a prefix the same name is another client's
+        alike = [each for each in known if each.count(".") == name.count(".")]
+        if nearest := difflib.get_close_matches(name, alike, n=1, cutoff=0.91):
+            raise UnknownOption(
+                f"option {name!r} of --command-config {command_config} is not known",
+                next_step=f"did you mean {nearest[0]!r}?",
+            )
+    if others:
+        log.debug("passed over in %s: %s", command_config, ", ".join(others))
+    return {name: value for name, value in found.items() if name in known}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +127,6 @@ class LedgerOptions:
 
     def view(self) -> LedgerView:
         """Return the ledger that they name."""
-        from onceward.kafka.wire.options.settings import read_properties
         from onceward.operate.status import open_ledger
 
         if self.bootstrap_servers is None and self.ledger_path is None and self.ledger_url is None:
@@ -110,10 +140,9 @@ class LedgerOptions:
                 "the shell names two ledgers, ONCEWARD_LEDGER_PATH and ONCEWARD_LEDGER_URL",
                 next_step="add --ledger-path or --ledger-url, which comes before both",
             )
-        config = self.command_config
         return open_ledger(
             bootstrap_servers=self.bootstrap_servers,
-            options=None if config is None else read_properties(config),
+            options=client_options(self.command_config),
             ledger_topic=self.ledger_topic,
             path=self.ledger_path,
             url=self.ledger_url,
