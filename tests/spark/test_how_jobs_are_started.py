@@ -132,8 +132,17 @@ def test_python_outside_its_environment(run: Start, records: tuple[str, str, str
     assert written(records) == [b"A", b"B", b"C"]
 
 
-def test_spark_submit_with_the_printed_options(run: Start, records: tuple[str, str, str]):
-    ran = run("conf", "{submit} $({bin}/onceward jars --submit)")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{submit} $({bin}/onceward jars --submit)",
+        'eval "{submit} $({bin}/onceward jars --submit --quoted)"',
+    ],
+)
+def test_spark_submit_with_the_printed_options(
+    run: Start, records: tuple[str, str, str], line: str
+):
+    ran = run("conf", line)
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert "ended with None None" in ran.stdout
     assert written(records) == [b"A", b"B", b"C"]

@@ -4,11 +4,21 @@ second time.
 
 from __future__ import annotations
 
+import importlib
+import shlex
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from onceward.errors import ConfigurationError
+from onceward.spark.session import java
+from onceward.spark.session.connector import Connector
+from onceward.spark.session.jars import SUBMITTED_VARIABLE
 from onceward.spark.session.settings import AVRO_LIMITS, java_options, spark_defaults
+from onceward.spark.tables.avro_java import keep_within_limits
+from support.errors import raises
 
 DRIVER, EXECUTOR = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
 LIMITS = " ".join(f"-D{name}={value}" for name, value in AVRO_LIMITS.items())
@@ -67,3 +77,70 @@ def test_no_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert spark_defaults() == {}
+
+
+COMMAND: Any = importlib.import_module("onceward.cli.jars")
+
+
+@pytest.fixture
+def printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    """`printed(jar, option, …)`: what ``onceward jars`` prints, and what it notes."""
+    monkeypatch.setattr(java, "java_executable", lambda: Path("/java"))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-defaults.conf").write_text(f"{EXECUTOR} -Da='b  c'\n")
+    for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(jar: str, **options: bool) -> tuple[str, str]:
+        connector = Connector((Path(jar),), ("g:a:1",), ())
+        monkeypatch.setattr(COMMAND, "_connector", lambda: connector)
+        COMMAND.jars(**{"paths": False, "submit": False, "packages": False, **options})
+        out, err = capsys.readouterr()
+        return out.strip(), err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("option", "first"),
+    [("submit", ["--jars", "/a b.jar"]), ("packages", ["--packages", "g:a:1"])],
+)
+def test_a_submitted_job_has_them_in_quotes(printed: Any, option: str, first: list[str]):
+    line, notes = printed("/a b.jar", quoted=True, **{option: True})
+    words = shlex.split(line)
+    assert words[:2] == first
+    assert f"{DRIVER}={OURS}" in words
+    assert words[-2:] == ["--conf", f"{EXECUTOR}=-Da='b  c' {OURS}"]
+    assert notes == ""
+
+
+@pytest.mark.parametrize("option", ["submit", "packages"])
+def test_without_quotes_it_is_said_what_is_not_set(printed: Any, option: str):
+    line, notes = printed("/a.jar", quoted=False, **{option: True})
+    assert "limits" not in line
+    assert shlex.split(line) == line.split(" ")
+    assert f"{EXECUTOR}=-Da='b  c' {OURS}" in notes
+    assert f'eval "spark-submit $(onceward jars --{option} --quoted) job.py"' in notes
+
+
+def test_a_path_with_a_blank_needs_quotes(printed: Any):
+    with raises(ConfigurationError) as refused:
+        printed("/a b.jar", quoted=False, submit=True)
+    assert "$(onceward jars --submit --quoted)" in refused.value.next_step
+
+
+@pytest.mark.parametrize("submitted", [True, False])
+def test_a_cluster_without_limits_is_told_how_this_job_gets_them(
+    submitted: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.delenv(SUBMITTED_VARIABLE, raising=False)
+    if submitted:
+        monkeypatch.setenv(SUBMITTED_VARIABLE, "1")
+    session = MagicMock()
+    session.sparkContext.master = "yarn"
+    session.sparkContext._conf.get = lambda name: None
+    keep_within_limits(session)
+    assert ("onceward jars --submit --quoted" in caplog.text) is submitted
+    assert ("ow.spark_conf()" in caplog.text) is not submitted

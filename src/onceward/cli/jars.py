@@ -7,6 +7,7 @@ rest to stderr.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +23,10 @@ GROUP = "onceward.jars"
 """Entry points: functions that return Maven coordinates by the name of what they are for."""
 
 _SPLIT = frozenset(" \t*?[\\'\"$`")
+_IN_QUOTES = {
+    "--jars": 'eval "spark-submit $(onceward jars --submit --quoted) job.py"',
+    "--packages": 'eval "spark-submit $(onceward jars --packages --quoted) job.py"',
+}
 
 
 def jars(
@@ -43,6 +48,14 @@ def jars(
             help="Print the --packages option, for where the jars' paths mean nothing.",
         ),
     ] = False,
+    quoted: Annotated[
+        bool,
+        typer.Option(
+            "--quoted",
+            help="With --submit or --packages: all options, also those with blanks, in quotes: "
+            'eval "spark-submit $(onceward jars --submit --quoted) job.py"',
+        ),
+    ] = False,
 ) -> None:
     """Resolve the jars of Spark's Kafka and Avro connectors and of both tested Kafka releases,
     through Spark's Ivy.
@@ -57,9 +70,9 @@ def jars(
                 "what was put together here cannot be said with --packages",
                 next_step="use `onceward jars --submit`",
             )
-        typer.echo(f"--packages {','.join(connector.coordinates)}")
+        typer.echo(_line(connector, ["--packages", ",".join(connector.coordinates)], {}, quoted))
     elif submit:
-        typer.echo(_submit(connector))
+        typer.echo(_submit(connector, quoted))
     else:
         found = [*connector.jars, *_others()]
         if paths:
@@ -92,30 +105,43 @@ def _others() -> list[object]:
     return all_jars
 
 
-def _submit(connector: Connector) -> str:
-    """Return options for the shell to split into words: nothing may need quotes."""
-    from onceward.spark.session.settings import WORKER_DAEMON, launch_conf
+def _submit(connector: Connector, quoted: bool) -> str:
+    from onceward.spark.session.settings import WORKER_DAEMON
 
-    settings = launch_conf(connector)
-    words = ["--jars", settings.pop("spark.jars")]
-    settings |= {
+    jars = ",".join(str(jar) for jar in connector.jars)
+    settings = {
         # The interpreter that has onceward; workers follow it in local mode, PYSPARK_PYTHON
         # elsewhere.
         "spark.pyspark.driver.python": sys.executable,
         "spark.python.daemon.module": WORKER_DAEMON,
     }
+    return _line(connector, ["--jars", jars], settings, quoted)
+
+
+def _line(connector: Connector, words: list[str], settings: dict[str, str], quoted: bool) -> str:
+    """Return ``words``, ``settings`` and the JVM's options for a shell: for ``eval``, or to be
+    split into words as they are, without what that would take apart.
+    """
+    from onceward.spark.session.settings import launch_conf
+
+    in_quotes = _IN_QUOTES[words[0]]
     for name, value in settings.items():
-        # spark-defaults.conf has Java options, to which one more would be added
-        if set(value) & _SPLIT:
-            typer.echo(
-                f"note: not printed, the shell would take it apart: {name}={value}", err=True
-            )
-        else:
-            words += ["--conf", f"{name}={value}"]
-    if any(set(word) & _SPLIT for word in words):
+        words += ["--conf", f"{name}={value}"]
+    if not quoted and any(set(word) & _SPLIT for word in words):
         raise ConfigurationError(
             "the shell would take the path of a jar or of Python apart",
-            next_step="install Onceward and Python below a path without spaces, or pass --jars "
-            f"and --conf by hand, in quotes: --jars '{words[1]}'",
+            next_step="install Onceward and Python below a path without spaces, or have them in "
+            f"quotes: {in_quotes}",
         )
-    return " ".join(words)
+    options = launch_conf(connector)
+    del options["spark.jars"]
+    for name, value in options.items():
+        if quoted or not set(value) & _SPLIT:
+            words += ["--conf", f"{name}={value}"]
+        else:
+            typer.echo(
+                f"note: not printed, the shell would take it apart: {name}={value}; in quotes it "
+                f"is: {in_quotes}",
+                err=True,
+            )
+    return shlex.join(words) if quoted else " ".join(words)

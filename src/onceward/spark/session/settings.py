@@ -120,8 +120,8 @@ def spark_conf(*packages: str) -> dict[str, str]:
       "-XX:+UseG1GC")``.
 
     In a job that ``spark-submit`` started, jars and JVM options come too late: there this returns
-    the rest, and ``spark-submit $(onceward jars --submit) job.py`` sets all of them. The same
-    holds for a session that exists.
+    the rest, and ``eval "spark-submit $(onceward jars --submit --quoted) job.py"`` sets all of
+    them. The same holds for a session that exists.
 
     For checkpoints on a local disk, add ``ow.checkpointing(local_disk=True).spark_conf``: 50 ms
     less a batch.

@@ -8,6 +8,7 @@ reads with, so what it refuses here would fail there.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, _parse_datatype_json_string
 
+from onceward.spark.session.jars import SUBMITTED_VARIABLE
 from onceward.spark.session.settings import AVRO_LIMITS
 
 log = logging.getLogger(__name__)
@@ -99,9 +101,12 @@ def keep_within_limits(session: SparkSession) -> None:
     ):
         log.warning(
             "a record that is not what it should be can take the memory of a whole executor: set "
-            "%s to %s, or build the session with ow.spark_conf()",
+            "%s to %s, or %s",
             _EXECUTOR_OPTIONS[0],
             " ".join(f"-D{name}={value}" for name, value in AVRO_LIMITS.items()),
+            'start the job with eval "spark-submit $(onceward jars --submit --quoted) job.py"'
+            if SUBMITTED_VARIABLE in os.environ
+            else "build the session with ow.spark_conf()",
         )
 
 
