@@ -287,6 +287,36 @@ def test_a_job_without_a_query_ends_at_once_and_well(
     assert "is told to end with its batch" in output
 
 
+FORKS = "import multiprocessing as mp; fork = mp.get_context('fork')\n"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        # The usual way to give work a time limit
+        FORKS
+        + "with fork.Pool(1) as pool:\n"
+        + "    done = pool.apply_async(time.sleep, (600,))\n"
+        + "    try: done.get(timeout=0.5)\n"
+        + "    except mp.TimeoutError: print('it took too long')\n",
+        FORKS + "fork.Process(target=time.sleep, args=(600,), daemon=True).start()\n",
+        # One that waits for a query itself answers, and is heard
+        FORKS
+        + "import threading\n"
+        + "def work():\n"
+        + "    from onceward.operate import stopping\n"
+        + "    stopped = threading.Event()\n"
+        + "    with stopping.waiting(stopped): stopped.wait(600)\n"
+        + "one = fork.Process(target=work); one.start(); time.sleep(1); one.terminate()\n"
+        + "one.join(); sys.exit(one.exitcode)\n",
+    ],
+    ids=["a pool", "a daemon", "one that waits"],
+)
+def test_what_a_job_forks_ends_as_under_python(start: Start, job: str):
+    status, output = ended(start(job))
+    assert status == 0, output
+
+
 def test_a_supervisor_between_two_starts_ends_with_its_last_error(start: Start, tmp_path: Path):
     process = start(
         """

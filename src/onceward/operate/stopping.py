@@ -35,6 +35,7 @@ _failed: tuple[threading.Thread, Exception] | None = None
 _server: threading.Thread | None = None
 _signals = _waiting = 0
 _is_requested = _unwinds = False
+_held = threading.local()
 
 
 def is_requested() -> bool:
@@ -110,6 +111,29 @@ def _hear(number: int, frame: object) -> None:
     if _signals > 1:
         os._exit(128 + number)
     _requests.put(number)
+
+
+def _hold() -> None:
+    # Sent before the child has its handler, a signal would be lost
+    is_ours = signal.getsignal(signal.SIGTERM) is _hear
+    _held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM} if is_ours else ())
+
+
+def _let_go() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _held.mask)
+
+
+def _forget_inherited() -> None:
+    """End a forked process by SIGTERM again: it has no thread that answers, and whoever forks
+    (a pool of processes, say) waits for it."""
+    global _requests, _server, _signals, _unwinds
+    _requests, _server, _signals, _unwinds = queue.SimpleQueue(), None, 0, False
+    if signal.getsignal(signal.SIGTERM) is _hear:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _let_go()
+
+
+os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_forget_inherited)
 
 
 def _serve() -> None:
