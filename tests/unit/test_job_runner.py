@@ -9,9 +9,11 @@ import os
 import queue
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -351,3 +353,38 @@ def test_a_setting_of_another_strategy_is_refused_by_name():
     assert "--restart fixed-delay" in refused.value.next_step
     with pytest.raises(ConfigurationError, match="--delay='soon'"):
         restart_strategy(Restart.FIXED_DELAY, {"delay": "soon"})
+
+
+def exits(code: object = None) -> Callable[[str], None]:
+    def end(job: str) -> None:
+        raise SystemExit(code)
+
+    return end
+
+
+@pytest.mark.parametrize("requested", [True, False])
+@pytest.mark.parametrize(
+    ("run_file", "status"),
+    [(lambda job: None, 0), (exits(), 0), (exits(0), 0), (exits(3), 3), (exits("why"), 1)],
+    ids=["returns", "exits", "exits with 0", "exits with 3", "exits with a text"],
+)
+def test_threads_hold_up_no_job_that_failed_or_is_to_stop(
+    run_file: Callable[[str], None], status: int, requested: bool, monkeypatch: pytest.MonkeyPatch
+):
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for name in ("RunnerLink", "keep_status"):
+        monkeypatch.setattr(run_job, name, lambda: None)
+    monkeypatch.setattr(run_job.stopping, "answer_sigterm", lambda: None)
+    monkeypatch.setattr(run_job.stopping, "_is_requested", requested)
+    monkeypatch.setattr(run_job, "_run_file", run_file)
+    monkeypatch.setattr(run_job, "_END_SECONDS", 0)
+    monkeypatch.setattr(os, "_exit", ended.put)
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setattr("sys.path", ["", *sys.path])
+    with suppress(SystemExit):
+        run_job.main(["job.py"])
+    if status or requested:
+        assert ended.get(timeout=30) == status
+    else:
+        assert "onceward-end" not in [each.name for each in threading.enumerate()]
+        assert ended.empty()

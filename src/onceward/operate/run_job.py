@@ -195,17 +195,21 @@ def main(arguments: list[str]) -> None:
     try:
         _run_file(job)
         failure = _failure_left() or stopping.failed()
-    except SystemExit:
+    except SystemExit as ended:
+        code = FINISHED if ended.code is None else ended.code
+        _end_soon(code if isinstance(code, int) else FAILED)
         raise
     except BaseException as error:  # noqa: BLE001 — becomes a status
         failure = error
-    if failure is not None:
-        status = exit_status(failure, worked_before=link.worked_before)
-        # What is not printed, on a full disk, changes nothing about how the job has ended
-        with suppress(Exception):
-            _print(failure, job)
-        _end_soon(status)
-        raise SystemExit(status)
+    if failure is None:
+        _end_soon(FINISHED)
+        return
+    status = exit_status(failure, worked_before=link.worked_before)
+    # What is not printed, on a full disk, changes nothing about how the job has ended
+    with suppress(Exception):
+        _print(failure, job)
+    _end_soon(status)
+    raise SystemExit(status)
 
 
 def _run_file(job: str) -> None:
@@ -217,10 +221,7 @@ def _run_file(job: str) -> None:
     try:
         runpy.run_path(job, run_name="__main__")
     except SystemExit as ended:
-        if ended.code not in (None, 0):
-            _end_soon(ended.code if isinstance(ended.code, int) else 1)
-            raise
-        if not _wait_for_pipelines():
+        if ended.code not in (None, 0) or not _wait_for_pipelines():
             raise
     else:
         _wait_for_pipelines()
@@ -318,7 +319,10 @@ def keep_status() -> None:
 
 
 def _end_soon(status: int) -> None:
-    """A job that has failed must not seem to run, whatever its threads still wait for."""
+    """A job that has failed, or was asked to stop, must not seem to run, whatever its threads
+    still wait for."""
+    if status == FINISHED and not stopping.is_requested():
+        return
 
     def end() -> None:
         surroundings.sleep(_END_SECONDS)
