@@ -88,7 +88,7 @@ _FOUND_ELSEWHERE: dict[str, tuple[tuple[str, str, str, str, str], ...]] = {
          "a query does not go on after a failover", "the lines that doctor prints, one by one"),
         ("gtid-strict-mode", "gtid_strict_mode", "OFF, MariaDB's default",
          "numbers may come out of order, and a query that meets such behind a failover is refused",
-         "SET GLOBAL gtid_strict_mode = ON"),
+         "SET GLOBAL gtid_strict_mode = ON, and the same in its configuration file"),
         ("log-replica-updates", "log_replica_updates", "OFF on a replica",
          "what it applies is in no binlog of its own", "start it with log_replica_updates=ON"),
         ("source-tables", "engine, primary key, foreign keys, versioning",

@@ -272,7 +272,8 @@ def test_a_redis() -> None:
         assert set(found) == {"redis-append-only", "redis-fsync", "redis-evictions"}
         with closing(redis.Redis.from_url(server.url)) as client:
             for line in found.values():
-                client.execute_command(*line.split())
+                # CONFIG REWRITE wants a server with a file
+                client.execute_command(*line.partition(";")[0].split())
             # A server that writes its first log does not end
             while client.info("persistence")["aof_rewrite_in_progress"]:
                 threading.Event().wait(0.02)

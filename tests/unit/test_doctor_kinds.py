@@ -100,6 +100,17 @@ def test_a_command_sets_what_the_kind_asks_for(kind: Misconfiguration) -> None:
     assert kind.name not in found(kind, value)
 
 
+def test_no_fix_is_forgotten_when_the_server_is_started_again() -> None:
+    elsewhere = [row[-1] for rows in PAGE["_FOUND_ELSEWHERE"].values() for row in rows]
+    fixes = [*(kind.fix for kind in KINDS), *elsewhere]
+    redis = [fix for fix in fixes if "CONFIG SET" in fix]
+    mysql = [fix for fix in fixes if "SET GLOBAL" in fix]
+    assert len(redis) >= 3
+    assert [fix for fix in redis if "CONFIG REWRITE" not in fix] == []
+    assert len(mysql) >= 4
+    assert [fix for fix in mysql if "configuration file" not in fix] == []
+
+
 def test_the_page_is_what_the_code_says() -> None:
     assert PAGE["PAGE"].read_text(encoding="utf-8") == PAGE["page"](), (
         "run python docs/tables/doctor.py"

@@ -21,6 +21,9 @@ _TOPIC = (
     "--entity-name {name} --add-config "
 )
 _FILE = " in server.properties of each broker, and restart them one by one"
+# What is set in a server that runs is forgotten when it ends
+_IN_ITS_FILE = ", and the same in the server's configuration file (MySQL: SET PERSIST)"
+_REWRITE = "; then CONFIG REWRITE, or the same in redis.conf"
 _REASSIGN = (
     "kafka-reassign-partitions --bootstrap-server {servers} --execute --reassignment-json-file "
     "FILE, with three brokers for each partition of {name}"
@@ -219,29 +222,29 @@ KINDS: tuple[Misconfiguration, ...] = (
         _either("yes"), "fail"),
     Misconfiguration(
         "local-infile", "MySQL", "local_infile", "OFF",
-        "rows are loaded by LOAD DATA LOCAL", "SET GLOBAL local_infile = ON",
+        "rows are loaded by LOAD DATA LOCAL", f"SET GLOBAL local_infile = ON{_IN_ITS_FILE}",
         _either("0", "off"), "fail"),
     Misconfiguration(
         "flush-log", "MySQL", "innodb_flush_log_at_trx_commit", "other than 1",
         "what was committed may be gone when the server fails",
-        "SET GLOBAL innodb_flush_log_at_trx_commit = 1", _other_than("1"), "fail"),
+        f"SET GLOBAL innodb_flush_log_at_trx_commit = 1{_IN_ITS_FILE}", _other_than("1"), "fail"),
     Misconfiguration(
         "read-only", "MySQL", "read_only", "ON", "it is a replica, and no batch can be written",
-        "SET GLOBAL read_only = OFF, or give the sink the address of the primary",
+        f"SET GLOBAL read_only = OFF{_IN_ITS_FILE}, or give the sink the address of the primary",
         _either("1", "on"), "fail"),
     # --- targets by key
     Misconfiguration(
         "redis-append-only", "Redis", "appendonly", "no",
         "what was delivered is lost when the server ends, and the ledger has counted it",
-        "CONFIG SET appendonly yes", _either("no")),
+        f"CONFIG SET appendonly yes{_REWRITE}", _either("no")),
     Misconfiguration(
         "redis-fsync", "Redis", "appendfsync", "other than always",
         "the last second of what was delivered is lost when the machine fails",
-        "CONFIG SET appendfsync always", _other_than("always")),
+        f"CONFIG SET appendfsync always{_REWRITE}", _other_than("always")),
     Misconfiguration(
         "redis-evictions", "Redis", "maxmemory-policy", "other than noeviction",
         "the server drops rows and tombstones when its memory is full",
-        "CONFIG SET maxmemory-policy noeviction", _other_than("noeviction")),
+        f"CONFIG SET maxmemory-policy noeviction{_REWRITE}", _other_than("noeviction")),
     Misconfiguration(
         "opensearch-replicas", "OpenSearch", "index.number_of_replicas", "0",
         "the loss of one node loses rows",

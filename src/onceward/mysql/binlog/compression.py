@@ -188,7 +188,8 @@ def _inflate(event: BinlogEvent, kind: int, start: int) -> BinlogEvent:
     if not how & 0x80 or how & 0x70 or not 1 <= how & 7 <= 4:
         raise unreadable_event(
             event, "unknown_event", f"an event compressed in a way that is not known ({how:#04x})",
-            "SET GLOBAL log_bin_compress = 0 on the server, or look for a newer Onceward",
+            "SET GLOBAL log_bin_compress = 0 on the server, and the same in its configuration "
+            "file, or look for a newer Onceward",
         )  # fmt: skip
     size = int.from_bytes(fields.take(how & 7), "big")
     if size > MOST_BYTES:

@@ -142,7 +142,7 @@ UNSUPPORTED = {
     ),
     "partial_json": (
         "updates that say of a JSON value only what is new in it",
-        "SET GLOBAL binlog_row_value_options = '' on the server; sessions that are open keep "
+        "SET PERSIST binlog_row_value_options = '' on the server; sessions that are open keep "
         "theirs",
     ),
     "incident": (

@@ -52,7 +52,8 @@ class MySQLDialect(Dialect):
         if not allowed:
             raise ServerMisconfigured(
                 "the server has local_infile = OFF, and rows are loaded by LOAD DATA LOCAL",
-                next_step="SET GLOBAL local_infile = ON (in a managed service: among its "
+                next_step="SET GLOBAL local_infile = ON, and the same in the server's "
+                "configuration file (MySQL: SET PERSIST; in a managed service: among its "
                 "parameters)",
             )
 

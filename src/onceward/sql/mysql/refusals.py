@@ -61,7 +61,8 @@ _SETTINGS = {
     "was written",
     (1526,): "make the partition for such rows (ALTER TABLE … ADD PARTITION …); then start the "
     "query again",
-    (1148, 3948, 4166): "SET GLOBAL local_infile = ON; rows are loaded by LOAD DATA LOCAL",
+    (1148, 3948, 4166): "SET GLOBAL local_infile = ON, and the same in the server's configuration "
+    "file (MySQL: SET PERSIST); rows are loaded by LOAD DATA LOCAL",
     # MariaDB
     (4084,): "ALTER SEQUENCE … MAXVALUE …; then start the query again",
     (1665,): "set binlog_format = ROW, which READ COMMITTED wants; then start the query again",
