@@ -403,7 +403,7 @@ def test_a_key_of_a_map_that_is_no_field_is_refused_before_the_batch_is_decided(
     for column in (maps, nested):
         rows = pa.RecordBatch.from_pydict({"id": pa.array(["a", "b"]), "labels": column})
         with pytest.raises(RowRefused, match="'labels'"):
-            columns.refuse(rows)
+            columns.storable(rows)
 
 
 @pytest.mark.parametrize(

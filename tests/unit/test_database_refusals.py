@@ -4,8 +4,10 @@ blame for does not.
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pymysql
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+import onceward as ow
 from onceward.errors import (
     AccessDenied,
     ConfigurationError,
@@ -23,10 +26,12 @@ from onceward.errors import (
     ServerMisconfigured,
     TableMissing,
 )
+from onceward.ids import TaskAttempt
 from onceward.sql.ledger.database import Overdue
 from onceward.sql.ledger.mysql import MySQL
 from onceward.sql.ledger.postgresql import PostgreSQL
 from onceward.sql.mysql import refusals as mysql
+from onceward.sql.mysql.staging import lines
 from onceward.sql.postgresql import refusals as postgresql
 from onceward.sql.postgresql import staging
 from onceward.sql.postgresql.dialect import connection_words
@@ -340,3 +345,61 @@ def test_a_sequence_that_has_come_to_its_end_is_no_rows_fault() -> None:
     ):
         assert isinstance(error, ServerMisconfigured)
         assert error.next_step.startswith("ALTER SEQUENCE")
+
+
+DAYS = pa.array([-2_500_000, 2_932_897], pa.int32()).cast(pa.date32())
+
+
+@pytest.mark.parametrize(
+    ("url", "values"),
+    [
+        ("mysql://u:p@h/d", pa.array([math.nan])),
+        ("mysql://u:p@h/d", DAYS[1:]),
+        ("postgresql://u:p@h/d", pa.array(["a\0b"])),
+        ("postgresql://u:p@h/d", DAYS[:1]),
+    ],
+    ids=["NaN", "year 10000", "NUL", "5000 BC"],
+)
+def test_beside_the_key_of_a_delete_may_stand_what_the_server_has_not(
+    url: str, values: pa.Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row may be one that was never written. By tasks, and by the driver."""
+
+    def as_sent(rows: pa.Table) -> None:
+        if url.startswith("mysql"):
+            lines(rows)
+        else:
+            staging.must_be_storable(rows)
+
+    def rows(op: str) -> pa.RecordBatch:
+        columns: dict[str, Any] = {"id": [1], "at": [7], "x": values, "op": [op], "table": ["t"]}
+        return pa.RecordBatch.from_pydict(
+            {name: pa.array(column) for name, column in columns.items()}
+        )
+
+    monkeypatch.setattr("onceward.sql.postgresql.dialect.connection_words", lambda _: "")
+    settings = ow.DatabaseSink(
+        url=url, pipeline_id="p", mode="changes", key="id", order_by="at"
+    ).settings
+    opening = settings.dialect.open_staging(None, "s", "t", settings.bare)  # type: ignore[arg-type]
+    writer: Any = opening(TaskAttempt(0, 0, 7))
+    for op in ("d", "delete", "u"):
+        writer.write(rows(op))
+    kept = [{"id": 1, "at": 7, "x": None, "op": op, "table": "t"} for op in ("d", "delete")]
+    for part in (
+        pa.Table.from_batches(writer._rows),
+        settings.bare(pa.Table.from_batches([rows("d"), rows("delete"), rows("u")])),
+    ):
+        as_sent(part.slice(0, 2))
+        assert part.slice(0, 2).to_pylist() == kept
+        with pytest.raises(RowRefused, match="'x'"):
+            as_sent(part.slice(2))
+
+
+def test_what_says_nothing_of_deletes_stays_as_it_is() -> None:
+    """A column that is missing, or that is no text, is the sink's to refuse."""
+    settings = ow.DatabaseSink(
+        url="mysql://u:p@h/d", pipeline_id="p", mode="changes", key="id", order_by="at"
+    ).settings
+    for rows in (pa.table({"id": [1]}), pa.table({"id": [1], "x": [1], "op": [1]})):
+        assert settings.bare(rows) is rows

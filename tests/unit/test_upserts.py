@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import onceward as ow
-from onceward.errors import DeliveryRefused
+from onceward.delivery.row_files import RowFile
+from onceward.engine.task_writer import Task
+from onceward.errors import DeliveryRefused, RowRefused
+from onceward.ids import AttemptId, BatchId, PipelineId
 from support.errors import raises
 
 
@@ -68,3 +73,33 @@ def test_what_cannot_be_compared_is_refused(users: int, stored: dict[str, Any], 
 def test_what_is_no_mark_is_refused(stored: str):
     with raises(DeliveryRefused, key="k"):
         upsert().replaces(stored)
+
+
+BEYOND = pa.array([2_932_897], pa.int32()).cast(pa.date32())
+NO_TEXT = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff"))
+
+
+@pytest.mark.parametrize("value", [BEYOND, NO_TEXT], ids=["year 10000", "no UTF-8"])
+def test_of_a_delete_only_its_key_and_version_are_stored(tmp_path: Path, value: pa.Array):
+    """Its row may be one that was never written."""
+    sink = ow.UpsertSink(
+        key="id", version="at", op_column="op", write=print, pipeline_id="p",
+        ledger=ow.FolderLedger(tmp_path / "ledger"), store=tmp_path / "store",
+    )  # fmt: skip
+    sink.folder.mkdir(parents=True)
+    task = Task(PipelineId("p"), BatchId("q", 0), AttemptId(1, 1), 0, 0, 0, 1)
+    writer = sink.begin(task)
+
+    def rows(op: str, value: pa.Array) -> pa.RecordBatch:
+        columns = {"id": [op], "at": [7], "x": value, "op": [op]}
+        return pa.RecordBatch.from_pydict({name: pa.array(it) for name, it in columns.items()})
+
+    writer.write(rows("u", pa.nulls(1, value.type)))
+    writer.write(rows("d", value))
+    with pytest.raises(RowRefused, match="'x'"):
+        writer.write(rows("u", value))
+    file = RowFile.of(writer.pre_commit())
+    read = list(file.read(sink.folder, file.looked_at(sink.folder)))
+    assert [row for batch in read for row in batch.to_pylist()] == [
+        {"id": op, "at": 7, "x": None, "op": op} for op in ("u", "d")
+    ]

@@ -116,10 +116,10 @@ def test_what_the_server_never_takes_is_refused_before_the_decision(
 ):
     """By a mapping that it makes itself a DOUBLE is of 32 bits."""
     columns = ow.UpsertSink(**UPSERTS).columns
-    columns.refuse(rows_of(kind, taken))
+    columns.storable(rows_of(kind, taken))
     for value in refused:
         with pytest.raises(RowRefused, match="'x'"):
-            columns.refuse(rows_of(kind, [*taken, value]))
+            columns.storable(rows_of(kind, [*taken, value]))
 
 
 def rows_of(kind: pa.DataType, values: list[Any]) -> pa.RecordBatch:

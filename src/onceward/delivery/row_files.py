@@ -178,19 +178,19 @@ class RowFileWriter(TaskWriter):
     """Writes the rows of one task attempt. A task without rows leaves no file.
 
     :param folder: the driver has made it.
-    :param refuse: raises for rows that must not be stored.
+    :param storable: returns rows as they are stored, and raises for such as must not be.
     """
 
     def __init__(
         self,
         folder: Path,
         task: Task,
-        refuse: Callable[[pa.RecordBatch], None] = lambda rows: None,
+        storable: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows,
     ) -> None:
         # The pipeline's name is the folder's already; together they could be too long for a file.
         self._folder, self._name = folder, task.name.partition("@")[2]
         self._path = folder / f"{self._name}{_PART}"
-        self._refuse = refuse
+        self._storable = storable
         self._file: _Summing | None = None
         self._stream: Any = None
         self._rows = 0
@@ -200,7 +200,7 @@ class RowFileWriter(TaskWriter):
         """Append rows as one block of Arrow's stream format."""
         if rows.num_rows == 0:
             return
-        self._refuse(rows)
+        rows = self._storable(rows)
         with reached(self._folder):
             if self._file is None:
                 try:

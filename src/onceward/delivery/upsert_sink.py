@@ -264,7 +264,7 @@ class UpsertSink(WriteAheadSink):
     def begin(self, task: Task) -> TaskWriter:
         """Open a file for the task's rows, and refuse before the decision what can never be
         written. Runs in the task."""
-        return RowFileWriter(self.folder, task, self.columns.refuse)
+        return RowFileWriter(self.folder, task, self.columns.storable)
 
     def _what_rows_become(self) -> dict[str, Any]:
         columns = self.columns

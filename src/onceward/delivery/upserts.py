@@ -56,7 +56,7 @@ from pyspark.sql.types import (
 
 from onceward import patience
 from onceward.delivery.chunks import Chunk
-from onceward.engine.policy import DELETES, WRITES
+from onceward.engine.policy import DELETES, WRITES, bare_deletes
 from onceward.errors import DeliveryRefused, InvalidColumn, RowRefused, summary
 from onceward.spark.types import contains_type
 
@@ -219,9 +219,9 @@ class UpsertColumns:
                 next_step=f"add it, or cast it to one of {types}",
             )
 
-    def refuse(self, rows: pa.RecordBatch) -> None:
-        """Check rows in a task, before the decision: later they could neither be written nor left
-        out.
+    def storable(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows as a task stores them, of deletes no more than is read of them. Before the
+        decision: later they could neither be written nor left out.
 
         :raises RowRefused: of these rows one has no key or version, an operation that is none, or
             a value that cannot be taken out of Arrow.
@@ -246,16 +246,12 @@ class UpsertColumns:
                     f"a row has an operation in column {self.op!r} that is none of "
                     f"{', '.join([*WRITES, *DELETES])}"
                 )
+        rows = bare_deletes(rows, self.op, {*self.key, self.version, self.op})
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             _must_come_out(name, column)
-        if self.never_taken is None:
-            return
-        if self.op is not None:
-            # A delete writes no more than its key
-            rows = rows.filter(pc.is_in(rows.column(self.op), pa.array([*WRITES])))
-        for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            if why := self.never_taken.in_column(column):
+            if self.never_taken is not None and (why := self.never_taken.in_column(column)):
                 raise _row_refused(f"a row has in column {name!r} {why}")
+        return rows
 
     def _must_fit(self, rows: pa.RecordBatch, key_bytes: int) -> None:
         for values in zip(

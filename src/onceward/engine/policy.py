@@ -7,10 +7,13 @@ here. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from onceward.engine.ledger.admission import RESUME_CHOICES, Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
@@ -155,6 +158,28 @@ Delivery = Literal["exactly_once", "at_least_once", "none"]
 DELETES = ("d", "delete")
 WRITES = ("c", "r", "u", "insert", "update", "upsert")
 """The column ``op`` of a change stream, for every sink: Debezium's letters, or words."""
+
+
+def bare_deletes(
+    rows: pa.Table | pa.RecordBatch, op: str | None, read: Container[object]
+) -> pa.Table | pa.RecordBatch:
+    """Return ``rows`` with nulls in what nobody reads of those that delete: a value of a row that
+    goes need be none that the target takes.
+
+    :param op: the column that says what a row is. None: none deletes.
+    :param read: the columns that are read of deletes, too.
+    """
+    said = rows.column(op) if op in rows.schema.names else None
+    # Whether it is there, and what is in it, the sink looks at
+    if said is None or said.type not in (pa.string(), pa.large_string()):
+        return rows
+    deletes, columns = pc.is_in(said, pa.array(DELETES, said.type)), rows.columns
+    if pc.any(deletes, min_count=0).as_py():
+        columns = [
+            column if name in read else pc.if_else(deletes, pa.scalar(None, column.type), column)
+            for name, column in zip(rows.schema.names, columns, strict=True)
+        ]
+    return type(rows).from_arrays(columns, rows.schema.names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from onceward.sql.sink.columns import (
     null_error,
 )
 from onceward.sql.sink.dialect import LOCK_SECONDS, Beside, Dialect
+from onceward.sql.sink.pieces import Bare
 
 # The task attempt of rows that the driver has
 _OURS = 0
@@ -57,8 +58,8 @@ class MySQLDialect(Dialect):
                 "parameters)",
             )
 
-    def open_staging(self, connection: Session, schema: str, name: str) -> OpenWriter:
-        return OpenStagingWriter(self._parameters, STATEMENTS.quoted_pair(schema, name))
+    def open_staging(self, connection: Session, schema: str, name: str, bare: Bare) -> OpenWriter:
+        return OpenStagingWriter(self._parameters, STATEMENTS.quoted_pair(schema, name), bare)
 
     def open_transactions(
         self,

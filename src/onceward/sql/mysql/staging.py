@@ -30,7 +30,7 @@ from onceward.sql.ledger.mysql import MySQLSession, connected, may_load
 from onceward.sql.mysql.refusals import translate_errors
 from onceward.sql.mysql.statements import ROW, STATEMENTS
 from onceward.sql.sink.columns import TASK
-from onceward.sql.sink.pieces import PieceWriter, SessionCache
+from onceward.sql.sink.pieces import Bare, PieceWriter, SessionCache
 
 _ESCAPED = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\0", b"\\0"))
 _BYTES = pa.large_binary()
@@ -175,6 +175,7 @@ class OpenStagingWriter:
 
     parameters: Mapping[str, Any] = field(repr=False)
     table: str
+    bare: Bare = lambda rows: rows
 
     def __call__(self, task: TaskAttempt) -> TaskWriter:
         return StagingWriter(self, task.task_attempt_id)
@@ -184,7 +185,7 @@ class StagingWriter(PieceWriter):
     """One task attempt's rows."""
 
     def __init__(self, spec: OpenStagingWriter, task_attempt_id: int) -> None:
-        super().__init__(task_attempt_id)
+        super().__init__(task_attempt_id, spec.bare)
         self._spec = spec
         self._loaded = 0
 

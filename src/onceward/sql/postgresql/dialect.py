@@ -19,6 +19,7 @@ from onceward.sql.postgresql.staging import OpenStagingWriter, must_be_storable,
 from onceward.sql.postgresql.statements import STATEMENTS
 from onceward.sql.sink.columns import Rows, Table, Written, form_error, python_values
 from onceward.sql.sink.dialect import Beside, Dialect
+from onceward.sql.sink.pieces import Bare
 
 
 class PostgreSQLDialect(Dialect):
@@ -47,8 +48,8 @@ class PostgreSQLDialect(Dialect):
     def translate_errors(self, what: str) -> AbstractContextManager[None]:
         return translate_errors(what, psycopg.Error, Overdue)
 
-    def open_staging(self, connection: Session, schema: str, name: str) -> OpenWriter:
-        return OpenStagingWriter(connection_words(connection), schema, name)
+    def open_staging(self, connection: Session, schema: str, name: str, bare: Bare) -> OpenWriter:
+        return OpenStagingWriter(connection_words(connection), schema, name, bare)
 
     def open_transactions(
         self,

@@ -33,7 +33,7 @@ from onceward.sql.ledger.database import STATEMENT_SECONDS, Overdue, seconds_for
 from onceward.sql.ledger.postgresql import PINNED, UNLIMITED
 from onceward.sql.postgresql.refusals import translate_errors
 from onceward.sql.sink.columns import TASK
-from onceward.sql.sink.pieces import PieceWriter, SessionCache
+from onceward.sql.sink.pieces import Bare, PieceWriter, SessionCache
 
 _NEXT = "mend or filter such rows in the query"
 
@@ -122,6 +122,7 @@ class OpenStagingWriter:
     connection: str = field(repr=False)
     schema: str
     table: str
+    bare: Bare = lambda rows: rows
 
     def __call__(self, task: TaskAttempt) -> TaskWriter:
         return StagingWriter(self, task.task_attempt_id)
@@ -131,7 +132,7 @@ class StagingWriter(PieceWriter):
     """One task attempt's rows."""
 
     def __init__(self, spec: OpenStagingWriter, task_attempt_id: int) -> None:
-        super().__init__(task_attempt_id)
+        super().__init__(task_attempt_id, spec.bare)
         self._spec = spec
 
     def _send(self, rows: list[pa.RecordBatch]) -> None:

@@ -208,7 +208,7 @@ class DatabaseAttempt(Attempt):
         turn = self._run.driver_turn
         if arrays or not staged or not turn.takes(running):
             return None
-        return driver_rows.fetch(
+        held = driver_rows.fetch(
             frame,
             _row_bytes(staged, self._dialect.wide),
             running,
@@ -216,6 +216,7 @@ class DatabaseAttempt(Attempt):
             self._computation,
             self._limit.passed,
         )
+        return None if held is None else self._settings.bare(held)
 
     def _staged(
         self, frame: DataFrame, staged: Mapping[str, str], table: str | None

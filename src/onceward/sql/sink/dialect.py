@@ -27,6 +27,7 @@ from onceward.errors import OncewardError
 from onceward.ids import AttemptId, PipelineId, chain_prefix
 from onceward.sql.ledger.database import Session
 from onceward.sql.sink.columns import Column, Merge, Reference, Rows, Table, Written
+from onceward.sql.sink.pieces import Bare
 
 
 def attempt_prefix(pipeline: PipelineId, mark: str, attempt: AttemptId) -> str:
@@ -328,7 +329,7 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def open_staging(self, connection: Session, schema: str, name: str) -> OpenWriter:
+    def open_staging(self, connection: Session, schema: str, name: str, bare: Bare) -> OpenWriter:
         """Return what opens a staging table in tasks: with the address, login and password of
         ``connection``.
         """

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -27,16 +27,21 @@ _MOST_KEPT = 2
 
 S = TypeVar("S")
 
+Bare = Callable[[Any], Any]
+"""Returns rows with no more of those that delete than is read of them."""
+
 
 class PieceWriter(TaskWriter):
     """One task attempt's rows, in pieces of some MiB."""
 
-    def __init__(self, task_attempt_id: int) -> None:
+    def __init__(self, task_attempt_id: int, bare: Bare = lambda rows: rows) -> None:
         self._task = task_attempt_id
+        self._bare = bare
         self._rows: list[pa.RecordBatch] = []
         self._bytes = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
+        rows = self._bare(rows)
         self._rows.append(rows)
         self._bytes += rows.nbytes
         if self._bytes >= _PIECE_BYTES:

@@ -13,12 +13,19 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 from onceward import surroundings
 from onceward.engine.driver_rows import DriverTurn
 from onceward.engine.ledger.chain import Ledger
-from onceward.engine.policy import SinkPolicy, check_choice, must_be_decided, whole_number
+from onceward.engine.policy import (
+    SinkPolicy,
+    bare_deletes,
+    check_choice,
+    must_be_decided,
+    whole_number,
+)
 from onceward.engine.task_writer import OpenWriter
 from onceward.errors import (
     ConfigurationError,
@@ -35,6 +42,7 @@ from onceward.sql.ledger.database_ledger import DatabaseLedger
 from onceward.sql.ledger.mysql import MySQL
 from onceward.sql.sink.columns import Table, must_be_a_key, must_show_all
 from onceward.sql.sink.dialect import Dialect
+from onceward.sql.sink.pieces import Bare
 
 
 def dialect_for(database: Database) -> Dialect:
@@ -163,6 +171,13 @@ class DatabaseSinkSettings:
         by_table = () if self.table is not None else (TABLE_COLUMN,)
         return (*by_table, self.op_column) if self.mode == "changes" else by_table
 
+    @property
+    def bare(self) -> Bare:
+        """Of what the server would be asked to hold."""
+        op = self.op_column if self.mode == "changes" else None
+        read = {*self.key, *self.order_by, *self.control_columns}
+        return partial(bare_deletes, op=op, read=read)
+
 
 log = logging.getLogger(__name__)
 
@@ -256,7 +271,7 @@ class DatabaseRun:
             connection.execute(
                 self.dialect.statements.staging_table(self.in_schema(name), staged), ()
             )
-            return self.dialect.open_staging(connection, self.schema, name)
+            return self.dialect.open_staging(connection, self.schema, name, self.settings.bare)
 
     def drop_later(self, names: Iterable[str]) -> None:
         """Note tables of ended attempts for :meth:`drop_staging`."""

@@ -115,6 +115,7 @@ STAND_INS: list[tuple[str, str, Any]] = [
     ),
     # rows, without Arrow
     (f"{_DATABASE}.pieces", "_PIECE_BYTES", _PieceBytes()),
+    (f"{_DATABASE}.run", "bare_deletes", lambda rows, op, read: rows),
     (f"{_DATABASE}.sink", "must_be_a_frame", lambda frame, more="": None),
     (f"{_DATABASE}.sink", "staged_columns", _staged_columns),
     (f"{_DATABASE}.attempt", "staged_columns", _staged_columns),
