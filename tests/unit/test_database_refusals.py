@@ -275,7 +275,7 @@ def test_only_an_answer_of_postgresqls_is_a_refusal_of_the_commit(
 
 def test_a_delete_that_a_publication_does_not_allow_is_no_passing_state() -> None:
     words = 'cannot delete from table "t" because it does not have a replica identity'
-    error = postgresql.refusal("55000", words, "writing to table t")
+    error = postgresql.refusal("55000", words, "writing to t", by="CheckCmdReplicaIdentity")
     assert isinstance(error, ServerMisconfigured)
     assert "REPLICA IDENTITY" in error.next_step
 
@@ -403,3 +403,52 @@ def test_what_says_nothing_of_deletes_stays_as_it_is() -> None:
     ).settings
     for rows in (pa.table({"id": [1]}), pa.table({"id": [1], "x": [1], "op": [1]})):
         assert settings.bare(rows) is rows
+
+
+class Refusing(Exception):
+    """What a server says: psycopg tells of it which of the server's functions has raised it, ADBC
+    some details.
+    """
+
+    def __init__(self, state: str, words: str, function: str | None, **details: str) -> None:
+        super().__init__(words)
+        self.sqlstate = state
+        if function is None:
+            self.details = [(name, text.encode()) for name, text in details.items()]
+        else:
+            self.diag = SimpleNamespace(source_function=function)
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "function", "kind", "step"),
+    [
+        ("23514", "no partition of relation", "ExecFindPartition", ServerMisconfigured, "DEFAULT"),
+        ("23514", "violates partition constraint", "ExecPartitionCheckEmitError", RowRefused, ""),
+        ("23514", "violates check constraint", "ExecConstraints", RowRefused, "mend or filter"),
+        ("42501", "row-level security", "ExecWithCheckOptions", RowRefused, "policy of the table"),
+        ("42501", "permission denied", "aclcheck_error", AccessDenied, "grant it"),
+        ("55000", "as arbiters", "ExecCheckIndexConstraints", ServerMisconfigured, "DEFERRABLE"),
+        ("55000", "something else", "another", SendFailed, "the batch runs again"),
+    ],
+)
+def test_one_code_of_several_things_is_told_by_the_function_that_raises_it(
+    state: str, words: str, function: str, kind: type[Exception], step: str
+) -> None:
+    """So in any language."""
+    error = postgresql.typed_error(Refusing(state, words, function), "writing to table t")
+    assert isinstance(error, kind)
+    assert step in error.next_step
+
+
+def test_where_no_function_is_told_a_lack_of_a_partition_has_a_table_and_no_name() -> None:
+    name, table = {"PG_DIAG_CONSTRAINT_NAME": "positive"}, {"PG_DIAG_TABLE_NAME": "t"}
+    for details, kind in (
+        (table, ServerMisconfigured),
+        (table | name, RowRefused),
+        ({}, RowRefused),
+    ):
+        error = Refusing("23514", "the server's words", None, **details)
+        assert isinstance(postgresql.typed_error(error, "writing to table t"), kind)
+    words = 'new row violates row-level security policy for table "t"'
+    error = Refusing("42501", words, None)
+    assert isinstance(postgresql.typed_error(error, "writing to table t"), RowRefused)

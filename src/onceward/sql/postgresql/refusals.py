@@ -10,7 +10,6 @@ meant for good. Nothing of the batch is visible: the server has refused a statem
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -33,14 +32,38 @@ _SEQUENCE_ENDS = "2200H"
 _OWN_TABLES = ("creating the staging table", "dropping the staging table", "numbering the rows")
 """How errors begin of which no row can be to blame: a table of the sink's own is made or dropped.
 """
-_NOT_IN_STATE = "55000"
-_NO_IDENTITY = re.compile("replica identity", re.IGNORECASE)
+_CHECK, _NOT_IN_STATE = "23514", "55000"
+_POLICY, _NO_PARTITION = "ExecWithCheckOptions", "ExecFindPartition"
+_BY_FUNCTION: dict[tuple[str, str | None], tuple[type[OncewardError], str]] = {
+    (_DENIED, _POLICY): (
+        RowRefused,
+        "mend or filter rows in the query that the login of the sink's url may not write, or "
+        "change the policy of the table (pg_policies), and start the query again; nothing of the "
+        "batch was written",
+    ),
+    (_CHECK, _NO_PARTITION): (
+        ServerMisconfigured,
+        "make the partition for such rows (CREATE TABLE … PARTITION OF …), or a DEFAULT one; then "
+        "start the query again",
+    ),
+    (_NOT_IN_STATE, "ExecCheckIndexConstraints"): (
+        ServerMisconfigured,
+        "ALTER TABLE … DROP CONSTRAINT … that is DEFERRABLE, or make it anew as NOT DEFERRABLE: "
+        "rows of a key replace others by no such one; then start the query again",
+    ),
+    (_NOT_IN_STATE, "CheckCmdReplicaIdentity"): (
+        ServerMisconfigured,
+        "ALTER TABLE … REPLICA IDENTITY USING INDEX … (or FULL), which a published table without "
+        "a primary key needs for deletes; then start the query again",
+    ),
+}
+"""Of a code that is of several things, by the server's function that has raised it."""
 _CLIENTS_DATA = "22000"
 _ROWS = ("09", "20", "21", "22", "23", "27", "2D", "38000", "44", "54", "P0")
 """Cardinality, data, integrity constraints, WITH CHECK OPTION, limits, and what a trigger refuses
 or does with such rows.
 """
-_FOREIGN_KEYS, _CHECK = ("23001", "23503"), "23514"
+_FOREIGN_KEYS = ("23001", "23503")
 CONFLICTS = ("23001", "23503", "23505", "23P01")
 """Foreign keys, unique indexes, exclusion constraints: another row is in the way, or missing."""
 _TABLES = ("0A", "2F", "38", "39", "42")
@@ -70,17 +93,18 @@ _NEXT = {
 """If it repeats; by the longest beginning of the code."""
 
 
-def refusal(
-    state: str | None, text: str, what: str, *, lacks_partition: bool = False
-) -> OncewardError:
+def refusal(state: str | None, text: str, what: str, *, by: str | None = None) -> OncewardError:
     """Translate a server's error into a typed one.
 
     :param state: its SQLSTATE; None where there was no answer.
     :param what: was being done, for the message.
-    :param lacks_partition: a violated CHECK is that of no partition.
+    :param by: the server's function that has raised it, as far as that is known.
     """
     message = f"{what}: {f'({state}) ' if state else ''}{' '.join(text.split())}"
     code = state or ""
+    if (code, by) in _BY_FUNCTION:
+        kind, next_step = _BY_FUNCTION[code, by]
+        return kind(message, next_step=next_step)
     if code == _DENIED:
         return AccessDenied(
             message,
@@ -94,12 +118,6 @@ def refusal(
             message,
             next_step="see whether the table was dropped or changed while the query was running",
         )
-    if code == _CHECK and lacks_partition:
-        return ServerMisconfigured(
-            message,
-            next_step="make the partition for such rows (CREATE TABLE … PARTITION OF …), or a "
-            "DEFAULT one; then start the query again",
-        )
     if code.startswith(_ROWS) or (code and not code.startswith((*_TABLES, *_OTHERS))):
         return _refused(code, message, what)
     if code.startswith(_TABLES):
@@ -107,12 +125,6 @@ def refusal(
             message,
             next_step="change the table or its trigger, and start the query again; nothing of the "
             "batch was written",
-        )
-    if code == _NOT_IN_STATE and _NO_IDENTITY.search(text):
-        return ServerMisconfigured(
-            message,
-            next_step="ALTER TABLE … REPLICA IDENTITY USING INDEX … (or FULL), which a published "
-            "table without a primary key needs for deletes; then start the query again",
         )
     if code == _LOCKED:
         message = f"{message}; somebody holds a lock that this waited for"
@@ -162,14 +174,17 @@ def typed_error(error: Exception, what: str) -> OncewardError:
     # What the client itself refuses, a NUL in a text, never gets to the server.
     by_the_client = _CLIENTS_DATA if type(error).__name__ == "DataError" else None
     state = getattr(error, "sqlstate", None) or by_the_client
-    return refusal(state, str(error), what, lacks_partition=_lacks_partition(error))
+    return refusal(state, str(error), what, by=_raised_by(error))
 
 
-def _lacks_partition(error: Exception) -> bool:
-    """Return whether a violated CHECK is that of no partition: it has a table, and no name; what a
-    trigger raises has neither by default.
-    """
+def _raised_by(error: Exception) -> str | None:
+    """Return the server's function, which is the same in all languages."""
     if hasattr(error, "diag"):
-        return error.diag.constraint_name is None and error.diag.table_name is not None
+        function: str | None = error.diag.source_function
+        return function
+    # ADBC does not tell it. What a trigger raises has no table by default.
+    if "violates row-level security policy" in str(error):
+        return _POLICY
     details = dict(getattr(error, "details", None) or ())
-    return "PG_DIAG_TABLE_NAME" in details and "PG_DIAG_CONSTRAINT_NAME" not in details
+    has_no_name = "PG_DIAG_CONSTRAINT_NAME" not in details
+    return _NO_PARTITION if has_no_name and "PG_DIAG_TABLE_NAME" in details else None
