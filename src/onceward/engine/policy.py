@@ -10,16 +10,16 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, get_args
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Literal, get_args
 
 from onceward.engine.ledger.admission import RESUME_CHOICES, Resume, SkippedBatches
 from onceward.engine.ledger.chain import Ledger
 from onceward.errors import ConfigurationError, ContradictoryOptions, OncewardError
 from onceward.ids import PipelineId
 from onceward.spark.batch.refused_modes import BY_FILE_SYSTEM, FILE_MANAGER
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _COMMIT_MS = 60_000
 """By how much a transaction outlives the time limit of its batch: for the ledger record and
@@ -169,6 +169,10 @@ def bare_deletes(
     :param op: the column that says what a row is. None: none deletes.
     :param read: the columns that are read of deletes, too.
     """
+    # Whoever only looks at a policy need not wait for it
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     said = rows.column(op) if op in rows.schema.names else None
     # Whether it is there, and what is in it, the sink looks at
     if said is None or said.type not in (pa.string(), pa.large_string()):
