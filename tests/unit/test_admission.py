@@ -404,8 +404,10 @@ def test_a_refusal_names_both_sides_and_the_next_step(
 
 
 def test_a_refusal_without_any_record_says_so() -> None:
-    assert "the ledger has none" in str(
-        refusal(Admission.LEDGER_BEHIND, BatchId(QUERY, 9), span(TEN, TWENTY), None)
+    error = refusal(Admission.LEDGER_BEHIND, BatchId(QUERY, 9), span(TEN, TWENTY), None)
+    assert "the ledger has none" in str(error)
+    assert error.next_step.startswith(
+        "if the ledger that the sink names, or its pipeline_id, was "
     )
 
 

@@ -104,8 +104,10 @@ def test_a_topic_of_the_same_name_on_another_cluster_says_nothing_about_the_ledg
     assert group == {TopicPartition("orders", 0): 100}
     offsets().refuse_ledger_behind(now, record(done), "checkpoint")
     group[TopicPartition("orders", 0)] = 101
-    with pytest.raises(LedgerBehind):
-        offsets().refuse_ledger_behind(now, record(done), "checkpoint")
+    for newest in (record(done), None):
+        with raises(LedgerBehind) as behind:
+            offsets().refuse_ledger_behind(now, newest, "checkpoint")
+        assert behind.value.next_step.startswith("if ledger_topic= was changed, set it back; ")
 
 
 @pytest.mark.parametrize(("may_lose", "pattern"), [(True, True), (True, False), (False, True)])

@@ -86,10 +86,11 @@ _REWOUND = Refusal(
 REFUSALS: Mapping[Admission, Refusal] = {
     Admission.LEDGER_BEHIND: Refusal(
         LedgerBehind,
-        "{batch} was offered, but {ledger}: the ledger was deleted or truncated, or the batches "
-        "before were written by another sink, or a foreachBatch function skipped them in an "
-        "earlier run",
+        "{batch} was offered, but {ledger}: the ledger was deleted or truncated, or the pipeline's "
+        "is another one, or the batches before were written by another sink, or a foreachBatch "
+        "function skipped them in an earlier run",
         (
+            "if the ledger that the sink names, or its pipeline_id, was changed, set it back",
             "if the ledger was lost, find out from the output how far it goes; if that has lost "
             "all rows with it (a backup of before the first batch), start with a new, empty "
             "checkpoint",

@@ -310,8 +310,9 @@ class GroupOffsets:
                 f"{_text(ahead)}, but "
                 f"{'the ledger ends before' if newest else 'there is no ledger record'}: the "
                 f"ledger topic {self._ledger_topic} was deleted, truncated or restored from an "
-                "older copy",
-                next_step="restore the ledger topic; or, if the checkpoint's next batch begins at "
+                "older copy, or the pipeline's is another one",
+                next_step="if ledger_topic= was changed, set it back; else restore the ledger "
+                "topic; or, if the checkpoint's next batch begins at "
                 "the group's offsets (kafka-consumer-groups --describe --group "
                 f'{self._pipeline}), start once with resume="adopt" while the ledger is empty; '
                 "or, to begin anew on purpose, use a new pipeline_id",
