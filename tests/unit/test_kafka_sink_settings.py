@@ -22,11 +22,12 @@ from onceward.errors import (
     InvalidTopicName,
     OncewardError,
     SendFailed,
+    TopicMissing,
 )
 from onceward.ids import BatchId, SourceRange
 from onceward.kafka.sink import plain
 from onceward.kafka.sink.run import sequencer_hosts
-from onceward.kafka.sink.topics import refuse_own_topics
+from onceward.kafka.sink.topics import check_topic, refuse_own_topics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import settings_from_options
 from onceward.spark.batch.job import Lost
@@ -195,6 +196,28 @@ def test_a_query_may_read_ledgers_if_its_sink_has_none(delivery: Delivery):
     has_one = delivery == "exactly_once"
     with raises(ContradictoryOptions, "ledger_topic=") if has_one else nullcontext():
         refuse_own_topics(settings, running, [KafkaSource(0, frozenset(["a:9092"]))])
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replicas", "thin"), [(1, 1, False), (3, 1, True), (3, 2, True), (3, 3, False)]
+)
+def test_a_topic_that_is_created_thinner_than_it_could_be_is_told(
+    brokers: int, replicas: int, thin: bool, caplog: pytest.LogCaptureFixture
+):
+    made: list[str] = []
+
+    def topic_partitions(names: list[str]) -> None:
+        raise TopicMissing(f"{names}")
+
+    client: Any = SimpleNamespace(
+        topic_partitions=topic_partitions,
+        create_topic=lambda topic, _: made.append(topic),
+        brokers=lambda: list(range(brokers)),
+        replication_factor=lambda _: replicas,
+    )
+    check_topic(client, ow.KafkaSink(**GOOD, create_topic_partitions=2).settings, "t")
+    assert made == ["t"]
+    assert ("replication factor" in caplog.text) == thin
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,9 @@ class Cluster:
             raise TopicMissing(f"{missing}")
         return {name: dict.fromkeys(range(self.partitions[name]), 0) for name in topics}
 
+    def brokers(self) -> list[int]:
+        return [1]
+
     def create_topic(self, topic: str, partitions: int) -> None:
         self.partitions[topic] = partitions
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from onceward import durable, surroundings
@@ -47,6 +48,7 @@ _largest: dict[str, int] = {}
 """The largest limit that this process has seen, by topic and servers: whether one was lowered
 outlasts a restart."""
 
+_REPLICAS = 3
 _DAY_MS = 86_400_000
 _YOUNG_MS = _DAY_MS // 24
 """The brokers are not asked about records that are younger, which next to no topic deletes."""
@@ -80,6 +82,24 @@ def check_topic(client: KafkaClient, settings: KafkaSinkSettings, topic: str | N
             ) from None
         log.debug("creating topic %s with %d partitions", topic, settings.create_topic_partitions)
         client.create_topic(topic, settings.create_topic_partitions)
+        _warn_if_thin(client, topic)
+
+
+def _warn_if_thin(client: KafkaClient, topic: str) -> None:
+    # Of a broker or two, to try things out, no more can be had
+    if len(client.brokers()) < _REPLICAS:
+        return
+    # Not every broker may have heard of the topic yet
+    with suppress(OncewardError):
+        if (replicas := client.replication_factor(topic)) < _REPLICAS:
+            log.warning(
+                "topic %s was created with replication factor %d, the brokers' default: the loss "
+                "of one broker can stop the pipeline or lose what it has committed. Next: give it "
+                "three replicas (kafka-reassign-partitions) and min.insync.replicas=2, or set "
+                "default.replication.factor=3 on the brokers",
+                topic,
+                replicas,
+            )
 
 
 def refuse_own_topics(
