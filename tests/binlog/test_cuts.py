@@ -440,6 +440,11 @@ def test_a_statement_on_a_view_or_a_table_with_triggers_stops():
     assert isinstance(stop, ChangeUnreadable)
     assert "other.v" in stop.message
     assert asked == [("other", "t"), ("other", "v")]
+    reading = Log().gtid(1).query("INSERT INTO other.t SELECT 1 FROM other.v, shop.t")
+    assert cut(reading.events, start(), mine).error is None
+    stop_of_reading = cut(reading.events, start(), mine, is_view=reaches_others).error
+    assert isinstance(stop_of_reading, ChangeUnreadable)
+    assert "other.v" in stop_of_reading.message
     assert (
         cut(log.events, start(), settings(tables="shop.t", pass_over=[stop.details["at"]])).error
         is None

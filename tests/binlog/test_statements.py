@@ -15,12 +15,12 @@ from onceward.mysql.binlog.event import QUERY
 from onceward.mysql.binlog.sql_effects import (
     NO_EFFECT,
     NoEffect,
-    OtherTables,
     Rollback,
     SavepointSet,
     Truncation,
     Unsupported,
 )
+from onceward.mysql.binlog.sql_tables import OtherTables
 from onceward.mysql.binlog.statements import classify, parse_statement
 from support.binlog_files import events_of_file
 
@@ -356,8 +356,6 @@ def test_a_statement_on_tables_that_are_known_and_not_read_is_elsewhere(text):
     "text",
     [
         "INSERT INTO "
-        "elsewhere SELECT * FROM orders", "INSERT INTO elsewhere SELECT * FROM far.b, other.items",
-        "INSERT INTO "
         "orders SELECT 1", "REPLACE shop.orders VALUES (1)",
         "INSERT IGNORE INTO `orders` () VALUES ()",
         "INSERT INTO elsewhere VALUES (f(1))", "INSERT INTO elsewhere VALUES (far.count(1))",
@@ -365,8 +363,10 @@ def test_a_statement_on_tables_that_are_known_and_not_read_is_elsewhere(text):
         "elsewhere VALUES (`count`(1))",
         "INSERT INTO elsewhere VALUES (1) ON DUPLICATE KEY UPDATE a = g()",
         "UPDATE elsewhere, orders SET a = 1", "UPDATE elsewhere JOIN orders USING (id) SET a = 1",
-        "UPDATE elsewhere SET a "
-        "= (SELECT 1 FROM orders)", "UPDATE elsewhere, shop.orders o SET o.a = 1",
+        "UPDATE elsewhere, "
+        "shop.orders o SET o.a = 1", "UPDATE elsewhere e NATURAL JOIN orders SET a = 1",
+        "UPDATE elsewhere PARTITION (orders) SET a = 1", "DELETE FROM elsewhere, orders USING x",
+        "WITH c AS (SELECT * FROM orders) DELETE FROM elsewhere",
         "DELETE orders FROM "
         "elsewhere JOIN orders", "DELETE FROM elsewhere USING elsewhere JOIN other.items",
         "DELETE FROM "
@@ -374,14 +374,68 @@ def test_a_statement_on_tables_that_are_known_and_not_read_is_elsewhere(text):
         "DELETE FROM "
         "elsewhere; DELETE FROM far.a", "DELETE FROM 'elsewhere'",
         "WITH orders AS (SELECT 1) SELECT 2",
-        "LOAD DATA INFILE 'x' INTO TABLE "
-        "elsewhere SET a = (SELECT 1 FROM orders)", "LOAD INDEX INTO CACHE elsewhere",
+        "LOAD INDEX INTO CACHE elsewhere",
         "INSERT INTO elsewhere "
-        "VALUES (1) /* , orders", "CALL elsewhere()", "INSERT INTO elsewhere /*!SELECT*/ orders",
+        "VALUES (1) /* , orders", "CALL elsewhere()", "INSERT INTO elsewhere VALUES (as_(1))",
+        "INSERT INTO orders SELECT * FROM elsewhere", "DELETE FROM orders o WHERE a = 1",
     ],
 )  # fmt: skip
-def test_a_statement_is_a_stop_where_a_table_is_read_or_something_is_not_known(text):
+def test_a_statement_is_a_stop_where_a_table_of_ours_may_change_or_something_is_not_known(text):
     assert reason(text) in ("statement", "unknown_statement")
+
+
+CHECKSUM = """
+    REPLACE INTO `percona`.`checksums` (db, tbl, chunk, chunk_index, lower_boundary, this_cnt)
+    SELECT 'shop', 'orders', '1', NULL, NULL, COUNT(*) AS cnt, COALESCE(LOWER(CONV(BIT_XOR(CAST(
+    CRC32(CONCAT_WS('#', `id`, CONCAT(ISNULL(`v`)))) AS UNSIGNED)), 10, 16)), 0) AS crc
+    FROM `shop`.`orders` FORCE INDEX(`PRIMARY`) WHERE ((`id` >= '1')) /*checksum chunk*/"""
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        (CHECKSUM, ("percona", "checksums")),
+        (
+            "UPDATE percona.checksums SET this_cnt = '4' WHERE tbl = 'orders'",
+            ("percona", "checksums"),
+        ),
+        ("INSERT INTO elsewhere SELECT * FROM orders", ("shop", "elsewhere")),
+        ("INSERT INTO elsewhere SELECT * FROM far.b, other.items", ("shop", "elsewhere")),
+        ("INSERT INTO elsewhere /*!SELECT*/ orders", ("shop", "elsewhere")),
+        ("UPDATE elsewhere SET a = (SELECT 1 FROM orders)", ("shop", "elsewhere")),
+        ("UPDATE elsewhere AS e SET a = (SELECT 1 FROM orders)", ("shop", "elsewhere")),
+        ("DELETE FROM elsewhere WHERE id IN (SELECT id FROM orders)", ("shop", "elsewhere")),
+        ("DELETE FROM elsewhere e WHERE id IN (SELECT id FROM orders)", ("shop", "elsewhere")),
+        (
+            "LOAD DATA INFILE 'x' INTO TABLE elsewhere SET a = (SELECT 1 FROM orders)",
+            ("shop", "elsewhere"),
+        ),
+    ],
+)
+def test_a_statement_may_read_what_we_read(text: str, changed: tuple[str, str]):
+    """It changes the first table alone; a view that it reads may call a function."""
+    found = verdict(text)
+    assert isinstance(found, OtherTables)
+    assert found.tables == (changed,)
+    reads = "SELECT" in text
+    assert any(name in found.reads for name in WANTED) is reads
+    for column in ("db", "tbl", "cnt"):
+        assert ("shop", column) not in found.tables
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "CAST('1.5' AS DECIMAL(10,2))", "CAST(now() AS DATETIME(3))", "JSON_VALUE('{}', '$.a')",
+        "REGEXP_REPLACE(a, 'x', 'y')", "AES_ENCRYPT('a', 'b')", "yearweek(now())",
+    ],
+)  # fmt: skip
+def test_what_the_servers_have_themselves_is_no_function_of_a_user(value: str):
+    for text in (
+        "UPDATE elsewhere SET a = 7",
+        "INSERT INTO elsewhere (a) VALUES (7) AS n(b) ON DUPLICATE KEY UPDATE a = b",
+    ):
+        assert verdict(text.replace("7", value)) == OtherTables((("shop", "elsewhere"),))
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ Source: MySQL 9 and MariaDB 11 manuals, *Data Definition Statements*.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from onceward.mysql.binlog.sql_tables import (
     ROW_CHANGES,
+    OtherTables,
     TableNames,
     Token,
     TokenReader,
@@ -36,13 +38,6 @@ class Truncation:
 
     database: str
     table: str
-
-
-@dataclass(frozen=True)
-class OtherTables:
-    """It stands in the place of rows of other tables: unless one is a view, or has a trigger."""
-
-    tables: TableNames
 
 
 @dataclass(frozen=True)
@@ -156,15 +151,13 @@ class StatementClassifier:
 
     def _dml(self, verb: str) -> Effect:
         what = f"a statement ({verb} …) in the place of the rows that it changed"
-        try:
-            names = dml_tables(verb, self._tokens) if verb in ROW_CHANGES else ()
-        except UnknownStatement:
-            names = ()
-        selected = [name for name in names if self._selects(*name)]
-        if names and not selected:
-            return OtherTables(names)
-        if selected:
-            what = f"{what}, which may be those of {'.'.join(selected[0])}"
+        with suppress(UnknownStatement):
+            if verb in ROW_CHANGES:
+                found = dml_tables(verb, self._tokens)
+                selected = [name for name in found.tables if self._selects(*name)]
+                if not selected:
+                    return found
+                what = f"{what}, which may be those of {'.'.join(selected[0])}"
         return _unsupported_statement(what)
 
     # ── transactions ──

@@ -6,11 +6,12 @@ content of an executable comment (``/*! … */``, MariaDB's ``/*M! … */``) cou
 it is for.
 
 DML stands in the place of rows where a session has another ``binlog_format``, and on hosted
-servers whose own housekeeping sets one. It is harmless if all its tables are known, and none is
-read. They are known where the statement is simple (one table, no subquery); else every name in it
-is taken for a table, also those of columns. A function that is not built in may change any table,
-so a statement with one has no known tables. Whether a name is a view, and whether a table has
-triggers, is not seen here: the caller asks the server.
+servers whose own housekeeping sets one. It is harmless if all the tables that it changes are
+known, and none is one that we read. That is the first alone where the statement has room for no
+other; else every name in it is taken for a table, also those of columns. A function that is not
+built in may change any table, so a statement with one has no known tables. Whether a name is a
+view, which may call such functions, and whether a table has triggers, is not seen here: the caller
+asks the server.
 
 Source: MySQL 8.0 manual, *Comments*, *Schema Object Names*, *String Literals*, *Data Manipulation
 Statements*, *Built-In Function and Operator Reference*; MariaDB the same.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
 
@@ -192,6 +194,25 @@ class TokenReader:
 
 TableNames = tuple[tuple[str, str], ...]
 
+
+@dataclass(frozen=True)
+class OtherTables:
+    """The effect of DML in the place of rows of these tables: none is one that we read, unless one
+    is a view, or has a trigger.
+    """
+
+    tables: TableNames
+    reads: TableNames = ()
+    """What it may read beside them; views among these may call functions."""
+
+    @classmethod
+    def of(
+        cls, tables: Iterable[tuple[str, str]], reads: Iterable[tuple[str, str]]
+    ) -> OtherTables:
+        """Return it with each name once."""
+        return cls(tuple(dict.fromkeys(tables)), tuple(dict.fromkeys(reads)))
+
+
 ROW_CHANGES = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH"})
 
 _MODIFIERS = (
@@ -220,35 +241,45 @@ _REQUIRED = {
 }
 """Words of which each such statement has one."""
 _BUILT_IN_FUNCTIONS = frozenset({
-    "ABS", "ACOS", "ADDDATE", "ADDTIME", "ASCII", "ASIN", "ATAN", "AVG", "BIN", "BIT_AND",
-    "BIT_COUNT", "BIT_LENGTH", "BIT_OR", "BIT_XOR", "CAST", "CEIL", "CEILING", "CHAR", "CHARSET",
-    "CHAR_LENGTH", "CHARACTER_LENGTH", "COALESCE", "COLLATION", "COMPRESS", "CONCAT", "CONCAT_WS",
-    "CONNECTION_ID", "CONV", "CONVERT", "CONVERT_TZ", "COS", "COT", "COUNT", "CRC32", "CURDATE",
+    "ABS", "ACOS", "ADDDATE", "ADDTIME", "AES_DECRYPT", "AES_ENCRYPT", "ASCII", "ASIN", "ATAN",
+    "ATAN2", "AVG", "BENCHMARK", "BIN", "BIT_AND", "BIT_COUNT", "BIT_LENGTH", "BIT_OR", "BIT_XOR",
+    "CAST", "CEIL", "CEILING", "CHAR", "CHARACTER_LENGTH", "CHARSET", "CHAR_LENGTH", "COALESCE",
+    "COERCIBILITY", "COLLATION", "COMPRESS", "CONCAT", "CONCAT_WS", "CONNECTION_ID", "CONV",
+    "CONVERT", "CONVERT_TZ", "COS", "COT", "COUNT", "CRC32", "CUME_DIST", "CURDATE",
     "CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP", "CURRENT_USER", "CURTIME", "DATABASE",
     "DATE", "DATEDIFF", "DATE_ADD", "DATE_FORMAT", "DATE_SUB", "DAY", "DAYNAME", "DAYOFMONTH",
-    "DAYOFWEEK", "DAYOFYEAR", "DEFAULT", "DEGREES", "DENSE_RANK", "ELT", "EXP", "EXTRACT", "FIELD",
-    "FIND_IN_SET", "FLOOR", "FORMAT", "FROM_BASE64", "FROM_DAYS", "FROM_UNIXTIME", "GREATEST",
+    "DAYOFWEEK", "DAYOFYEAR", "DEFAULT", "DEGREES", "DENSE_RANK", "ELT", "EXP", "EXPORT_SET",
+    "EXTRACT", "EXTRACTVALUE", "FIELD", "FIND_IN_SET", "FIRST_VALUE", "FLOOR", "FORMAT",
+    "FOUND_ROWS", "FROM_BASE64", "FROM_DAYS", "FROM_UNIXTIME", "GET_FORMAT", "GREATEST",
     "GROUP_CONCAT", "HEX", "HOUR", "IF", "IFNULL", "INET6_ATON", "INET6_NTOA", "INET_ATON",
-    "INET_NTOA", "INSERT", "INSTR", "ISNULL", "JSON_ARRAY", "JSON_EXTRACT", "JSON_MERGE_PATCH",
-    "JSON_OBJECT", "JSON_SET", "JSON_UNQUOTE", "JSON_VALID", "LAST_DAY", "LAST_INSERT_ID", "LCASE",
-    "LEAST", "LEFT", "LENGTH", "LN", "LOCALTIME", "LOCALTIMESTAMP", "LOCATE", "LOG", "LOG10",
-    "LOG2", "LOWER", "LPAD", "LTRIM", "MAKEDATE", "MAKETIME", "MAX", "MD5", "MICROSECOND", "MID",
-    "MIN", "MINUTE", "MONTH", "MONTHNAME", "NOW", "NULLIF", "OCT", "OCTET_LENGTH", "ORD", "PI",
-    "POSITION", "POW", "POWER", "QUARTER", "QUOTE", "RADIANS", "RAND", "RANK", "REPEAT", "REPLACE",
-    "REVERSE", "RIGHT", "ROUND", "ROW_COUNT", "ROW_NUMBER", "RPAD", "RTRIM", "SECOND",
-    "SEC_TO_TIME", "SHA", "SHA1", "SHA2", "SIGN", "SIN", "SPACE", "SQRT", "STD", "STDDEV",
-    "STRCMP", "STR_TO_DATE", "SUBDATE", "SUBSTR", "SUBSTRING", "SUBSTRING_INDEX", "SUBTIME", "SUM",
-    "SYSDATE", "TAN", "TIME", "TIMEDIFF", "TIMESTAMP", "TIMESTAMPADD", "TIMESTAMPDIFF",
-    "TIME_FORMAT", "TIME_TO_SEC", "TO_BASE64", "TO_DAYS", "TO_SECONDS", "TRIM", "TRUNCATE",
-    "UCASE", "UNCOMPRESS", "UNHEX", "UNIX_TIMESTAMP", "UPPER", "USER", "UTC_DATE", "UTC_TIME",
-    "UTC_TIMESTAMP", "UUID", "UUID_SHORT", "VARIANCE", "VERSION", "WEEK", "WEEKDAY", "WEEKOFYEAR",
-    "YEAR",
+    "INET_NTOA", "INSERT", "INSTR", "ISNULL", "IS_IPV4", "IS_IPV6", "JSON_ARRAY", "JSON_ARRAYAGG",
+    "JSON_ARRAY_APPEND", "JSON_ARRAY_INSERT", "JSON_CONTAINS", "JSON_CONTAINS_PATH", "JSON_DEPTH",
+    "JSON_EXTRACT", "JSON_INSERT", "JSON_KEYS", "JSON_LENGTH", "JSON_MERGE", "JSON_MERGE_PATCH",
+    "JSON_MERGE_PRESERVE", "JSON_OBJECT", "JSON_OBJECTAGG", "JSON_QUOTE", "JSON_REMOVE",
+    "JSON_REPLACE", "JSON_SEARCH", "JSON_SET", "JSON_TYPE", "JSON_UNQUOTE", "JSON_VALID",
+    "JSON_VALUE", "LAG", "LAST_DAY", "LAST_INSERT_ID", "LAST_VALUE", "LCASE", "LEAD", "LEAST",
+    "LEFT", "LENGTH", "LN", "LOAD_FILE", "LOCALTIME", "LOCALTIMESTAMP", "LOCATE", "LOG", "LOG10",
+    "LOG2", "LOWER", "LPAD", "LTRIM", "MAKEDATE", "MAKETIME", "MAKE_SET", "MATCH", "MAX", "MD5",
+    "MICROSECOND", "MID", "MIN", "MINUTE", "MONTH", "MONTHNAME", "NOW", "NTH_VALUE", "NTILE",
+    "NULLIF", "OCT", "OCTET_LENGTH", "ORD", "PERCENT_RANK", "PERIOD_ADD", "PERIOD_DIFF", "PI",
+    "POSITION", "POW", "POWER", "QUARTER", "QUOTE", "RADIANS", "RAND", "RANK", "REGEXP_INSTR",
+    "REGEXP_REPLACE", "REGEXP_SUBSTR", "REPEAT", "REPLACE", "REVERSE", "RIGHT", "ROUND",
+    "ROW_COUNT", "ROW_NUMBER", "RPAD", "RTRIM", "SCHEMA", "SECOND", "SEC_TO_TIME", "SESSION_USER",
+    "SHA", "SHA1", "SHA2", "SIGN", "SIN", "SOUNDEX", "SPACE", "SQRT", "STD", "STDDEV",
+    "STDDEV_POP", "STDDEV_SAMP", "STRCMP", "STR_TO_DATE", "SUBDATE", "SUBSTR", "SUBSTRING",
+    "SUBSTRING_INDEX", "SUBTIME", "SUM", "SYSDATE", "SYSTEM_USER", "TAN", "TIME", "TIMEDIFF",
+    "TIMESTAMP", "TIMESTAMPADD", "TIMESTAMPDIFF", "TIME_FORMAT", "TIME_TO_SEC", "TO_BASE64",
+    "TO_DAYS", "TO_SECONDS", "TRIM", "TRUNCATE", "UCASE", "UNCOMPRESS", "UNCOMPRESSED_LENGTH",
+    "UNHEX", "UNIX_TIMESTAMP", "UPDATEXML", "UPPER", "USER", "UTC_DATE", "UTC_TIME",
+    "UTC_TIMESTAMP", "UUID", "UUID_SHORT", "VARIANCE", "VAR_POP", "VAR_SAMP", "VERSION", "WEEK",
+    "WEEKDAY", "WEEKOFYEAR", "WEIGHT_STRING", "YEAR", "YEARWEEK",
 })  # fmt: skip
-"""The servers' functions that change nothing."""
+"""Functions of both servers that change nothing: of one that a server lacks a user may have made
+his own."""
 
 
-def dml_tables(verb: str, tokens: TokenReader) -> TableNames:
-    """Return every table that the statement may change or read, more rather than fewer.
+def dml_tables(verb: str, tokens: TokenReader) -> OtherTables:
+    """Return every table that the statement may change, and may read, more rather than fewer.
 
     :param tokens: behind ``verb``.
     """
@@ -263,16 +294,11 @@ def dml_tables(verb: str, tokens: TokenReader) -> TableNames:
         _may_call(rest, place) or rest[place] == Token("sign", ";") for place in range(len(rest))
     ):
         raise UnknownStatement
-    if (
-        first is not None
-        and not any(word.is_keyword(*_MORE_TABLES) for word in rest)
-        and not _has_second_table(verb, rest)
-    ):
-        return (first,)
-    tables = [first] if first else []
-    for name in _qualified_names(rest):
-        tables += tokens.possible_tables(*name)
-    return tuple(dict.fromkeys(tables))
+    names = [one for name in _qualified_names(rest) for one in tokens.possible_tables(*name)]
+    if first is None or not _changes_first_alone(verb, rest):
+        return OtherTables.of([first, *names] if first else names, ())
+    has_others = any(word.is_keyword(*_MORE_TABLES) for word in rest)
+    return OtherTables.of([first], names if has_others else ())
 
 
 def _first_table(verb: str, tokens: TokenReader) -> tuple[str, str] | None:
@@ -304,13 +330,14 @@ def _take_rest(tokens: TokenReader) -> list[Token]:
     return found
 
 
-def _has_second_table(verb: str, rest: Sequence[Token]) -> bool:
-    """Check for a comma in front of what is done to the first table."""
+def _changes_first_alone(verb: str, rest: Sequence[Token]) -> bool:
+    """Check that there is no more than an alias in front of what is done to the first table."""
     if verb not in ("UPDATE", "DELETE"):
-        return False
+        return True
     ends = ("SET",) if verb == "UPDATE" else ("WHERE", "ORDER", "LIMIT", "RETURNING")
-    front = next((place for place, word in enumerate(rest) if word.is_keyword(*ends)), len(rest))
-    return any(word.kind == "sign" and word.text in ",(" for word in rest[:front])
+    place = next((place for place, word in enumerate(rest) if word.is_keyword(*ends)), len(rest))
+    front = rest[1:place] if rest and rest[0].is_keyword("AS") else rest[:place]
+    return len(front) <= 1 and all(word.kind in ("word", "name") for word in front)
 
 
 def _may_call(words: Sequence[Token], place: int) -> bool:
@@ -326,10 +353,11 @@ def _may_call(words: Sequence[Token], place: int) -> bool:
 
 
 def _is_target(words: Sequence[Token], place: int) -> bool:
-    """Check for a table with its columns behind it: INTO t (a, b)."""
+    """Check for a table with its columns behind it, INTO t (a, b), also as an alias; and for a
+    type, AS DECIMAL(10, 2)."""
     while place > 1 and words[place - 1] == Token("sign", "."):
         place -= 2
-    return place > 0 and words[place - 1].is_keyword("INTO", "TABLE")
+    return place > 0 and words[place - 1].is_keyword("INTO", "TABLE", "AS")
 
 
 def _qualified_names(words: Sequence[Token]) -> list[list[Token]]:

@@ -24,12 +24,16 @@ from onceward.mysql.binlog.sql_effects import (
     NO_EFFECT,
     Effect,
     NoEffect,
-    OtherTables,
     StatementClassifier,
     Unsupported,
     unknown_statement,
 )
-from onceward.mysql.binlog.sql_tables import TokenReader, UnknownStatement, tokenize
+from onceward.mysql.binlog.sql_tables import (
+    OtherTables,
+    TokenReader,
+    UnknownStatement,
+    tokenize,
+)
 
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 0x4, 0x100000  # of sql_mode
 _SQL_MODE, _CHARSET = 1, 4  # status variables
@@ -90,10 +94,11 @@ def classify(
     no_effects = [effect for effect in effects if isinstance(effect, NoEffect)]
     if len(no_effects) == len(effects):
         return max(no_effects, key=lambda effect: effect.defines is not None)
-    other_tables = [effect.tables for effect in effects if isinstance(effect, OtherTables)]
-    if len(other_tables) == len(effects):
-        return OtherTables(
-            tuple(dict.fromkeys(name for tables in other_tables for name in tables))
+    others = [effect for effect in effects if isinstance(effect, OtherTables)]
+    if len(others) == len(effects):
+        return OtherTables.of(
+            (name for one in others for name in one.tables),
+            (name for one in others for name in one.reads),
         )
     if not isinstance(effects[0], Unsupported) and any(effect != effects[0] for effect in effects):
         return unknown_statement(

@@ -135,10 +135,17 @@ class Server:
     def is_view_or_has_triggers(self, database: str, table: str) -> bool:
         """Check whether changes of a table may be changes of others, as the login sees it."""
         rows = self.query(
-            "SELECT 1 FROM information_schema.VIEWS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
-            "UNION ALL SELECT 1 FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s "
+            "SELECT 1 FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s "
             "AND EVENT_OBJECT_TABLE = %s",
-            (database, table) * 2,
+            (database, table),
+        )
+        return bool(rows) or self.is_view(database, table)
+
+    def is_view(self, database: str, table: str) -> bool:
+        """Check whether to read a table may be to call functions, as the login sees it."""
+        rows = self.query(
+            "SELECT 1 FROM information_schema.VIEWS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+            (database, table),
         )
         return bool(rows)
 

@@ -39,13 +39,12 @@ from onceward.mysql.binlog.sql_effects import (
     NO_EFFECT,
     XA_DECISION,
     NoEffect,
-    OtherTables,
     Rollback,
     SavepointSet,
     Truncation,
     Unsupported,
 )
-from onceward.mysql.binlog.sql_tables import TableNames
+from onceward.mysql.binlog.sql_tables import OtherTables, TableNames
 from onceward.mysql.binlog.statements import classify, decided_xid
 from onceward.mysql.binlog.table_map import ID_BYTES, TableMap
 from onceward.mysql.source.settings import (
@@ -158,7 +157,8 @@ class RangePlanner(TransactionWalk):
     :param upto: the range ends there, and nowhere else: it was logged before.
     :param only: of a range that was logged on another server: these transactions, and no others.
     :param checked_tables: the selected tables that were there when the server was checked.
-    :param is_view_or_has_triggers: asked of a table that a statement changes and nobody reads.
+    :param is_view_or_has_triggers: asked of a table that a statement changes and nobody reads;
+        :param is_view: of one that it reads.
     """
 
     def __init__(
@@ -171,11 +171,12 @@ class RangePlanner(TransactionWalk):
         only: Gtids | None = None,
         checked_tables: Container[tuple[str, str]] | None = None,
         is_view_or_has_triggers: Callable[[str, str], bool] = lambda *_: False,
+        is_view: Callable[[str, str], bool] = lambda *_: False,
     ) -> None:
         super().__init__(start, upto=upto, selects=settings.selects)
         self._again = upto is not None or only is not None
         self._only = only
-        self._is_view_or_has_triggers = is_view_or_has_triggers
+        self._is_view_or_has_triggers, self._is_view = is_view_or_has_triggers, is_view
         self._settings = settings
         self._most_bytes, self._max_changes = settings.max_bytes, max_changes
         self._skippable = settings.skippable
@@ -329,8 +330,12 @@ class RangePlanner(TransactionWalk):
         if isinstance(found, OtherTables):
             indirect = [
                 name
-                for name in found.tables
-                if name[0] not in SYSTEM and self._is_view_or_has_triggers(*name)
+                for names, reaches_others in (
+                    (found.tables, self._is_view_or_has_triggers),
+                    (found.reads, self._is_view),
+                )
+                for name in names
+                if name[0] not in SYSTEM and reaches_others(*name)
             ]
             found = _view_or_trigger(indirect[0]) if indirect else NO_EFFECT
         if found == XA_DECISION and self.prepared.get(decided_xid(event) or "", True) is False:

@@ -325,10 +325,12 @@ class MySQLChanges(PartitionedSource):
         return begin, planner
 
     def _planner(self, at: Position, **options: Any) -> RangePlanner:
+        server = self._connected()
         return RangePlanner(
             self._settings.for_tables(at.tables),
             at,
-            is_view_or_has_triggers=cache(self._connected().is_view_or_has_triggers),
+            is_view_or_has_triggers=cache(server.is_view_or_has_triggers),
+            is_view=cache(server.is_view),
             **options,
         )
 
