@@ -23,14 +23,15 @@ from onceward.cli import app
 from onceward.cli.shared import print_table, table
 from onceward.cli.status import _entries_since
 from onceward.dashboard.watch import Watcher
-from onceward.engine.ledger.record import LedgerRecord, RecordState, Writer
+from onceward.engine.ledger.record import LedgerRecord, Output, RecordState, Writer
 from onceward.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
     ConfigurationError,
     OncewardError,
 )
-from onceward.ids import BatchId, PipelineId, SourceRange
+from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
+from onceward.kafka.dead_letters.ledger import Replayed, next_record
 from onceward.operate import status
 from onceward.operate.status import (
     NEXT_STEPS,
@@ -136,6 +137,27 @@ def test_each_word_has_its_rule(
     entries: tuple[LedgerEntry, ...], evidence: dict[str, Any], expected: str
 ) -> None:
     assert word(*entries, **evidence).value == expected
+
+
+def test_a_replay_of_dead_letters_that_has_ended_is_well() -> None:
+    record = next_record(
+        None,
+        Replayed(),
+        topic="letters",
+        topic_id="id",
+        attempt=AttemptId(7, 0),
+        run_id="r",
+        output=Output("kafka", 1, 3, {"replayed": {"0": (3, 0, 2, "x")}}),
+    )
+    once = LedgerEntry.from_record(replace(record, committed_at_ms=NOW_MS - 3_600_000))
+    assert once.is_replay
+    assert word(once, transaction=ENDED) is PipelineState.IDLE
+    assert word(once, coordinator_answers=False) is PipelineState.IDLE
+    assert word(once, transaction=transaction()) is PipelineState.RUNNING
+    assert word(once, transaction=transaction(age_s=31)) is PipelineState.STUCK
+    # A topic may have that name
+    source = {"start": None, "end": {"replayed": {"0": 5}}, "identity": None}
+    assert not replace(once, sources=(source,)).is_replay
 
 
 @pytest.mark.parametrize(("later", "expected"), [(ENDED, "running"), (None, "stuck")])

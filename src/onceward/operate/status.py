@@ -7,6 +7,7 @@ Called by ``onceward status``, ``lag`` and ``ledger``, and by whoever wants the 
     ledger.statuses(ledger.pipelines())
 
 :func:`judge` is the rule behind the words; it is pure, and the tests read every case of it.
+It is longer than 500 lines so that the rule and all that it goes by are found in one place.
 """
 
 from __future__ import annotations
@@ -106,6 +107,14 @@ class LedgerEntry:
         """Return host, process and release that wrote it; nothing where it does not say."""
         by = self.writer
         return f"{by.host}, process {by.process_id}, onceward {by.version}" if by else ""
+
+    @property
+    def is_replay(self) -> bool:
+        """Return whether ``onceward dead-letters replay`` keeps here what it has fed back."""
+        ends = (source["end"] for source in self.sources)
+        return any(
+            isinstance(end, Mapping) and isinstance(end.get("replayed"), int) for end in ends
+        )
 
     @classmethod
     def from_record(cls, record: LedgerRecord) -> LedgerEntry:
@@ -225,11 +234,13 @@ def judge(evidence: Evidence) -> tuple[PipelineState, str]:
         stuck = _stuck(transaction)
         if stuck:
             return PipelineState.STUCK, stuck
+    is_open = transaction is not None and transaction.age_s is not None
+    if evidence.entries[-1].is_replay and not is_open:
+        return PipelineState.IDLE, "it is a replay of dead letters, and has ended"
     rivals = _rivals(evidence.entries)
     if rivals:
         return PipelineState.FENCED, f"two drivers take it from each other: {rivals}"
     quiet_s = max(_QUIET_S, 5 * (evidence.interval_s or 0.0))
-    is_open = transaction is not None and transaction.age_s is not None
     # A driver's clock that is ahead makes young what may be old
     is_ahead = age < -_QUIET_S
     if is_open or (age <= quiet_s and not is_ahead):
