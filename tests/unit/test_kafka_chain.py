@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onceward.engine.ledger.record import LedgerRecord
+from onceward.engine.ledger.record import LedgerRecord, decode, encode
 from onceward.errors import BatchFailed, BrokerUnreachable, Fenced, LedgerBehind, LedgerOutdated
 from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity, TopicPartition
 from onceward.kafka.ledger.chain import KafkaChain, _attempts, _committed_among
@@ -156,3 +156,39 @@ def test_what_a_broker_that_does_not_lead_the_ledger_may_have_left_out_is_not_ab
         ours._was_committed(ProducerIdentity(7, 9))
     assert confirmed
     assert ours._was_committed(ProducerIdentity(*OURS.attempt)) is True
+
+
+def test_a_chain_keeps_what_its_topic_was_first_told_by() -> None:
+    """Brokers tell ids since 2.8, and in a rolling upgrade some do: what targets have noted, and
+    the names of what they have prepared, hold the identity."""
+    asked: list[dict[str, str]] = [{}]
+
+    def of(*read: LedgerRecord) -> Any:
+        made = chain(*read)
+        made._known_as = ""
+        made._client = SimpleNamespace(cluster_id=lambda: "c", topic_ids=lambda _: asked[0])
+        for _ in read:
+            made.newest()
+        return made
+
+    by_name, by_id = replace(OURS, known_as="ledger"), replace(OURS, known_as="id")
+    for told, first in (({}, "c/ledger"), ({"ledger": "id"}, "c/id")):
+        asked[0] = told
+        found = [of(*read).identity() for read in ((), (by_name,), (by_id,))]
+        assert found == [first, "c/ledger", "c/id"]
+    asked[0] = {"ledger": "other"}
+    assert of(by_id).identity() == "c/other", "the topic was created again, or copied"
+
+
+def test_what_the_topic_was_told_by_is_in_the_next_record() -> None:
+    ours = chain()
+    ours._client = SimpleNamespace(cluster_id=lambda: "c", topic_ids=lambda _: {"ledger": "id"})
+    ours._known_as, ours._confirmed = "", True
+    put: list[LedgerRecord] = []
+    ours._topic.record_to_append = put.append
+    ours._append = lambda *_: 0
+    ours.transaction.add_partitions, ours.transaction.open_for_ms = lambda _: None, 1
+    ours.put(OURS)
+    assert ours.identity() == "c/id"
+    ours.put(OURS)
+    assert [decode(encode(each), where="here").known_as for each in put] == ["", "id"]

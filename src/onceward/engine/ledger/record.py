@@ -97,12 +97,13 @@ class LedgerRecord:
     (empty: unknown): what a run finds of its own is no replay. ``frames`` are the frames of the
     batch in the order in which they were handed over, None where that is unknown. A ``supplement``
     adds frames to the batch of the record before it; its outputs hold what it added alone, its
-    ``frames`` are all of the batch. ``decided`` is the attempt that decided, where the record was
-    written again under another one. ``open_ms``: for how long the Kafka transaction that decided
-    had been open when this record was put into it, by the driver's clock; None where there was
-    none, or an earlier release wrote the record. ``writer`` is the driver that did, if known.
-    ``steps_ms`` are the milliseconds of the batch's steps up to the record. Nothing depends on the
-    last three.
+    ``frames`` are all of the batch. ``decided`` is the attempt that decided, where the record
+    was written again under another one. ``known_as`` is what the ledger itself was told from
+    others by when somebody first asked (of a topic); empty: nobody has. ``open_ms``: for how
+    long the Kafka transaction that decided had been open when this record was put into it, by
+    the driver's clock; None where there was none, or an earlier release wrote the record.
+    ``writer`` is the driver that did, if known. ``steps_ms`` are the milliseconds of the
+    batch's steps up to the record. Nothing depends on the last three.
     """
 
     pipeline: PipelineId
@@ -117,6 +118,7 @@ class LedgerRecord:
     frames: tuple[FrameWritten, ...] | None = field(default=None, compare=False)
     supplement: bool = field(default=False, compare=False)
     decided: AttemptId | None = field(default=None, compare=False)
+    known_as: str = field(default="", compare=False)
     open_ms: int | None = field(default=None, compare=False)
     writer: Writer | None = field(default=None, compare=False)
     steps_ms: Mapping[str, int] = field(default_factory=dict, compare=False)
@@ -164,6 +166,8 @@ def encode(record: LedgerRecord, **where: Any) -> bytes:
     }
     if record.decided is not None:
         document["decided"] = list(record.decided)
+    if record.known_as:
+        document["known_as"] = record.known_as
     if record.open_ms is not None:
         document["open_ms"] = record.open_ms
     if record.writer is not None:
@@ -231,6 +235,7 @@ def _from_document(document: Mapping[str, Any]) -> LedgerRecord:
         frames=_frames(document.get("writes")),
         supplement=bool(document.get("supplement", False)),
         decided=AttemptId(*map(int, document["decided"])) if "decided" in document else None,
+        known_as=str(document.get("known_as", "")),
         open_ms=_whole(document.get("open_ms")),
         writer=_writer(document.get("writer")),
         steps_ms=_steps(document.get("steps_ms")),

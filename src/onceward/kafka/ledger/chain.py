@@ -76,6 +76,8 @@ class KafkaChain(Chain):
         self._producer_id: int | None = None
         # sequences of ledger records
         self._put = self._committed = -1
+        # of the topic, as the chain was first told it; "": nobody has asked
+        self._known_as = ""
         # is what was last read from the ledger known to be the newest?
         self._confirmed = False
 
@@ -124,6 +126,8 @@ class KafkaChain(Chain):
         known, newest = self._committed, self._topic.newest()
         self._committed, self._decided = _sequence(newest), _attempts(newest)
         self._confirmed = False
+        if newest is not None and newest.known_as:
+            self._known_as = newest.known_as
         if self._committed < known:
             raise self._cut_off(known)
         return newest
@@ -139,9 +143,17 @@ class KafkaChain(Chain):
         return cut_off_error(self._pipeline, f"ledger topic {self._topic.topic}", what)
 
     def identity(self) -> str:
-        """Return the topic's (KIP-516), where brokers tell it: since 2.8."""
+        """Return the topic's: its id (KIP-516) where brokers tell it, since 2.8, else its name.
+
+        A topic gets its id when the brokers are upgraded, and while that goes on some tell it and
+        some do not. So a chain keeps what it was first told, in its records: what targets have
+        noted by it stays the chain's own.
+        """
         topic = self._topic.topic
-        return f"{self._client.cluster_id()}/{self._client.topic_ids([topic]).get(topic, topic)}"
+        asked = self._client.topic_ids([topic]).get(topic, self._known_as or topic)
+        if self._known_as != topic:
+            self._known_as = asked
+        return f"{self._client.cluster_id()}/{self._known_as}"
 
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
         if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
@@ -238,6 +250,7 @@ class KafkaChain(Chain):
         partition = self._topic.partition()
         self.transaction.add_partitions([partition])
         self._put, self._deciding = record.sequence, _attempts(record)
+        record = replace(record, known_as=self._known_as)
         # a record that is written again keeps what it says of the transaction that decided
         if behind is None:
             record = replace(record, open_ms=int(self.transaction.open_for_ms))
