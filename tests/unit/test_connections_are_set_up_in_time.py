@@ -12,7 +12,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -526,3 +526,40 @@ def test_a_provider_that_hangs_when_a_login_is_renewed_is_named(
         finally:
             tokens.silent.clear()
     assert [type(error) for error in failed] == [NoToken]
+
+
+@pytest.mark.parametrize("asks", [KafkaClient.reach, lambda client: client.call_any(None)])
+@pytest.mark.parametrize("dead", [(), (0,)])
+def test_a_set_up_may_take_longer_than_a_brokers_share_of_the_time(
+    asks: Callable[[KafkaClient], None],
+    dead: Sequence[int],
+    client_of: Callable[..., KafkaClient],
+) -> None:
+    """Of 40 brokers each has 25 ms of a second, and TLS and a login from far away take 200."""
+    client, ready = client_of("localhost:1"), dict[Any, float]()
+
+    def call(_: Any, node: Any, timeout_ms: float | None = None) -> None:
+        waits = ready.setdefault(node, time.monotonic() + 0.2) - time.monotonic()
+        time.sleep(max(0.0, min(waits, (timeout_ms or 0) / 1000)))
+        if node in dead or waits * 1000 > (timeout_ms or 0):
+            raise ConnectionLost("waited for an answer to the login (SASL)")
+
+    client.call, client.brokers = call, lambda: list(range(40))  # type: ignore[method-assign]
+    connections: Any = client._connections
+    connections.nodes = client.brokers
+    connections.is_connected = lambda node: (
+        node not in dead and ready.get(node, float("inf")) <= time.monotonic()
+    )
+    asks(client)
+    assert len(ready) < 20
+
+
+def test_a_bootstrap_server_that_is_connected_is_asked_before_brokers_that_are_not(
+    client_of: Callable[..., KafkaClient],
+) -> None:
+    with HandmadeBroker() as broker:
+        client = client_of(broker.bootstrap_servers)
+        client.cluster_id()
+        connections = client._connections
+        assert [connections.is_connected(node) for node in connections.nodes()] == [True, False]
+        assert client.brokers() == [1]

@@ -27,6 +27,7 @@ _RESOURCE_TYPES = {
 }
 _KINDS = {"topic": Kind.TOPIC, "group": Kind.GROUP}
 _TOPIC_ALREADY_EXISTS = 36
+_ONE_BROKER_MS = 1_000
 
 
 def metadata_request(topics: Sequence[str] | None) -> Any:
@@ -164,11 +165,14 @@ class TopicAdmin(ABC):
         another may be away, within ``timeout_ms`` for all of them; None: ``request.timeout.ms``.
         """
         nodes = self.brokers() if node_id is None else [node_id]
-        each_ms = (timeout_ms or self.settings.request_timeout_ms) // len(nodes)
+        timeout_ms = timeout_ms or self.settings.request_timeout_ms
+        deadline = Deadline(timeout_ms)
+        # One that is far away has to be asked for long enough
+        each_ms = max(timeout_ms // len(nodes), min(timeout_ms, _ONE_BROKER_MS))
         for node in nodes[:-1]:
             try:
                 return self.describe_config("broker", str(node), timeout_ms=each_ms)
             except OncewardError as error:  # noqa: PERF203
-                if isinstance(error, AccessDenied):
+                if isinstance(error, AccessDenied) or deadline.remaining_ms < each_ms / 2:
                     raise
         return self.describe_config("broker", str(nodes[-1]), timeout_ms=each_ms)

@@ -145,18 +145,30 @@ class KafkaClient(TopicAdmin):
         """Send to any broker (connected ones, others, bootstrap servers), beginning with the one
         after ``turn`` others. :raises ConnectionLost: none answered."""
         self._refuse_after_fork()
-        deadline = Deadline(timeout_ms or self.settings.request_timeout_ms)
-        lost: ConnectionLost | None = None
         nodes = self._connections.nodes()
         nodes = [*nodes[turn % len(nodes) :], *nodes[: turn % len(nodes)]] if turn else nodes
-        for position, node in enumerate(nodes):
+        return self._call_one_of(nodes, request, timeout_ms or self.settings.request_timeout_ms)
+
+    def _call_one_of(self, nodes: Sequence[int | str], request: Any, timeout_ms: float) -> Any:
+        """Send to one node after the other until one answers."""
+        deadline, lost = Deadline(timeout_ms), ConnectionLost("no broker is known")
+        open_ones, begun = list(nodes), list[int | str]()
+        while open_ones:
             # A dead first node must not eat it all
-            share_ms = deadline.remaining_ms / (len(nodes) - position)
+            share_ms = deadline.remaining_ms / len(open_ones)
+            node = open_ones.pop(0)
+            if not self._connections.is_connected(node):
+                begun.append(node)
             try:
                 return self.call(request, node, max(1.0, share_ms))
             except ConnectionLost as error:
                 lost = error
-        raise lost or ConnectionLost("no broker is known")
+            # Of many nodes the share is too short for TLS and a login to one that is far away.
+            # They go on meanwhile.
+            ready = [each for each in begun if self._connections.is_connected(each)]
+            begun = [each for each in begun if each not in ready]
+            open_ones = [*ready, *open_ones]
+        raise lost
 
     # --- what the cluster looks like -------------------------------------------------------------
 
@@ -314,23 +326,17 @@ class KafkaClient(TopicAdmin):
     def reach(self) -> None:
         """Ask whether a broker answers at the address that it advertises, where requests go.
         :raises BrokerUnreachable: no bootstrap server answers, or no broker that they name."""
-        nodes, lost = self.brokers(), "it names none"
-        # A dead one must not eat all the time
-        for node in nodes:
-            try:
-                self.call(
-                    metadata_request([]), node, self.settings.connect_timeout_ms / len(nodes)
-                )
-                return
-            except ConnectionLost as error:  # noqa: PERF203
-                lost = error.message
-        raise BrokerUnreachable(
-            f"bootstrap.servers={','.join(self.settings.bootstrap_servers)} answers, and none of "
-            "the brokers that it names does "
-            f"({', '.join(sorted(self._connections.addresses()))}); the last: {lost}",
-            next_step="see that these addresses, advertised.listeners of the brokers, can be "
-            "reached from here",
-        )
+        nodes = self.brokers()
+        try:
+            self._call_one_of(nodes, metadata_request([]), self.settings.connect_timeout_ms)
+        except ConnectionLost as lost:
+            raise BrokerUnreachable(
+                f"bootstrap.servers={','.join(self.settings.bootstrap_servers)} answers, and none "
+                "of the brokers that it names does "
+                f"({', '.join(sorted(self._connections.addresses()))}); the last: {lost.message}",
+                next_step="see that these addresses, advertised.listeners of the brokers, can be "
+                "reached from here",
+            ) from lost
 
     def is_served_by(self, servers: Iterable[str]) -> bool:
         """Return whether any of these ``host:port`` is a bootstrap server of ours, or a broker."""

@@ -192,10 +192,15 @@ class Connections:
             )
 
     def nodes(self) -> Sequence[NodeId]:
-        """Return every node that could be asked: connected brokers, other brokers, bootstrap
-        servers."""
+        """Return every node that could be asked: connected ones first, and brokers before
+        bootstrap servers."""
         connected = self._loop.manager.connected
-        return [*sorted(self._brokers, key=lambda node: node not in connected), *self._bootstrap]
+        nodes: list[NodeId] = [*self._brokers, *self._bootstrap]
+        return sorted(nodes, key=lambda node: node not in connected)
+
+    def is_connected(self, node_id: NodeId) -> bool:
+        """Return whether the node could be sent to without a set-up."""
+        return node_id in self._loop.manager.connected
 
     def addresses(self) -> frozenset[str]:
         """Return ``host:port`` of every known broker, as they advertise themselves."""
