@@ -86,8 +86,8 @@ _REWOUND = Refusal(
 REFUSALS: Mapping[Admission, Refusal] = {
     Admission.LEDGER_BEHIND: Refusal(
         LedgerBehind,
-        "{batch} was offered, but {ledger}: the ledger was deleted or truncated, or the pipeline's "
-        "is another one, or the batches before were written by another sink, or a foreachBatch "
+        "{batch} was offered, but {ledger}: the ledger was deleted or truncated, or the "
+        "pipeline's is another one, or the batches before were written by another sink, or a foreachBatch "
         "function skipped them in an earlier run",
         (
             "if the ledger that the sink names, or its pipeline_id, was changed, set it back",

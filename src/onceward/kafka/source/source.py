@@ -320,8 +320,8 @@ def _created_again(
 
 
 def _lost(gone: Sequence[str], where: str) -> SourceDataLost:
-    """Return the error of topics that were created again, or are gone, under a pattern: a named one
-    is found to be missing before."""
+    """Return the error of topics that were created again, or are gone, under a pattern: a named
+    one is found to be missing before."""
     return SourceDataLost(
         f"{where} ends in topic {', '.join(gone)}, which was deleted since, whether or not there "
         "is another of that name: what was in it and is not in the ledger cannot be read",
