@@ -4,6 +4,7 @@ is in ``tests/spark/test_plans.py``.
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from onceward.engine.ledger.admission import CallHistory
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import UnsupportedQuery
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
-from onceward.operate.plan import plan_job
+from onceward.operate.plan import _plan, _sinks, plan_job
 from onceward.operate.plan_lines import (
     Line,
     QueryPlan,
@@ -43,7 +44,7 @@ from onceward.operate.run_job import is_at_work
 from onceward.spark.batch.query import RunningBatch
 from support.hostile_http import HostileServer, answer
 
-AS_BEFORE, CHANGES, REFUSED = Weight
+AS_BEFORE, _, CHANGES, REFUSED = Weight
 
 
 def at(offset: int, topic: str = "people") -> dict[str, dict[str, int]]:
@@ -348,3 +349,54 @@ def test_a_plan_leaves_the_metrics_of_the_copy_that_runs_alone() -> None:
         served.stop()
         assert gateway.requests == []
     assert served.port is None
+
+
+SINK = ow.KafkaSink(topic="t", pipeline_id="p", bootstrap_servers="h:1")
+
+
+def write(sink: Any, frame: Any, batch_id: int) -> None:
+    sink(frame, batch_id)
+
+
+class Job:
+    def __init__(self) -> None:
+        self.sink = SINK
+
+    def __call__(self, frame: Any, batch_id: int) -> None:
+        self.sink(frame, batch_id)
+
+
+def in_two() -> Any:
+    def inner(frame: Any, batch_id: int) -> None:
+        SINK(frame, batch_id)
+
+    return lambda frame, batch_id: inner(frame, batch_id)
+
+
+JOB = Job()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        SINK, functools.partial(write, SINK), functools.partial(write, sink=SINK), JOB,
+        JOB.__call__, lambda frame, batch_id: JOB(frame, batch_id), in_two(),
+        lambda frame, batch_id: SINK(frame, batch_id),
+        functools.wraps(write)(lambda frame, batch_id: SINK(frame, batch_id)),
+    ],
+)  # fmt: skip
+def test_a_sink_is_found_through_what_calls_it(function: Any) -> None:
+    assert _sinks(function) == [SINK]
+
+
+@pytest.mark.parametrize("function", [None, 5, [SINK], {"a": SINK}, print, time.sleep, write, Job])
+def test_what_calls_no_sink_that_can_be_told_has_none(function: Any) -> None:
+    assert _sinks(function) == []
+
+
+def test_a_function_without_a_sink_is_no_start_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onceward.operate.plan._checkpoint", lambda definition: "/c")
+    frame: Any = None
+    assert _plan(Definition(frame, function=write)).weight is Weight.UNKNOWN
+    # By Spark alone
+    assert _plan(Definition(frame)).weight is AS_BEFORE

@@ -48,7 +48,8 @@ def plan(
     """Say what starting a job would do: where each query goes on, which batch runs again, what it
     reads first, whether its state fits. Nothing is started or written.
 
-    Exit status: 0 it goes on as before; 2 something changes; 78 it would be refused. Run it where
+    Exit status: 0 it goes on as before; 2 something changes, or a query's sink is not found; 78 it
+    would be refused. Run it where
     the job runs: the job's file is executed up to its queries.
     """
     if not job.is_file():
@@ -71,8 +72,8 @@ def plan(
         for line in each.lines:
             typer.echo(f"  {line.weight.value:<10} {line.topic}: {line.text}")
     weights = {each.weight for each in found}
-    refused, changed = (each in weights for each in (Weight.REFUSED, Weight.CHANGES))
-    _leave(NEEDS_A_CHANGE if refused else CHANGES if changed else FINISHED, before)
+    refused, as_before = Weight.REFUSED in weights, weights <= {Weight.AS_BEFORE}
+    _leave(NEEDS_A_CHANGE if refused else FINISHED if as_before else CHANGES, before)
 
 
 def _leave(status: int, before: set[threading.Thread]) -> NoReturn:

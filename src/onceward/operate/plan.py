@@ -9,6 +9,7 @@ touches nobody. No task runs, no checkpoint, topic, group or transaction is chan
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import os
@@ -198,7 +199,9 @@ def _plan(definition: Definition) -> QueryPlan:
     checkpoint = _checkpoint(definition)
     if not sinks:
         text = "it writes by no sink of Onceward that can be found; it is not looked at"
-        return QueryPlan(name or "a query", checkpoint, (Line(Weight.AS_BEFORE, "start", text),))
+        # A function may have one in a place of its own; what Spark writes alone has none
+        weight = Weight.AS_BEFORE if definition.function is None else Weight.UNKNOWN
+        return QueryPlan(name or "a query", checkpoint, (Line(weight, "start", text),))
     if not checkpoint:
         text = "it has no checkpointLocation; give it one by writeStream.option"
         return QueryPlan(name, "", (Line(Weight.REFUSED, "start", text),))
@@ -222,16 +225,30 @@ def _plan(definition: Definition) -> QueryPlan:
     return QueryPlan(name, checkpoint, tuple(lines))
 
 
-def _sinks(function: Any) -> list[ForeachBatchSink]:
-    """Return the sinks that a ``foreachBatch`` function names: itself, or in its closure."""
+def _sinks(function: Any, deep: int = 3) -> list[ForeachBatchSink]:
+    """Return the sinks that a ``foreachBatch`` function names: itself, in its closure, or in that
+    of what it calls. Not those in lists and the like, of which it may take one.
+    """
     if isinstance(function, ForeachBatchSink):
         return [function]
-    owner = getattr(function, "__self__", None)
-    objects = list(vars(owner).values()) if hasattr(owner, "__dict__") else []
-    with suppress(TypeError):
-        variables = inspect.getclosurevars(inspect.unwrap(function))
-        objects += [*variables.nonlocals.values(), *variables.globals.values()]
-    return [each for each in objects if isinstance(each, ForeachBatchSink)]
+    is_called = inspect.isroutine(function) or inspect.isfunction(
+        getattr(type(function), "__call__", None)  # noqa: B004
+    )
+    if not deep or isinstance(function, type):
+        return []
+    if isinstance(function, functools.partial):
+        objects = [function.func, *function.args, *function.keywords.values()]
+    elif is_called:
+        owner = function.__self__ if inspect.ismethod(function) else function
+        objects = list(vars(owner).values()) if hasattr(owner, "__dict__") else []
+        code = function if inspect.isroutine(function) else type(function).__call__
+        # A variable of the closure may have no value yet
+        with suppress(TypeError, ValueError):
+            variables = inspect.getclosurevars(code)
+            objects += [*variables.nonlocals.values(), *variables.globals.values()]
+    else:
+        return []
+    return list({id(sink): sink for each in objects for sink in _sinks(each, deep - 1)}.values())
 
 
 def _checkpoint(definition: Definition) -> str:

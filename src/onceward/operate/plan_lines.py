@@ -25,6 +25,7 @@ class Weight(Enum):
     """How much a line of a plan matters, in rising order."""
 
     AS_BEFORE = "as before"
+    UNKNOWN = "unknown"
     CHANGES = "changes"
     REFUSED = "refused"
 
