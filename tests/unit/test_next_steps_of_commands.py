@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ from onceward.cli import app
 from onceward.cli.dashboard import _token
 from onceward.cli.dead_letters import _place
 from onceward.cli.run import _STRATEGIES, Restart, restart_strategy
-from onceward.errors import OncewardError
+from onceward.cli.transactions import _must_hang
+from onceward.errors import OncewardError, ResourceError
+from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.kafka.wire.transactions.listing import Holder, OpenProducer
 from onceward.operate import metrics, status
 from onceward.operate.checkpoint_files import Folder
 from onceward_verify import cli as verify
@@ -398,3 +402,15 @@ FAN_OUTS: list[tuple[Wrong, str, Done]] = [
 @pytest.mark.parametrize(("wrong", "says", "does"), FAN_OUTS, ids=case_name)
 def test_a_sink_as_it_is_asked_for(wrong: Wrong, says: str, does: Done):
     follow_whole(wrong, says, does)
+
+
+@pytest.mark.parametrize("owner", ["my app-0", "my app-0; rm x", "app-0", "a'b", "a\x1b[2J"])
+def test_an_id_that_anybody_has_chosen_is_one_word_and_no_order(owner: str):
+    producer = OpenProducer(TopicPartition("t", 0), ProducerIdentity(1, 0), 0, 0, -1)
+    with pytest.raises(ResourceError) as refused:
+        _must_hang(Holder(producer, owner, 0), commit=False, force=False)
+    error = refused.value
+    shown = owner.replace("\x1b", "\\x1b")
+    assert shlex.split(error.next_step)[-2:] == ["--transactional-id", shown]
+    assert error.message.startswith(f"{shown} has t-0")
+    assert "\x1b" not in str(error)

@@ -8,6 +8,7 @@ Registered in :mod:`onceward.cli`; the requests are in
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
@@ -274,12 +275,16 @@ def _end_in(
 
 
 def _must_hang(held: Holder, *, commit: bool, force: bool) -> None:
+    from onceward.kafka.dead_letters.text import printable
+
     where, identity = held.producer.partition, held.producer.identity
-    if held.owner:
+    # Anybody may have chosen these ids
+    owner, committed_by = printable(held.owner or ""), printable(held.committed_by or "")
+    if owner:
         raise ResourceError(
-            f"{held.owner} has {where} in its transaction, and its coordinator would still commit "
-            "the other partitions",
-            next_step=f"abort it whole: --transactional-id {held.owner}",
+            f"{owner} has {where} in its transaction, and its coordinator would still commit the "
+            "other partitions",
+            next_step=f"abort it whole: --transactional-id {shlex.quote(owner)}",
         )
     if not held.hangs:
         raise ResourceError(
@@ -288,15 +293,15 @@ def _must_hang(held: Holder, *, commit: bool, force: bool) -> None:
             "that is moving may still commit it",
             next_step=f"ask again in {span(held.young_ms / 1000)}",
         )
-    if held.committed_by and not commit:
+    if committed_by and not commit:
         raise ResourceError(
-            f"the coordinator of {held.committed_by} has committed the transaction of {identity}, "
+            f"the coordinator of {committed_by} has committed the transaction of {identity}, "
             f"and its marker never came to {where}: an abort would take away what is decided",
             next_step=f"`onceward transactions commit --topic {where.topic} --partition "
             f"{where.partition} --bootstrap-servers …`. Only where you know that these records "
             "came after the commit, as before KIP-890, end them with kafka-transactions.sh abort",
         )
-    if commit and not held.committed_by and not force:
+    if commit and not committed_by and not force:
         raise ResourceError(
             f"no coordinator says that it has committed the transaction of {identity} in {where}",
             next_step=f"end it with `onceward transactions abort --topic {where.topic} "
