@@ -187,3 +187,28 @@ def test_no_repository_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch
     )
     assert jars._in_bounds(gateway, settings) is settings
     assert (plain.limit, own.limit) == (30_000, "the user's")
+
+
+@pytest.mark.parametrize("folder", ["/proc/onceward", "{file}", "{file}/below"])
+def test_a_cache_that_cannot_be_made_is_named(
+    resolver: Resolver, tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").touch()
+    named = folder.format(file=tmp_path / "file")
+    monkeypatch.setenv(jars.CACHE_VARIABLE, named)
+    with pytest.raises(ConfigurationError, match="cannot be written") as refused:
+        jars.resolve("a:b:1")
+    assert named in refused.value.message
+    assert "ONCEWARD_CACHE" in refused.value.next_step
+
+
+def test_jars_that_cannot_be_kept_are_used(
+    resolver: Resolver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(*_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert jars.resolve("a:b:1") == [tmp_path / "a-b-1.jar"]
+    assert jars.resolve("a:b:1") == [tmp_path / "a-b-1.jar"]
+    assert resolver.times_asked == 2

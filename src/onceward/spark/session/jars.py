@@ -20,6 +20,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import subprocess
@@ -31,6 +32,8 @@ from typing import IO, Any
 
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.session.java import java_executable, must_have_modules
+
+log = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "ONCEWARD_CACHE"
 """Environment variable that moves the cache folder."""
@@ -98,7 +101,6 @@ def kept_or_asked(
     """Return the cached answer, else what ``ask`` finds, and cache it; one process at a time."""
     if (jars := remembered(answer_file)) is not None:
         return jars
-    answer_file.parent.mkdir(parents=True, exist_ok=True)
     with _one_resolver_at_a_time(answer_file.parent):
         if (jars := remembered(answer_file)) is not None:
             # Somebody resolved the same while we waited
@@ -128,18 +130,30 @@ def remembered(answer_file: Path) -> list[Path] | None:
 def remember(answer_file: Path, jars: Sequence[Path], **more: object) -> None:
     """Keep ``jars`` for :func:`remembered`, and ``more`` (JSON values) beside them."""
     answer = {**more, "jars": [str(jar) for jar in jars]}
-    answer_file.parent.mkdir(parents=True, exist_ok=True)
     # Renamed into place, so that a reader without the lock never meets half a file.
     unfinished = answer_file.with_suffix(f".{os.getpid()}.tmp")
-    unfinished.write_text(json.dumps(answer, indent=1) + "\n")
-    unfinished.replace(answer_file)
+    try:
+        answer_file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(json.dumps(answer, indent=1) + "\n")
+        unfinished.replace(answer_file)
+    except OSError as error:
+        # They are there all the same, and are looked for again the next time
+        log.debug("not kept: %s", error)
 
 
 @contextlib.contextmanager
 def _one_resolver_at_a_time(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, for all coordinates: they share Ivy's cache, which has races."""
     path, deadline = folder / "resolver.lock", time.monotonic() + _OTHERS_SECONDS
-    with path.open("w") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = path.open("w")
+    except OSError as error:
+        raise ConfigurationError(
+            f"the folder that keeps which jars were found cannot be written: {error}",
+            next_step=f"set {CACHE_VARIABLE} to a folder that this user can write",
+        ) from error
+    with opened as lock:
         while not _taken(lock):
             if time.monotonic() >= deadline:
                 raise ResourceError(
