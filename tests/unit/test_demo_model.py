@@ -322,3 +322,9 @@ def test_a_checker_that_says_nothing_is_no_good_news() -> None:
 def test_an_unknown_lag_is_not_zero(lags: list[int | None], told: int | None) -> None:
     sources = {str(number): {"group_lag": lag} for number, lag in enumerate(lags)}
     assert answer("exactly_once", sources=sources).group_lag == told
+
+
+@pytest.mark.parametrize("kills", [None, 20])
+def test_a_run_may_take_longer_than_its_input(kills: int | None) -> None:
+    settings = DemoSettings(produce_seconds=86_400, kills=kills)
+    assert settings.longest_seconds >= 86_400 + settings.limit_seconds

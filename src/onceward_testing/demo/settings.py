@@ -37,8 +37,8 @@ class DemoSettings:
     records are no Avro of a known schema. ``produce_seconds``: over how long the input is spread;
     it takes longer when the kills do. ``window_seconds``: the tumbling window. ``kills``: so many
     at random moments, by ``seed``; None: the planned few. ``mysql_home``: of another MySQL than
-    the usual one to read from, unpacked there. ``limit_seconds``: after that long, and a tenth
-    more for each of ``kills``, the run has failed.
+    the usual one to read from, unpacked there. ``limit_seconds``: so long beyond
+    ``produce_seconds``, and a tenth more for each of ``kills``, the run has failed.
     """
 
     records: int = 200_000
@@ -56,6 +56,11 @@ class DemoSettings:
     kills: int | None = None
     mysql_home: str = ""
     limit_seconds: float = 1_200.0
+
+    @property
+    def longest_seconds(self) -> float:
+        """How long the run may take."""
+        return (self.produce_seconds + self.limit_seconds) * (1 + (self.kills or 0) / 10)
 
     def __post_init__(self) -> None:
         changes = self.source == "mysql"

@@ -187,7 +187,7 @@ class Supervisor:
         for message in messages:
             self._show(message)
         self._show_progress()
-        limit_s = self._settings.limit_seconds * (1 + (self._settings.kills or 0) / 10)
+        limit_s = self._settings.longest_seconds
         if self._screen.seconds > limit_s:
             raise DemoInvalid(
                 f"not done after {limit_s:g} s\n{job.log_tail()}",
