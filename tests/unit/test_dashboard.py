@@ -521,6 +521,32 @@ def test_an_endpoint_takes_no_more_than_its_time(
     assert "p" in watcher.snapshot.pipelines
 
 
+def test_endpoints_that_never_answer_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_SCRAPE_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
+        addresses = [f"http://127.0.0.1:{server.getsockname()[1]}/{n}" for n in range(20)]
+        watcher = Watcher([Ledger(None)], 60.0, addresses)  # type: ignore[arg-type]
+        began = time.monotonic()
+        watcher.look()
+    assert time.monotonic() - began < 5
+    assert [each.partition(" ")[0] for each in watcher.snapshot.trouble] == addresses
+
+
+def test_metrics_are_shown_although_failures_are_not_told_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def get(url: str) -> str:
+        if url.endswith("/failures"):
+            raise TimeoutError("no whole answer within 0.5 s")
+        return METRICS.decode()
+
+    monkeypatch.setattr(watch, "_get", get)
+    watcher = Watcher([], 60.0, ["http://a:1/metrics"])
+    trouble: list[str] = []
+    assert watcher._scrape(trouble)["q"].failures == {"SendFailed": 2}
+    assert trouble == []
+
+
 @pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\nX: "], ids=["first line", "header"])
 def test_a_header_that_comes_a_byte_at_a_time_ends_in_time(
     first: bytes, monkeypatch: pytest.MonkeyPatch

@@ -10,10 +10,10 @@ import http.client
 import json
 import logging
 import threading
-import urllib.error
 import urllib.request
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urljoin
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _BATCHES = 200
 _SCRAPE_SECONDS = 2.0
+_AT_ONCE = 64
 _KEPT = 20
 _OLDEST_LOOKS = 5
 """An answer from before so many looks is not shown."""
@@ -237,16 +238,11 @@ class Watcher:
 
     def _scrape(self, trouble: list[str]) -> dict[str, Measured]:
         found: dict[str, Measured] = {}
-        for url in self._metrics:
-            try:
-                failures = _failures(url)
-                found |= {
-                    pipeline: replace(measured, last_failures=failures.get(pipeline, ()))
-                    for pipeline, measured in measure(_get(url)).items()
-                }
-            except (OSError, ValueError, http.client.HTTPException) as error:  # noqa: PERF203
-                shown, _ = split_login(url)
-                trouble.append(f"{shown} has no metrics now: {type(error).__name__}: {error}")
+        # Those of a machine that is gone are waited for once
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for measured, why in pool.map(_measured, self._metrics):
+                found |= measured
+                trouble += why
         return found
 
 
@@ -269,11 +265,24 @@ def _read_by(view: LedgerView, question: RecordQuery) -> PartitionExcerpt | str:
         return summary(error)
 
 
+def _measured(url: str) -> tuple[dict[str, Measured], list[str]]:
+    try:
+        found = measure(_get(url))
+        failures = _failures(url) if found else {}
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        shown, _ = split_login(url)
+        return {}, [f"{shown} has no metrics now: {type(error).__name__}: {error}"]
+    return {
+        pipeline: replace(measured, last_failures=failures.get(pipeline, ()))
+        for pipeline, measured in found.items()
+    }, []
+
+
 def _failures(metrics: str) -> dict[str, tuple[LastFailure, ...]]:
-    # Whoever does not serve them may serve metrics
+    # Whoever does not serve them, or not in time, may serve metrics
     try:
         return last_failures(_get(urljoin(metrics, _FAILURES)))
-    except urllib.error.HTTPError:
+    except (OSError, http.client.HTTPException):
         return {}
 
 
