@@ -11,14 +11,19 @@ from typing import Any
 
 import pytest
 
+import onceward as ow
 from onceward import patience
+from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.errors import SendFailed
+from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward.sql.ledger import database
 from onceward.sql.ledger.database import Overdue, Patience, seconds_for
 from onceward.sql.ledger.mysql import MySQL, connected
+from onceward.sql.ledger.table import TableChain
 from onceward.sql.mysql.dialect import MySQLDialect
 from onceward.sql.mysql.refusals import translate_errors
 from onceward.sql.postgresql import staging
+from onceward.sql.sink.prepared import PreparedTransactions
 from support.errors import raises
 
 
@@ -95,3 +100,94 @@ def test_a_drop_in_a_hurry_leaves_no_haste_in_the_session() -> None:
     assert dropped == "DROP TABLE IF EXISTS `s`.`t`"
     assert hurried == "SET SESSION lock_wait_timeout = 1"
     assert "lock_wait_timeout = 60" in calm
+
+
+# what a proxy is silent about
+
+RECORD = LedgerRecord(
+    pipeline=PipelineId("p"), sequence=0, batch=BatchId("q", 0), sources=(),
+    attempt=AttemptId(7, 1), outputs={}, committed_at_ms=0, state=RecordState.FINISHED,
+    run_id="r", frames=(), supplement=False,
+)  # fmt: skip
+
+
+class Split:
+    """A session behind a proxy that sends each SELECT outside of transactions to a replica, which
+    has seen nothing yet. autocommit = 0 is no transaction to it.
+    """
+
+    is_usable, mark = True, "m"
+
+    def __init__(self, answers: dict[str, list[tuple[Any, ...]]]) -> None:
+        self.patience = Patience("the proxy")
+        self.begun = False
+        self.answers = answers
+        self.said: list[str] = []
+
+    def execute(self, statement: str, parameters: Any = None, /) -> SimpleNamespace:
+        statement = " ".join(statement.split())
+        if not statement.startswith(("SELECT", "SET")):
+            self.begun = True
+        elif statement.startswith("SELECT"):
+            assert self.begun, f"a replica is asked: {statement}"
+        self.said.append(statement)
+        rows = next(
+            (rows for begins, rows in self.answers.items() if statement.startswith(begins)), []
+        )
+        first = rows[0] if rows else None
+        return SimpleNamespace(rowcount=1, fetchone=lambda: first, fetchall=lambda: rows)
+
+    def commit(self) -> None:
+        self.begun = False
+
+    rollback = close = commit
+
+
+@pytest.fixture
+def split(monkeypatch: pytest.MonkeyPatch) -> Split:
+    session = Split(
+        {
+            "SELECT @onceward_session": [("m",)],
+            "SELECT engine": [("InnoDB",)],
+            "SELECT owner": [(7, -1, None, "")],
+            "SELECT identity": [("i",)],
+            "SELECT pipeline": [("p",)],
+            "SELECT GET_LOCK": [(1,)],
+            "SELECT name": [("one",)],
+            "SELECT 1": [(1,)],
+        }
+    )
+    monkeypatch.setattr(MySQL, "connect", lambda *_: session)
+    return session
+
+
+def test_no_look_at_the_ledger_goes_to_a_replica(split: Split) -> None:
+    chain = TableChain(MySQL("mysql://u:p@proxy/d"), "onceward_ledger", PipelineId("p"))
+    assert chain.peek() is None
+    chain.take()
+    assert chain.begin(None) == AttemptId(7, 1)
+    assert chain.newest() is None
+    assert chain.identity() == "i"
+    with chain.owned() as session:
+        session.execute("CREATE TABLE t (x int)")
+        session.commit()  # as CREATE TABLE does by itself
+    assert not split.begun
+    with chain.session() as session:
+        session.execute("SELECT count(*) FROM t")
+    assert chain.pipelines() == ["p"]
+    assert list(chain.history()) == []
+    split.said.clear()
+    chain.put(RECORD)
+    assert [said for said in split.said if "SET sequence" in said]
+    chain.settle()
+
+
+def test_no_look_for_markers_goes_to_a_replica(split: Split) -> None:
+    settings = ow.DatabaseSink(
+        url="mysql://u:p@proxy/d", table="t", pipeline_id="p", xa=True
+    ).settings
+    prepared = PreparedTransactions(settings)
+    prepared._session = split  # type: ignore[assignment]
+    assert prepared.unmarked(["one", "two"]) == ["two"]
+    assert prepared._is_marked(split, "one")
+    assert not split.begun

@@ -143,7 +143,7 @@ class Database(ABC):
     address: str
     """The URL of server and database, with the user and without a password."""
     durably: ClassVar[tuple[str, ...]] = ()
-    """First in a transaction that must be one, and outlast a crash of the server."""
+    """Behind :meth:`begin`, in a transaction that must outlast a crash of the server."""
 
     @property
     @abstractmethod
@@ -183,6 +183,11 @@ class Database(ABC):
         """Check that the table survives a crash of the server.
 
         :raises ServerMisconfigured: by the row found, a crash may empty the table.
+        """
+
+    def begin(self, session: Session) -> None:  # noqa: B027
+        """Begin a transaction, where a proxy does not see from a statement that it is part of one:
+        it asks a replica then, which lags.
         """
 
     def must_be_one_session(self, session: Session) -> None:  # noqa: B027

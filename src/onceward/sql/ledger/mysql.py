@@ -143,8 +143,6 @@ CREATE TABLE IF NOT EXISTS {batches} (
 ) ENGINE = InnoDB"""
     keep = "REPLACE INTO {batches} (pipeline, sequence, state, record) VALUES (%s, %s, %s, %s)"
     for_share = ""  # hold() does it
-    # Whatever the session's autocommit is
-    durably = ("START TRANSACTION",)
 
     def __init__(self, url: str) -> None:
         _driver()
@@ -195,6 +193,10 @@ CREATE TABLE IF NOT EXISTS {batches} (
                 "table",
             )
 
+    def begin(self, session: Session) -> None:
+        # Whatever the session's autocommit is: proxies that split reads go by this statement
+        session.execute("START TRANSACTION")
+
     def must_be_one_session(self, session: Any) -> None:
         if session.mark and session.execute("SELECT @onceward_session").fetchone() != (
             session.mark,
@@ -221,6 +223,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
         # 1. an older copy checks that it owns the chain, and stands still;
         # 2. a newer copy takes the chain and drops the staging tables that it finds;
         # 3. without the lock the older copy would create its table now, and nobody would drop it.
+        self.begin(session)
         (got,) = session.execute(
             "SELECT GET_LOCK(%s, %s)", (self._lock(table, pipeline), _HOLD_SECONDS)
         ).fetchone()
@@ -232,7 +235,9 @@ CREATE TABLE IF NOT EXISTS {batches} (
             )
 
     def let_go(self, session: Session, table: str, pipeline: str) -> None:
+        self.begin(session)
         session.execute("SELECT RELEASE_LOCK(%s)", (self._lock(table, pipeline),))
+        session.commit()
 
     def _lock(self, table: str, pipeline: str) -> str:
         text = "/".join([*self._parts(table), pipeline])

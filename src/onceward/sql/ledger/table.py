@@ -278,6 +278,8 @@ class TableChain(Chain):
         with self._talking() as connection:
             try:
                 self._database.hold(connection, self._named, self._pipeline)
+                # Anew: in a group of servers it sees what was committed before it began
+                self._database.begin(connection)
                 found = connection.execute(
                     self._sql(_READ + self._database.for_share), (self._pipeline,)
                 ).fetchone()
@@ -294,6 +296,7 @@ class TableChain(Chain):
     def session(self) -> Iterator[Session]:
         """Run a transaction of its own that does not check who owns the chain."""
         with self._talking() as connection:
+            self._database.begin(connection)
             yield connection
             connection.commit()
 
@@ -322,18 +325,16 @@ class TableChain(Chain):
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
         if not self._is_there(self._named + BATCHES):
             return iter(())
-        with self._talking() as connection:
+        with self.session() as connection:
             found = connection.execute(self._sql(_KEPT), (self._pipeline, limit)).fetchall()
-            connection.commit()
         return (record for (text,) in found if (record := self._decoded(text)) is not None)
 
     def pipelines(self) -> list[PipelineId]:
         """Return every pipeline of the table, this one or another."""
         if not self._is_there(self._named):
             return []
-        with self._talking() as connection:
+        with self.session() as connection:
             found = connection.execute(self._sql(_PIPELINES)).fetchall()
-            connection.commit()
         return [PipelineId(name) for (name,) in found]
 
     def close(self) -> None:
@@ -390,6 +391,7 @@ class TableChain(Chain):
             self._talking() as connection,
             connection.patience.of(database.READ_SECONDS, "a look at the ledger"),
         ):
+            self._database.begin(connection)
             found = connection.execute(self._sql(statement), parameters).fetchone()
             connection.commit()
         return found
@@ -402,6 +404,7 @@ class TableChain(Chain):
         )
 
     def _durably(self, connection: Session) -> None:
+        self._database.begin(connection)
         for statement in self._database.durably:
             connection.execute(statement)
         self._database.must_be_one_session(connection)
@@ -443,6 +446,7 @@ class TableChain(Chain):
             log.debug("connected to %s in %.0f ms", self._place, took_ms)
             # This may be another server, or what it keeps may have been changed
             if self._owner != _NOBODY:
+                self._database.begin(connection)
                 for table in (self._named, self._named + BATCHES):
                     found = connection.execute(*self._database.asked_for(table)).fetchone()
                     if found is not None:

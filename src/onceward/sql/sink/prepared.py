@@ -171,21 +171,29 @@ class PreparedTransactions:
         """Return those of transactions that were committed of which the server knows nothing."""
         these = f"name IN ({', '.join(['%s'] * len(committed))})"
         with self.talking("looking for markers of committed transactions") as session:
-            found = session.execute(
+            found = self._read(
+                session,
                 # Quoted.
                 f"SELECT name FROM {self._markers} WHERE pipeline = %s AND {these}",  # noqa: S608
                 (self._pipeline, *committed),
-            ).fetchall()
+            )
         marked = {name for (name,) in found}
         return [name for name in committed if name not in marked]
 
     def _is_marked(self, session: Session, name: str) -> bool:
-        found = session.execute(
+        found = self._read(
+            session,
             # Quoted.
             f"SELECT 1 FROM {self._markers} WHERE pipeline = %s AND name = %s",  # noqa: S608
             (self._pipeline, name),
-        ).fetchone()
-        return found is not None
+        )
+        return bool(found)
+
+    def _read(self, session: Session, statement: str, parameters: tuple[object, ...]) -> Any:
+        self._database.begin(session)
+        found = session.execute(statement, parameters).fetchall()
+        session.commit()
+        return found
 
     @contextmanager
     def talking(self, what: str) -> Iterator[Session]:
