@@ -5,6 +5,8 @@ with it, its name with the folder that has it (``fsync(2)``). And what outlasts 
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 from contextlib import suppress
@@ -33,7 +35,7 @@ def write_new(path: Path, data: bytes) -> None:
         with file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            sync_open(file.fileno())
     except OSError:
         with suppress(OSError):
             path.unlink()
@@ -44,9 +46,26 @@ def sync(path: str | os.PathLike[str]) -> None:
     """Sync a file's bytes, also those of another process; or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync_open(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_open(descriptor: int) -> None:
+    """Sync what is open. macOS leaves what was synced to the drive, which may keep it in its
+    memory, unless it is told otherwise (``fsync(2)`` there).
+    """
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        try:
+            fcntl.fcntl(descriptor, full)
+        except OSError as error:
+            # A file system of another machine, as a rule
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+                raise
+        else:
+            return
+    os.fsync(descriptor)
 
 
 def is_in_a_run() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
 import threading
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 import onceward as ow
-from onceward import patience
+from onceward import durable, patience
 from onceward.delivery import chunks as chunks_module
 from onceward.delivery import row_files, target
 from onceward.delivery.chunks import Delivery, output_data
@@ -321,3 +322,39 @@ def test_a_chunk_of_more_than_arrow_counts_in_a_column_is_delivered(
     (chunk,) = Delivery(record, data, ["q-0-1.1.2.9.00000000.arrow"]).rest(tmp_path, {})
     assert pa.compute.list_value_length(chunk.rows.column("long")).to_pylist() == [many, many]
     assert chunk.rows.select([*others]).to_pylist() == whole.to_pylist()
+
+
+@pytest.mark.parametrize("has_it", [True, False], ids=["a disk", "another machine's"])
+def test_on_macos_what_is_synced_gets_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_it: bool
+):
+    """Its ``fsync`` gets as far as the drive's memory."""
+    asked: list[str] = []
+
+    def full(descriptor: int, command: int) -> None:
+        assert command == 51
+        asked.append("full")
+        if not has_it:
+            raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", full)
+    monkeypatch.setattr(os, "fsync", lambda _: asked.append("fsync"))
+    each = ["full"] if has_it else ["full", "fsync"]
+    durable.write_new(tmp_path / "file", b"x")
+    assert asked == each
+    durable.sync(tmp_path)
+    assert asked == 2 * each
+    asked.clear()
+    written(tmp_path, "p", [["a"]])
+    assert asked == 2 * each
+
+
+def test_a_disk_that_fails_is_told_on_macos_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(descriptor: int, command: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", full)
+    with pytest.raises(OSError, match="Input/output"):
+        durable.sync(tmp_path)

@@ -23,7 +23,7 @@ import crc32c
 import pyarrow as pa
 
 from onceward import patience
-from onceward.durable import sync
+from onceward.durable import sync, sync_open
 from onceward.engine.task_writer import Task, TaskWriter
 from onceward.errors import (
     ConfigurationError,
@@ -221,7 +221,7 @@ class RowFileWriter(TaskWriter):
         with reached(self._folder):
             self._stream.close()
             self._file.flush()
-            os.fsync(self._file.file.fileno())
+            sync_open(self._file.file.fileno())
             name = f"{self._name}.{self._rows}.{self._file.bytes}.{self._file.crc32c:08x}.arrow"
             self._path = self._path.rename(self._folder / name)
             # So that the name outlasts a power failure
