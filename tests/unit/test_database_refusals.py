@@ -20,6 +20,7 @@ from onceward.errors import (
     AccessDenied,
     ConfigurationError,
     ForeignKeyViolation,
+    InvalidColumn,
     Recovery,
     RowRefused,
     SendFailed,
@@ -452,3 +453,17 @@ def test_where_no_function_is_told_a_lack_of_a_partition_has_a_table_and_no_name
     words = 'new row violates row-level security policy for table "t"'
     error = Refusing("42501", words, None)
     assert isinstance(postgresql.typed_error(error, "writing to table t"), RowRefused)
+
+
+def test_names_of_columns_that_no_table_can_have_are_the_frames_fault() -> None:
+    """The sink's own table is the first to have them, where rows name theirs."""
+    making = "creating the staging table onceward_staging_1"
+    for number in (1059, 1060, 1117, 1166):
+        for what in (making, "bringing rows from the driver"):
+            assert isinstance(mysql.refusal(number, "words", what), InvalidColumn)
+        assert isinstance(mysql.refusal(number, "words", "writing to table t"), SendFailed)
+    for state in ("42701", "54011"):
+        error = postgresql.refusal(state, "words", making)
+        assert isinstance(error, InvalidColumn)
+        assert "withColumnRenamed" in error.next_step
+        assert not isinstance(postgresql.refusal(state, "words", "writing"), InvalidColumn)

@@ -28,7 +28,7 @@ from onceward.errors import (
 )
 from onceward.sql.ledger.database import Overdue
 from onceward.sql.ledger.mysql import Ended, Warned
-from onceward.sql.sink.columns import OWN_TABLE
+from onceward.sql.sink.columns import OWN_TABLE, columns_error
 
 _DENIED = (1044, 1142, 1143, 1227, 1370)
 _NO_TABLE = 1146
@@ -73,6 +73,8 @@ _NO_SUCH_DEFAULT = 1978
 _NO_SERVERS = 10_000
 """From here on servers write numbers to their logs only; PyMySQL reads large ones as negative."""
 _ROW_SIZE = 1118
+_COLUMNS = (1059, 1060, 1117, 1166)
+"""Names of columns that are too long, alike, or none; and too many of them."""
 _STAGING = ("creating the staging table", "bringing rows from the driver", "loading rows into")
 """How errors begin that a staging table is to blame for, and not the target."""
 _TOO_LARGE = (1197, 1705)
@@ -130,6 +132,8 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
             next_step="write fewer columns of text at once, or with mode='append' pass xa=True, "
             "which stages nothing; nothing of the batch was written",
         )
+    if number in _COLUMNS and what.startswith(_STAGING):
+        return columns_error(message)
     if number in _FOREIGN_KEYS:
         return ForeignKeyViolation(message, next_step=_MEND_ROWS)
     # The last ones are a trigger's own (SIGNAL)

@@ -22,7 +22,7 @@ from onceward.errors import (
     ServerMisconfigured,
     TableMissing,
 )
-from onceward.sql.sink.columns import OWN_TABLE
+from onceward.sql.sink.columns import OWN_TABLE, columns_error
 
 _NO_TABLE = "42P01"
 _MISSING = (_NO_TABLE, "3F000", "42703")
@@ -58,6 +58,8 @@ _BY_FUNCTION: dict[tuple[str, str | None], tuple[type[OncewardError], str]] = {
     ),
 }
 """Of a code that is of several things, by the server's function that has raised it."""
+_COLUMNS = ("42701", "54011")
+"""Two of them alike in what the server keeps of their names, and too many of them."""
 _CLIENTS_DATA = "22000"
 _ROWS = ("09", "20", "21", "22", "23", "27", "2D", "38000", "44", "54", "P0")
 """Cardinality, data, integrity constraints, WITH CHECK OPTION, limits, and what a trigger refuses
@@ -105,6 +107,8 @@ def refusal(state: str | None, text: str, what: str, *, by: str | None = None) -
     if (code, by) in _BY_FUNCTION:
         kind, next_step = _BY_FUNCTION[code, by]
         return kind(message, next_step=next_step)
+    if code in _COLUMNS and what.startswith(_OWN_TABLES):
+        return columns_error(message)
     if code == _DENIED:
         return AccessDenied(
             message,

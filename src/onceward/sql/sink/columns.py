@@ -163,6 +163,15 @@ def misfit_error(table: str, name: str, ours: str, theirs: str) -> ColumnMismatc
     )
 
 
+def columns_error(message: str) -> InvalidColumn:
+    """Return the error for a frame that no table of the server can have the columns of."""
+    return InvalidColumn(
+        f"{message}: the frame has columns that no table of this server can have",
+        next_step="give its columns the names of the table's (alias, withColumnRenamed), and "
+        "leave out with drop(…) what is not written",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table, as the server tells it (a domain as what it stands for)."""
