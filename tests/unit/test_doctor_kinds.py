@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import runpy
 import shlex
+import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import pymysql
 import pytest
 
+from onceward.cli.doctor import targets
 from onceward.cli.doctor.kinds import DAY_MS, KINDS, Misconfiguration, diagnose
 
 PAGE = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "tables" / "doctor.py"))
@@ -115,3 +119,43 @@ def test_the_page_is_what_the_code_says() -> None:
     assert PAGE["PAGE"].read_text(encoding="utf-8") == PAGE["page"](), (
         "run python docs/tables/doctor.py"
     )
+
+
+class Replica:
+    """A connection to a MySQL that is read_only, by a login without SUPER; and its cursor."""
+
+    host, warning_count = "replica", 0
+
+    def __init__(self, **_: Any) -> None:
+        self.row: tuple[int, ...] = ()
+
+    def connect(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def cursor(self) -> Replica:
+        return self
+
+    def get_server_info(self) -> str:
+        return "8.0.36"
+
+    def execute(self, statement: str, parameters: Any = None) -> None:
+        if statement == "START TRANSACTION READ WRITE":
+            raise pymysql.OperationalError(1290, "running with the --read-only option")
+        self.row = (64,) if "max_error_count" in statement else (1, 1, 1)
+
+    def fetchone(self) -> tuple[int, ...]:
+        return self.row
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def test_a_replica_is_told_by_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink's session refuses it when it connects; one that only looks does not."""
+    one, other = socket.socketpair()
+    monkeypatch.setattr(pymysql, "connect", Replica)
+    monkeypatch.setattr(socket, "create_connection", lambda *_: one)
+    monkeypatch.setattr("onceward.sql.ledger.mysql._notice_silence", lambda _: None)
+    with other:
+        found = targets.check_target("mysql://etl:x@replica/shop", ())
+    assert [result.kind for result in found] == ["read-only"]

@@ -21,7 +21,7 @@ from onceward.delivery.opensearch_writer import OpenSearchWriter
 from onceward.errors import ConfigurationError, TargetUnreachable
 from onceward.formats.registry.client import SchemaRegistry
 from onceward.sql.ledger.database import Database, Session
-from onceward.sql.ledger.mysql import MySQL
+from onceward.sql.ledger.mysql import MySQL, connected
 from onceward.sql.ledger.postgresql import PostgreSQL
 from onceward.sql.ledger.table import DEFAULT_TABLE
 from onceward.sql.postgresql.catalogue import table_named
@@ -61,10 +61,14 @@ def _sound(what: str, found: list[CheckResult]) -> list[CheckResult]:
     return found or [ok(f"{what}: nothing is amiss")]
 
 
-def _asked(database: Database, ask: Callable[[Session], list[CheckResult]]) -> list[CheckResult]:
+def _asked(
+    database: Database,
+    connect: Callable[[], Session],
+    ask: Callable[[Session], list[CheckResult]],
+) -> list[CheckResult]:
     """Ask in one session, which reads only."""
     try:
-        with closing(database.connect("onceward doctor", 60_000, 1000 * _SECONDS)) as session:
+        with closing(connect()) as session:
             return ask(session)
     except database.errors as error:
         raise TargetUnreachable(
@@ -95,7 +99,9 @@ def _postgresql(url: str, tables: Sequence[str]) -> list[CheckResult]:
             found += run_checks(partial(_table, session, table, str(row[1])))
         return _sound(f"PostgreSQL at {database.host}", found)
 
-    return _asked(database, ask)
+    return _asked(
+        database, lambda: database.connect("onceward doctor", 60_000, 1000 * _SECONDS), ask
+    )
 
 
 def _table(session: Session, name: str, login: str) -> list[CheckResult]:
@@ -115,7 +121,10 @@ def _mysql(url: str) -> list[CheckResult]:
         what = f"database at {database.host}"
         return _sound(what, diagnose("MySQL", what, facts))
 
-    return _asked(database, ask)
+    # Of a replica, too, which a sink refuses
+    return _asked(
+        database, lambda: connected(database.parameters, "onceward doctor", patient=False), ask
+    )
 
 
 def _redis(url: str) -> list[CheckResult]:
