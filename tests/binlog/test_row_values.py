@@ -25,10 +25,10 @@ from onceward.mysql.binlog.values import array_from_text
 from support.errors import raises
 
 
-def decoded(column: Made, *cells: bytes | None, values="text"):
+def decoded(column: Made, *cells: bytes | None, values="text", **names: str):
     """The values of one column, as they stand in the JSON texts."""
     made = Decoder("mysql", lambda *_: True, values=values)
-    made.feed(event(TABLE_MAP, table_map([INT, column])))
+    made.feed(event(TABLE_MAP, table_map([INT, column], **names)))
     made.feed(event(WRITE, rows(2, *(row(number(1), cell) for cell in cells))))
     return [each[len('{"id":1,"v":') : -1] for each in made.flush()["after"].to_pylist()]
 
@@ -222,6 +222,24 @@ def test_labels_that_nobody_reads_are_a_stop(kind, charset, collation, label):
     assert 'pass_over=["binlog.000001:4"]' in stopped.value.next_step
     read = Made("v", 254, kind, nullable=True, collation=collation, labels=(b"x", b"y"))
     assert decoded(read, b"\1") == ['"x"']
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "statement"),
+    [
+        (Made("v", 12), b"", "FORCE"),
+        (Made("v", 15, b"\x10\0", collation=97), text(b"x"), "CONVERT TO CHARACTER SET utf8mb4"),
+        (Made("v", 254, b"\xf7\1", collation=11, labels=(b"\xe4",)), b"\1", "MODIFY"),
+        (Made("v", 140, b"\2", collation=63), b"\x02\0\x71a", "to have it without COMPRESSED"),
+    ],
+)
+def test_a_statement_in_a_next_step_has_its_names_quoted(
+    column: Made, cell: bytes, statement: str
+):
+    with pytest.raises(ChangeUnreadable) as stopped:
+        decoded(column, cell, db="a-b", table="c`d")
+    assert "of a-b.c`d" in stopped.value.message
+    assert f"ALTER TABLE `a-b`.`c``d` {statement}" in stopped.value.next_step
 
 
 def test_charsets_have_the_servers_characters():

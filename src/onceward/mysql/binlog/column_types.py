@@ -11,6 +11,7 @@ from enum import Enum
 
 from onceward.mysql.binlog.event import Dialect, damaged_data, unreadable_change
 from onceward.mysql.binlog.fields import MetadataFields
+from onceward.mysql.binlog.sql_tables import TableName, quote_table
 
 
 class ColumnKind(Enum):
@@ -129,7 +130,7 @@ class StoredColumn:
 
 
 def parse_types(
-    types: bytes, metadata: bytes, names: Sequence[str], table: str
+    types: bytes, metadata: bytes, names: Sequence[str], table: TableName
 ) -> list[StoredColumn]:
     """Parse the types with their metadata.
 
@@ -152,7 +153,7 @@ def decimal_bytes(digits: int) -> int:
     return digits // 9 * 4 + _DIGIT_BYTES[digits % 9]
 
 
-def _parse_type(name: str, number: int, data: MetadataFields, table: str) -> TableColumn:
+def _parse_type(name: str, number: int, data: MetadataFields, table: TableName) -> TableColumn:
     if number in _INTEGER_BYTES:
         return TableColumn(name, ColumnKind.INTEGER, _INTEGER_BYTES[number])
     if number in (4, 5):
@@ -189,7 +190,7 @@ def _parse_type(name: str, number: int, data: MetadataFields, table: str) -> Tab
     raise _unsupported_type(name, number, table)
 
 
-def _decimal_column(name: str, precision: int, scale: int, table: str) -> TableColumn:
+def _decimal_column(name: str, precision: int, scale: int, table: TableName) -> TableColumn:
     if not (1 <= precision <= MOST_DIGITS and scale <= min(precision, MOST_SCALE)):
         raise damaged_data(
             f"the table map of {table} has a decimal of {precision} digits, {scale} behind the "
@@ -199,7 +200,7 @@ def _decimal_column(name: str, precision: int, scale: int, table: str) -> TableC
     return TableColumn(name, ColumnKind.DECIMAL, width, precision=precision, scale=scale)
 
 
-def _string_column(name: str, first: int, second: int, table: str) -> StoredColumn:
+def _string_column(name: str, first: int, second: int, table: TableName) -> StoredColumn:
     """Parse type 254: the real type, with two inverted bits of the length in it."""
     real, size = first, second
     if first & 0x30 != 0x30:
@@ -215,11 +216,11 @@ def _string_column(name: str, first: int, second: int, table: str) -> StoredColu
     return StoredColumn(real, TableColumn(name, ColumnKind.TEXT, 0, 1 + (size > 255), size=size))
 
 
-def _unsupported_type(name: str, number: int, table: str) -> Exception:
+def _unsupported_type(name: str, number: int, table: TableName) -> Exception:
     type_name = _TYPE_NAMES.get(number, "one that is not known")
     step = f"leave {table} out of the wanted tables, or change the column's type and"
     if number in _OLD_TEMPORALS:
-        step = f"ALTER TABLE {table} FORCE writes the column anew in today's form;"
+        step = f"ALTER TABLE {quote_table(*table)} FORCE writes the column anew in today's form;"
     return unreadable_change(
         "column_type",
         f"column {name!r} of {table} has the type {number} ({type_name})",

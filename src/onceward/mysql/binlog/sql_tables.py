@@ -35,6 +35,16 @@ def quote_table(database: str, table: str) -> str:
     return f"{quote(database)}.{quote(table)}"
 
 
+class TableName(NamedTuple):
+    """Of a table, as messages have it; statements in them have it quoted."""
+
+    database: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.table}"
+
+
 TokenKind = Literal["word", "name", "text", "sign", "broken"]
 
 

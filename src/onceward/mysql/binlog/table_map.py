@@ -34,6 +34,7 @@ from onceward.mysql.binlog.column_types import (
 )
 from onceward.mysql.binlog.event import SET_FULL_METADATA, Dialect, damaged_data, unreadable_change
 from onceward.mysql.binlog.fields import MetadataFields
+from onceward.mysql.binlog.sql_tables import TableName, quote_table
 
 ID_BYTES = 6
 _SEQUENCE_COLUMNS = (
@@ -129,7 +130,7 @@ class TableMap:
         :raises BinlogCorrupted: as :meth:`parse`.
         """
         data = MetadataFields(body, "a table map", ID_BYTES + 2)
-        name = ".".join(_take_names(data))
+        name = _take_names(data)
         types, metadata = data.take(data.lenenc_int()), data.take(data.lenenc_int())
         return [each.column for each in parse_types(types, metadata, [""] * len(types), name)]
 
@@ -144,16 +145,16 @@ class TableMap:
         :raises BinlogCorrupted: its lengths do not fit together.
         """
         data = MetadataFields(body, "a table map", ID_BYTES + 2)
-        db, table = _take_names(data)
+        name = _take_names(data)
         count = data.lenenc_int()
         types = data.take(count)
         metadata = data.take(data.lenenc_int())
         nullable = data.take((count + 7) // 8)
-        optional = _OptionalMetadata(dict(_fields(data)), f"{db}.{table}", types, dialect, writer)
-        layouts = parse_types(types, metadata, optional.names, f"{db}.{table}")
+        optional = _OptionalMetadata(dict(_fields(data)), name, types, dialect, writer)
+        layouts = parse_types(types, metadata, optional.names, name)
         columns = tuple(_parse_columns(layouts, nullable, optional))
         number = int.from_bytes(body[:ID_BYTES], "little")
-        return TableMap(number, db, table, columns, optional.key(), dialect)
+        return TableMap(number, *name, columns, optional.key(), dialect)
 
 
 def _is_row_hash(column: TableColumn) -> bool:
@@ -161,13 +162,13 @@ def _is_row_hash(column: TableColumn) -> bool:
     return is_number and _ROW_HASH.fullmatch(column.name) is not None
 
 
-def _take_names(data: MetadataFields) -> tuple[str, str]:
+def _take_names(data: MetadataFields) -> TableName:
     """Read the names of a database and of a table, each with a length and a zero."""
     names = []
     for _ in range(2):
         names.append(decode_name(data.take(data.take_byte())))
         data.take(1)
-    return names[0], names[1]
+    return TableName(*names)
 
 
 def _fields(data: MetadataFields) -> Iterator[tuple[int, bytes]]:
@@ -182,7 +183,7 @@ class _OptionalMetadata:
     def __init__(
         self,
         fields: dict[int, bytes],
-        table: str,
+        table: TableName,
         types: bytes,
         dialect: Dialect,
         writer: tuple[int, ...] | None,
@@ -306,9 +307,9 @@ class _OptionalMetadata:
                 f"column {self.names[place]!r} of {self._table} has the label "
                 f"{bytes(error.object)[:64]!r}, which cannot be read here by its charset "
                 f"{charset}",
-                f"ALTER TABLE {self._table} MODIFY the column with the labels in CHARACTER SET "
-                "utf8mb4, and start from a position after that; or leave the table out of the "
-                "wanted ones",
+                f"ALTER TABLE {quote_table(*self._table)} MODIFY the column with the labels in "
+                "CHARACTER SET utf8mb4, and start from a position after that; or leave the table "
+                "out of the wanted ones",
             ) from None
 
 

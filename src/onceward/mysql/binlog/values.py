@@ -53,6 +53,7 @@ from onceward.mysql.binlog.fixed_width import (
 )
 from onceward.mysql.binlog.json_binary import InvalidJson, json_text
 from onceward.mysql.binlog.rows import Cells, Numbers, RowData
+from onceward.mysql.binlog.sql_tables import quote_table
 from onceward.mysql.binlog.table_map import TableMap
 
 _PLAIN, _ZLIB = 0, 8
@@ -76,8 +77,8 @@ def _variable_bytes(table: TableMap, column: TableColumn, at: CellBytes, cells: 
         ) from None
     except NotImplementedError as error:
         step = (
-            f"ALTER TABLE {table.name} to have it without COMPRESSED, and start from a position "
-            "after that"
+            f"ALTER TABLE {quote_table(table.db, table.table)} to have it without COMPRESSED, and "
+            "start from a position after that"
         )
         raise InvalidCell(
             len(found), unreadable_change("column_type", f"{title} is packed by {error}", step)
@@ -166,8 +167,8 @@ def _no_codec_error(table: TableMap, column: TableColumn) -> OncewardError:
         "column_type",
         f"column {column.name!r} of {table.name} has the charset "
         f"{column.charset or 'of nobody knows which name'}, which cannot be read here",
-        f"ALTER TABLE {table.name} CONVERT TO CHARACTER SET utf8mb4, and start from a position "
-        "after that; or leave the table out of the wanted ones",
+        f"ALTER TABLE {quote_table(table.db, table.table)} CONVERT TO CHARACTER SET utf8mb4, and "
+        "start from a position after that; or leave the table out of the wanted ones",
     )
 
 
