@@ -29,6 +29,7 @@ from onceward.formats.registry.answers import (
     SchemaReference,
     Version,
     schema_in,
+    version_in,
 )
 from onceward.formats.registry.references import self_contained
 from onceward.formats.registry.settings import OPTIONS
@@ -92,6 +93,7 @@ def tables(**metadata: Any) -> Frame:
 
 IDENTIFICATION = "ssl.endpoint.identification.algorithm"
 ENUM = '{"type": "enum", "name": "x.A", "symbols": ["A"]}'
+OF_EU = {"subject": ":.eu:orders-value", "version": 1, "id": 1, "schema": '"int"'}
 CIRCLE = RegisteredSchema(1, "AVRO", '"x.A"', (SchemaReference("x.A", "a", 1),))
 VERSION = {"subject": "orders-value", "version": 1, "id": 7, "schema": '"int"'}
 FORMATS: list[tuple[Wrong, str, Done]] = [
@@ -181,6 +183,11 @@ FORMATS: list[tuple[Wrong, str, Done]] = [
             getattr(ow, name)("http://registry", **{setting: 2_000_000}),
             self_contained(schema_in({"schema": ENUM}, 1, 2_000_000), nobody),
         ),
+    ),
+    (
+        lambda: version_in(OF_EU, "orders-value", 1, 100),
+        r'pass subject="(\S+)", whose ids are asked for in that context',
+        lambda subject: version_in(OF_EU, subject, 1, 100),
     ),
     (
         lambda: parse_schema(5),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from onceward.errors import (
     ConfigurationError,
     ContradictoryOptions,
     FileUnreadable,
+    InvalidRegistryResponse,
+    OncewardError,
     SchemaUnknown,
     UnknownOption,
 )
+from onceward.formats.registry import conversation, http
 from onceward.formats.registry.settings import OPTIONS, parse_address, parse_settings
 from support.errors import raises
 
@@ -150,3 +154,39 @@ def test_a_number_that_no_registry_gives_out_is_not_asked_for(number: Any):
 def test_a_subject_that_is_none_is_not_asked_for(subject: Any):
     with raises(ConfigurationError):
         ow.SchemaRegistry("http://127.0.0.1:1", timeout_s=0.1).latest(subject)
+
+
+@pytest.mark.parametrize(
+    ("path", "subject", "answered", "error"),
+    [
+        ("/contexts/.eu", "orders-value", ":.eu:orders-value", None),
+        ("/a/contexts/:.eu:", "orders-value", ":.eu:orders-value", None),
+        ("/contexts/.eu", "orders-value", "orders-value", None),
+        ("/contexts/.eu", ":.eu:orders-value", ":.eu:orders-value", None),
+        ("/contexts/.eu", "orders-value", ":.us:orders-value", ConfigurationError),
+        ("/contexts/.eu", "orders-value", ":.eu:other", InvalidRegistryResponse),
+        ("", ":.eu:orders-value", ":.eu:orders-value", None),
+        ("", "orders-value", ":.eu:orders-value", ConfigurationError),
+        ("/contexts", "orders-value", ":.eu:orders-value", ConfigurationError),
+        ("", "orders-value", ":.us:other", InvalidRegistryResponse),
+    ],
+)
+def test_a_subject_may_be_answered_by_the_context_of_the_address(
+    path: str,
+    subject: str,
+    answered: str,
+    error: type[OncewardError] | None,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """In another context the same ids mean other schemas."""
+    body = {"subject": answered, "version": 1, "id": 7, "schema": '"int"'}
+    answer = http.Answer(200, {}, json.dumps(body).encode())
+    monkeypatch.setattr(conversation, "send", lambda *_, **__: answer)
+    registry = ow.SchemaRegistry(f"http://registry{path}", timeout_s=0.2)
+    if error is None:
+        assert registry.latest(subject).id == 7
+        return
+    with pytest.raises(error) as stopped:
+        registry.latest(subject)
+    if error is ConfigurationError:
+        assert f'subject="{answered}"' in stopped.value.next_step

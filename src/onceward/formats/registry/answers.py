@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from onceward.errors import ConfigurationError
 from onceward.formats.registry.http import BeyondLimits, NotFit, parse_json
 
 SchemaType = Literal["AVRO", "JSON", "PROTOBUF"]
@@ -124,14 +125,25 @@ def schema_in(answer: Any, schema_id: int, most_bytes: int) -> RegisteredSchema:
     return _schema(answer, schema_id, most_bytes)
 
 
-def version_in(answer: Any, subject: str, version: int | None, most_bytes: int) -> Version:
+def version_in(
+    answer: Any, subject: str, version: int | None, most_bytes: int, context: str = ""
+) -> Version:
     """Read ``GET /subjects/{subject}/versions/{version}``.
 
     :param version: None: the latest.
+    :param context: to which the address itself leads; there subjects may be called by it, too.
+    :raises ConfigurationError: the subject is in another context, where ids mean other schemas.
     """
     answer = _object(answer)
-    if answer.get("subject") != subject:
-        raise NotFit(f"a schema of another subject, {answer.get('subject')!r}")
+    found = answer.get("subject")
+    if found not in (subject, f":{context}:{subject}" if context else subject):
+        if isinstance(found, str) and found == f":{subject_context(found)}:{subject}":
+            raise ConfigurationError(
+                f"subject {subject} is in a context of the schema registry: it is {found}",
+                next_step=f'pass subject="{found}", whose ids are asked for in that context',
+                details={"subject": subject, "found": found},
+            )
+        raise NotFit(f"a schema of another subject, {found!r}")
     number = _whole(answer, "version")
     if version not in (None, number):
         raise NotFit(f"version {number} where {version} was asked for")

@@ -103,6 +103,9 @@ class SchemaRegistry:
         self.url = str(settings.address)
         """The registry's address, as it is asked."""
         self._most_bytes = int(max_schema_bytes)
+        before, _, last = settings.address.path.rpartition("/")
+        # .../contexts/.eu: Confluent's way to have a context without its name in each subject
+        self._own_context = last.strip(":") if before.endswith("/contexts") else ""
         self._conversation = Conversation(settings, RetryLimits(timeout_s, request_timeout_s))
         self._lock = threading.Lock()
         self._gone: frozenset[int] = frozenset()
@@ -298,8 +301,9 @@ class SchemaRegistry:
             what = f"version {number} of {what}"
         found = self._ask(
             "GET", f"/subjects/{_in_path(subject)}/versions/{number or 'latest'}",
-            lambda answer: version_in(answer, subject, number, self._most_bytes), what,
-            most_bytes=self._answer_bytes,
+            lambda answer: version_in(
+                answer, subject, number, self._most_bytes, self._own_context
+            ), what, most_bytes=self._answer_bytes,
         )  # fmt: skip
         return Version(
             found.subject, found.version, self.in_context(subject)._remember(found.schema)
