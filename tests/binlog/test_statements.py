@@ -438,6 +438,22 @@ def test_what_the_servers_have_themselves_is_no_function_of_a_user(value: str):
         assert verdict(text.replace("7", value)) == OtherTables((("shop", "elsewhere"),))
 
 
+@pytest.mark.parametrize("name", ["history", "quick", "local", "concurrent"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "UPDATE {} h SET h.a = 1", "UPDATE {} JOIN elsewhere SET a = 1", "UPDATE {} AS l SET a = 1",
+        "INSERT {} SELECT 1 UNION SELECT 2", "REPLACE {} SET a = (SELECT 1)", "DELETE FROM {}",
+        "DELETE {} FROM {}", "DELETE IGNORE {} FROM elsewhere, {}", "DELETE a FROM {} a",
+        "LOAD DATA CONCURRENT LOCAL INFILE 'x' INTO TABLE {}",
+    ],
+)  # fmt: skip
+def test_a_table_may_be_called_like_a_word_that_is_not_reserved(text: str, name: str):
+    event = query(text.replace("{}", name))
+    found = classify(event, lambda *found: found == ("shop", name))
+    assert isinstance(found, Unsupported)
+
+
 @pytest.mark.parametrize(
     "text",
     [

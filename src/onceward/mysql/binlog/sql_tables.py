@@ -225,10 +225,10 @@ class OtherTables:
 
 ROW_CHANGES = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH"})
 
-_MODIFIERS = (
-    "LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE", "QUICK", "HISTORY", "CONCURRENT",
-    "LOCAL",
-)  # fmt: skip
+_MODIFIERS = ("LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE")
+"""Between verb and table, where a table of such a name has quotes: they are reserved."""
+_MORE_MODIFIERS = {"DELETE": ("QUICK", "HISTORY"), "LOAD": ("CONCURRENT", "LOCAL")}
+"""Before FROM or INFILE: these may be names of tables, as in ``UPDATE history h SET …``."""
 _MORE_TABLES = frozenset({
     "SELECT", "FROM", "JOIN", "STRAIGHT_JOIN", "USING", "TABLE", "WITH", "UNION", "EXCEPT",
     "INTERSECT", "INTO", "FOR",
@@ -293,8 +293,6 @@ def dml_tables(verb: str, tokens: TokenReader) -> OtherTables:
 
     :param tokens: behind ``verb``.
     """
-    while tokens.skip(*_MODIFIERS):
-        pass
     first = None if verb == "WITH" else _first_table(verb, tokens)
     rest = _take_rest(tokens)
     required = _REQUIRED.get(verb, ()) if first is not None or verb == "WITH" else ("FROM",)
@@ -312,11 +310,11 @@ def dml_tables(verb: str, tokens: TokenReader) -> OtherTables:
 
 
 def _first_table(verb: str, tokens: TokenReader) -> tuple[str, str] | None:
+    if verb == "LOAD" and not tokens.skip("DATA", "XML"):
+        raise UnknownStatement
+    while tokens.skip(*_MODIFIERS, *_MORE_MODIFIERS.get(verb, ())):
+        pass
     if verb == "LOAD":
-        if not tokens.skip("DATA", "XML"):
-            raise UnknownStatement
-        while tokens.skip(*_MODIFIERS):
-            pass
         if not tokens.skip("INFILE") or tokens.take().kind != "text":
             raise UnknownStatement
         tokens.skip("REPLACE", "IGNORE")
