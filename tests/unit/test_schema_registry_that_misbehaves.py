@@ -414,6 +414,8 @@ def test_a_login_that_is_refused_is_named_and_never_shown(
         assert server.connections == 2
     assert error.recovery is Recovery.RESTART_IF_WORKED
     assert (name or "basic.auth.user.info") in error.next_step
+    is_of_one_id = name is not None and status == 403
+    assert ("see who writes records with this id" in error.next_step) is is_of_one_id
     shown = f"{error!r} {error.details} {asked!r} {vars(asked)!r} {caplog.text}"
     shown += "".join(traceback.format_exception(error))
     assert caplog.records

@@ -257,10 +257,17 @@ class Conversation:
     def _refused_error(self, method: str, path: str, words: str) -> RegistryRefused:
         login = self.settings.login
         with_what = f"the login of {login.option}" if login else "a request without a login"
+        # Rights may be by subject, and any id in a record
+        of_one_id = (
+            "; if it may read other schemas, let it read the subject of this one, or see who "
+            "writes records with this id"
+            if words.startswith("403") and path.startswith("/schemas/ids/")
+            else ""
+        )
         return RegistryRefused(
             f"the schema registry at {self.settings.address} refuses {with_what} for {method} "
             f"{path}: {words}",
-            next_step=f"check {login.option}, and what it may do there"
+            next_step=f"check {login.option}, and what it may do there{of_one_id}"
             if login
             else "set basic.auth.user.info or bearer.auth.token in options= (onceward doctor: in "
             "the file of --command-config)",
