@@ -436,7 +436,7 @@ def test_a_statement_on_a_view_or_a_table_with_triggers_stops():
         .query("DELETE FROM other.t")
     )
     log.query("INSERT INTO other.v VALUES (1)").put(XID, bytes(8))
-    stop = cut(log.events, start(), mine, is_view_or_has_triggers=reaches_others).error
+    stop = cut(log.events, start(), mine, reaches_others=reaches_others).error
     assert isinstance(stop, ChangeUnreadable)
     assert "other.v" in stop.message
     assert asked == [("other", "t"), ("other", "v")]

@@ -5,7 +5,9 @@ connection, but no more.
 from __future__ import annotations
 
 import socket
+import sqlite3
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -37,6 +39,57 @@ def test_a_driver_that_is_not_there_is_missed_by_the_source(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "pymysql", None)
     with pytest.raises(ConfigurationError, match="changes of a MySQL or MariaDB server need"):
         Server(settings())
+
+
+class ServerOfTables(Server):
+    """One that shows these tables of its ``information_schema``, by columns of theirs."""
+
+    def __init__(self, cascades_are_logged: bool, **tables: dict[str, str]) -> None:
+        self.cascades_are_logged = cascades_are_logged
+        self._shown = sqlite3.connect(":memory:")
+        self._shown.execute("ATTACH ':memory:' AS information_schema")
+        for name, row in tables.items():
+            self._shown.execute(f"CREATE TABLE information_schema.{name} ({', '.join(row)})")
+            some = ", ".join("?" * len(row))
+            self._shown.execute(
+                f"INSERT INTO information_schema.{name} VALUES ({some})", (*row.values(),)
+            )
+
+    def query(
+        self, statement: str, parameters: Sequence[Any] | None = None
+    ) -> list[tuple[Any, ...]]:
+        found = self._shown.execute(statement.replace("%s", "?"), parameters or ())
+        return found.fetchall()
+
+
+@pytest.mark.parametrize(
+    ("on_delete", "on_update", "logged", "reaches"),
+    [
+        ("CASCADE", "NO ACTION", True, True), ("RESTRICT", "SET NULL", True, True),
+        ("RESTRICT", "NO ACTION", True, False), ("CASCADE", "CASCADE", False, False),
+    ],
+)  # fmt: skip
+def test_a_statement_on_a_table_may_change_rows_of_another(
+    on_delete: str, on_update: str, logged: bool, reaches: bool
+):
+    """Where changes by foreign keys are logged, there are none behind a statement."""
+    server = ServerOfTables(
+        logged,
+        VIEWS={"TABLE_SCHEMA": "shop", "TABLE_NAME": "view"},
+        TRIGGERS={"EVENT_OBJECT_SCHEMA": "shop", "EVENT_OBJECT_TABLE": "triggers"},
+        REFERENTIAL_CONSTRAINTS={
+            "CONSTRAINT_SCHEMA": "shop", "TABLE_NAME": "orders", "DELETE_RULE": on_delete,
+            "UPDATE_RULE": on_update,
+            "UNIQUE_CONSTRAINT_SCHEMA": "far", "REFERENCED_TABLE_NAME": "customers",
+        },
+    )  # fmt: skip
+    assert server.reaches_others("shop", "view")
+    assert server.reaches_others("shop", "triggers")
+    assert not server.reaches_others("shop", "orders")
+    assert not server.reaches_others("shop", "customers")
+    assert server.reaches_others("far", "customers") is reaches
+    assert server.is_view("shop", "view")
+    assert not server.is_view("shop", "triggers")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ servers whose own housekeeping sets one. It is harmless if all the tables that i
 known, and none is one that we read. That is the first alone where the statement has room for no
 other; else every name in it is taken for a table, also those of columns. A function that is not
 built in may change any table, so a statement with one has no known tables. Whether a name is a
-view, which may call such functions, and whether a table has triggers, is not seen here: the caller
-asks the server.
+view, which may call such functions, and whether a table has triggers or foreign keys that refer to
+it, is not seen here: the caller asks the server.
 
 Source: MySQL 8.0 manual, *Comments*, *Schema Object Names*, *String Literals*, *Data Manipulation
 Statements*, *Built-In Function and Operator Reference*; MariaDB the same.
@@ -208,7 +208,7 @@ TableNames = tuple[tuple[str, str], ...]
 @dataclass(frozen=True)
 class OtherTables:
     """The effect of DML in the place of rows of these tables: none is one that we read, unless one
-    is a view, or has a trigger.
+    is a view, has a trigger, or is what a foreign key refers to.
     """
 
     tables: TableNames

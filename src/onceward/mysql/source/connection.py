@@ -132,14 +132,26 @@ class Server:
         """Return the size of each binlog, oldest first; 0 without its file."""
         return {str(row[0]): int(row[1]) for row in self.query("SHOW BINARY LOGS")}
 
-    def is_view_or_has_triggers(self, database: str, table: str) -> bool:
-        """Check whether changes of a table may be changes of others, as the login sees it."""
-        rows = self.query(
-            "SELECT 1 FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s "
-            "AND EVENT_OBJECT_TABLE = %s",
-            (database, table),
+    def reaches_others(self, database: str, table: str) -> bool:
+        """Check whether changes of a table may be changes of others, as the login sees it: of
+        those that a view, a trigger or a foreign key leads to. (What a foreign key changes where
+        it is not logged is in no binlog, whatever its format.)
+        """
+        place = (database, table)
+        has_triggers = (
+            "SELECT 1 FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s AND "
+            "EVENT_OBJECT_TABLE = %s"
         )
-        return bool(rows) or self.is_view(database, table)
+        has_keys = (
+            "SELECT 1 FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE "
+            "UNIQUE_CONSTRAINT_SCHEMA = %s AND REFERENCED_TABLE_NAME = %s AND (DELETE_RULE NOT IN "
+            "('RESTRICT', 'NO ACTION') OR UPDATE_RULE NOT IN ('RESTRICT', 'NO ACTION'))"
+        )
+        return (
+            self.is_view(*place)
+            or bool(self.query(has_triggers, place))
+            or (self.cascades_are_logged and bool(self.query(has_keys, place)))
+        )
 
     def is_view(self, database: str, table: str) -> bool:
         """Check whether to read a table may be to call functions, as the login sees it."""

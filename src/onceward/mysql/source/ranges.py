@@ -157,8 +157,8 @@ class RangePlanner(TransactionWalk):
     :param upto: the range ends there, and nowhere else: it was logged before.
     :param only: of a range that was logged on another server: these transactions, and no others.
     :param checked_tables: the selected tables that were there when the server was checked.
-    :param is_view_or_has_triggers: asked of a table that a statement changes and nobody reads;
-        :param is_view: of one that it reads.
+    :param reaches_others: asked of a table that a statement changes and nobody reads.
+    :param is_view: asked of one that it reads.
     """
 
     def __init__(
@@ -170,13 +170,13 @@ class RangePlanner(TransactionWalk):
         upto: Coordinates | None = None,
         only: Gtids | None = None,
         checked_tables: Container[tuple[str, str]] | None = None,
-        is_view_or_has_triggers: Callable[[str, str], bool] = lambda *_: False,
+        reaches_others: Callable[[str, str], bool] = lambda *_: False,
         is_view: Callable[[str, str], bool] = lambda *_: False,
     ) -> None:
         super().__init__(start, upto=upto, selects=settings.selects)
         self._again = upto is not None or only is not None
         self._only = only
-        self._is_view_or_has_triggers, self._is_view = is_view_or_has_triggers, is_view
+        self._reaches_others, self._is_view = reaches_others, is_view
         self._settings = settings
         self._most_bytes, self._max_changes = settings.max_bytes, max_changes
         self._skippable = settings.skippable
@@ -330,14 +330,14 @@ class RangePlanner(TransactionWalk):
         if isinstance(found, OtherTables):
             indirect = [
                 name
-                for names, reaches_others in (
-                    (found.tables, self._is_view_or_has_triggers),
+                for names, is_indirect in (
+                    (found.tables, self._reaches_others),
                     (found.reads, self._is_view),
                 )
                 for name in names
-                if name[0] not in SYSTEM and reaches_others(*name)
+                if name[0] not in SYSTEM and is_indirect(*name)
             ]
-            found = _view_or_trigger(indirect[0]) if indirect else NO_EFFECT
+            found = _reaching_others(indirect[0]) if indirect else NO_EFFECT
         if found == XA_DECISION and self.prepared.get(decided_xid(event) or "", True) is False:
             # On a transaction without rows that are wanted
             return
@@ -467,10 +467,10 @@ class RangePlanner(TransactionWalk):
             self._known = None
 
 
-def _view_or_trigger(name: tuple[str, str]) -> Unsupported:
+def _reaching_others(name: tuple[str, str]) -> Unsupported:
     what = (
-        f"a statement in the place of the rows that it changed: {'.'.join(name)} is a view, or "
-        "has a trigger"
+        f"a statement in the place of the rows that it changed: {'.'.join(name)} is a view, has a "
+        "trigger, or is what a foreign key with CASCADE or SET NULL refers to"
     )
     return Unsupported(
         "statement",

@@ -329,7 +329,7 @@ class MySQLChanges(PartitionedSource):
         return RangePlanner(
             self._settings.for_tables(at.tables),
             at,
-            is_view_or_has_triggers=cache(server.is_view_or_has_triggers),
+            reaches_others=cache(server.reaches_others),
             is_view=cache(server.is_view),
             **options,
         )
