@@ -267,7 +267,7 @@ _BUILT_IN_FUNCTIONS = frozenset({
     "JSON_EXTRACT", "JSON_INSERT", "JSON_KEYS", "JSON_LENGTH", "JSON_MERGE", "JSON_MERGE_PATCH",
     "JSON_MERGE_PRESERVE", "JSON_OBJECT", "JSON_OBJECTAGG", "JSON_QUOTE", "JSON_REMOVE",
     "JSON_REPLACE", "JSON_SEARCH", "JSON_SET", "JSON_TYPE", "JSON_UNQUOTE", "JSON_VALID",
-    "JSON_VALUE", "LAG", "LAST_DAY", "LAST_INSERT_ID", "LAST_VALUE", "LCASE", "LEAD", "LEAST",
+    "LAG", "LAST_DAY", "LAST_INSERT_ID", "LAST_VALUE", "LCASE", "LEAD", "LEAST",
     "LEFT", "LENGTH", "LN", "LOAD_FILE", "LOCALTIME", "LOCALTIMESTAMP", "LOCATE", "LOG", "LOG10",
     "LOG2", "LOWER", "LPAD", "LTRIM", "MAKEDATE", "MAKETIME", "MAKE_SET", "MATCH", "MAX", "MD5",
     "MICROSECOND", "MID", "MIN", "MINUTE", "MONTH", "MONTHNAME", "NOW", "NTH_VALUE", "NTILE",
@@ -284,8 +284,8 @@ _BUILT_IN_FUNCTIONS = frozenset({
     "UTC_TIMESTAMP", "UUID", "UUID_SHORT", "VARIANCE", "VAR_POP", "VAR_SAMP", "VERSION", "WEEK",
     "WEEKDAY", "WEEKOFYEAR", "WEIGHT_STRING", "YEAR", "YEARWEEK",
 })  # fmt: skip
-"""Functions of both servers that change nothing: of one that a server lacks a user may have made
-his own."""
+"""Functions of both servers that change nothing: of one that a server lacks (``JSON_VALUE`` before
+MySQL 8.0.21) a user may have made his own."""
 
 
 def dml_tables(verb: str, tokens: TokenReader) -> OtherTables:
