@@ -87,8 +87,8 @@ REFUSALS: Mapping[Admission, Refusal] = {
     Admission.LEDGER_BEHIND: Refusal(
         LedgerBehind,
         "{batch} was offered, but {ledger}: the ledger was deleted or truncated, or the "
-        "pipeline's is another one, or the batches before were written by another sink, or a foreachBatch "
-        "function skipped them in an earlier run",
+        "pipeline's is another one, or the batches before were written by another sink, or a "
+        "foreachBatch function skipped them in an earlier run",
         (
             "if the ledger that the sink names, or its pipeline_id, was changed, set it back",
             "if the ledger was lost, find out from the output how far it goes; if that has lost "
