@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ import pytest
 from onceward.errors import ConfigurationError, ContradictoryOptions, FileUnreadable, UnknownOption
 from onceward.files.settings import text_options
 from onceward.formats.registry.settings import parse_settings
+from onceward.kafka.sink.settings import KafkaSinkSettings
+from onceward.kafka.sink.sink import KafkaSink
 from onceward.kafka.source.source import _own
 from onceward.kafka.wire.options.security import Certificates
 from onceward.kafka.wire.options.settings import (
@@ -380,11 +383,47 @@ def test_sinks_with_one_provider_of_tokens_are_built_alike(kind: type) -> None:
     options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
     provider = kind()
     first, again = (parsed(options, oauth_token_provider=provider)[0] for _ in range(2))
-    assert (first == again) == (kind is Tokens)
+    assert first == again
     seen = {
         parsed(options, oauth_token_provider=kind())[0].oauth_token_provider_id for _ in range(100)
     }
     assert len(seen) == 100
+
+
+@dataclass(frozen=True)
+class TokensOf:
+    region: str
+
+    def token(self) -> str:
+        return self.region
+
+
+class PlainTokensOf:
+    def __init__(self, region: str) -> None:
+        self.region = region
+
+    def token(self) -> str:
+        return self.region
+
+
+@pytest.mark.parametrize("kind", [TokensOf, PlainTokensOf])
+def test_sinks_whose_providers_are_built_alike_are_alike(kind: Any) -> None:
+    """A function may build its sink anew for each batch, and the provider with it."""
+
+    def settings(region: str) -> KafkaSinkSettings:
+        login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+        return KafkaSink(
+            bootstrap_servers="h:9092", pipeline_id="p", topic="t", options=login,
+            oauth_token_provider=kind(region),
+        ).settings  # fmt: skip
+
+    first, again = settings("eu"), settings("eu")
+    assert first == again
+    assert hash(first.client) == hash(again.client)
+    pickle.dumps(first.client.oauth_token_provider)
+    assert first == again
+    assert first != settings("us")
+    assert first.client.oauth_token_provider_id != again.client.oauth_token_provider_id
 
 
 @pytest.mark.parametrize("codec", ["gzip", "none"])

@@ -171,7 +171,8 @@ def _refuse_several(topic: object) -> None:
 
 class TokensAsBuilt:
     """Asks the user's provider for tokens; goes to the tasks as the provider is, or, once it has
-    opened in the driver what cannot be sent, as it last could be.
+    opened in the driver what cannot be sent, as it last could be. Two are equal whose providers
+    are, or were when they were built: a sink may be built anew for each batch.
 
     :raises ConfigurationError: the provider cannot be sent to the tasks.
     """
@@ -179,7 +180,7 @@ class TokensAsBuilt:
     def __init__(self, provider: TokenProvider) -> None:
         self._provider = provider
         self._pickled: bytes | None = None
-        self._build()
+        self._first = self._build()
 
     def _build(self) -> bytes:
         self._pickled = pickled_again(
@@ -198,7 +199,9 @@ class TokensAsBuilt:
         return restore, (self._build(),)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TokensAsBuilt) and self._provider == other._provider
+        return isinstance(other, TokensAsBuilt) and (
+            self._provider == other._provider or self._first == other._first
+        )
 
     def __hash__(self) -> int:
-        return hash(self._provider)
+        return hash(type(self._provider))

@@ -53,8 +53,8 @@ class ClientSettings:
     (socket.connection.setup.timeout.max.ms)."""
     security: Security = field(default_factory=Security)
     oauth_token_provider: TokenProvider | None = field(default=None, repr=False)
-    oauth_token_provider_id: str = ""
-    """Tells the providers of two sinks apart in a process that serves both."""
+    oauth_token_provider_id: str = field(default="", compare=False)
+    """Tells the providers of two sinks apart in a process that serves both, equal ones as well."""
 
 
 @dataclass(frozen=True)
