@@ -22,7 +22,14 @@ import onceward as ow
 from onceward import durable
 from onceward.engine.ledger.admission import admit
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import LimitLowered, RecordTooLarge, SendFailed, TopicMissing
+from onceward.errors import (
+    AccessDenied,
+    LimitLowered,
+    RecordTooLarge,
+    SendFailed,
+    TopicMissing,
+    UnsupportedBroker,
+)
 from onceward.ids import (
     AttemptId,
     BatchId,
@@ -30,6 +37,7 @@ from onceward.ids import (
     SourceRange,
     TopicPartition,
 )
+from onceward.kafka.dead_letters.sending import Sender
 from onceward.kafka.ledger.topic import LedgerTopic
 from onceward.kafka.records.batch import encode_fragments
 from onceward.kafka.records.columns import RecordColumns
@@ -293,6 +301,26 @@ def test_topics_of_a_column_are_asked_once_they_are_written_to() -> None:
             refused(limits, there, 1)
     finally:
         _largest.clear()
+
+
+@pytest.mark.parametrize("error", [AccessDenied, UnsupportedBroker])
+def test_settings_of_topics_that_nobody_tells_are_done_without(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without the right to, or on a service that has no DescribeConfigs."""
+    there = cluster(out=1, ledger=1)
+
+    def refuse(topic: str, **_: Any) -> None:
+        raise error(f"settings of {topic}")
+
+    monkeypatch.setattr(there, "topic_config", refuse)
+    ours = sink().settings
+    assert TopicLimits(ours).producer_settings(there, "out") == ours.producer
+    LedgerTopic(there, "ledger", PipelineId("p")).ensure_topic()
+    assert "cannot check that ledger topic ledger keeps its records" in caplog.text
+    replay: Any = Sender.__new__(Sender)
+    replay._client, replay._configs = there, {}
+    assert replay._config("out") == {}
 
 
 OTHER_SETTINGS = [

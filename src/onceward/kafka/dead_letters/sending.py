@@ -30,6 +30,7 @@ from onceward.errors import (
     Recovery,
     TopicMissing,
     TransactionTimedOut,
+    UnsupportedBroker,
 )
 from onceward.ids import TopicPartition
 from onceward.kafka.dead_letters.ledger import Replayed, next_record, parse_replayed
@@ -320,11 +321,12 @@ class Sender:
         return min(most, int(self._config(topic).get("max.message.bytes") or most))
 
     def _config(self, topic: str) -> Mapping[str, str | None]:
-        """Return the topic's settings, looked up once; none without the right to."""
+        """Return the topic's settings, looked up once; none without the right to, or where the service
+        has no such request."""
         if topic not in self._configs:
             try:
                 self._configs[topic] = self._client.topic_config(topic)
-            except AccessDenied as denied:
+            except (AccessDenied, UnsupportedBroker) as denied:
                 log.debug("the settings of %s are not known: %s", topic, denied)
                 self._configs[topic] = {}
         return self._configs[topic]

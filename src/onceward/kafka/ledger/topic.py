@@ -27,6 +27,7 @@ from onceward.errors import (
     OncewardError,
     ServerMisconfigured,
     TopicMissing,
+    UnsupportedBroker,
 )
 from onceward.ids import PipelineId, ProducerIdentity, TopicPartition
 from onceward.kafka.records.batch import Fragment, encode_fragments
@@ -90,7 +91,7 @@ class LedgerTopic:
             self._create()
         try:
             policy = self._client.topic_config(self.topic)
-        except AccessDenied as denied:
+        except (AccessDenied, UnsupportedBroker) as denied:
             log.warning(
                 "cannot check that ledger topic %s keeps its records: %s", self.topic, denied
             )

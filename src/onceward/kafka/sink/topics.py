@@ -26,6 +26,7 @@ from onceward.errors import (
     RecordTooLarge,
     SendFailed,
     TopicMissing,
+    UnsupportedBroker,
 )
 from onceward.ids import TopicPartition
 from onceward.kafka.sink.settings import KafkaSinkSettings
@@ -262,10 +263,11 @@ class TopicLimits:
         )
 
     def _config(self, client: KafkaClient, topic: str) -> Mapping[str, str | None]:
-        """Ask for the topic's settings; empty when they may not be seen."""
+        """Ask for the topic's settings; empty when they may not be seen, or the service has no
+        such request (DescribeConfigs)."""
         try:
             return client.topic_config(topic)
-        except AccessDenied as denied:
+        except (AccessDenied, UnsupportedBroker) as denied:
             log.debug("max.message.bytes of %s is not known: %s", topic, denied)
             return {}
 
