@@ -12,6 +12,7 @@ import ssl
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -563,3 +564,33 @@ def test_a_bootstrap_server_that_is_connected_is_asked_before_brokers_that_are_n
         connections = client._connections
         assert [connections.is_connected(node) for node in connections.nodes()] == [True, False]
         assert client.brokers() == [1]
+
+
+def test_clients_that_newer_ones_have_replaced_end_with_who_has_them() -> None:
+    """Each start of a query may build its token provider anew."""
+
+    class Provider:
+        def token(self) -> str:
+            return "t"
+
+    def shared() -> KafkaClient:
+        login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+        settings, _ = settings_from_options(
+            "localhost:1", login, client_id="many", oauth_token_provider=Provider()
+        )
+        return KafkaClient.shared(settings)
+
+    before = threading.active_count()
+    held = shared()
+    others = [weakref.ref(shared()) for _ in range(30)]
+    assert KafkaClient.shared(held.settings) is not held, "it was the first"
+    left = [client for each in others if (client := each()) is not None]
+    assert len(left) == 7
+    with pytest.raises(BrokerUnreachable):
+        held.call(about_nothing(), next(iter(held._connections.nodes())), 10)
+    for client in [held, KafkaClient.shared(held.settings), *left]:
+        client.close()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before

@@ -59,6 +59,10 @@ _END_TXN_WITH_EPOCH = 5
 NO_LEADER = -1
 
 _shared: dict[tuple[int, str], KafkaClient] = {}
+"""In the order of their last use."""
+_MOST_ALIKE = 8
+"""Of one cluster and client.id so many are shared: each start of a query may bring a token
+provider, or a password, of its own."""
 _shared_lock = threading.Lock()
 
 
@@ -88,12 +92,18 @@ class KafkaClient(TopicAdmin):
         """
         key = (surroundings.process_id(), _sharing_key(settings))
         with _shared_lock:
-            client = _shared.get(key)
+            client = _shared.pop(key, None)
             if client is None:
-                client = _shared[key] = cls(settings)
+                client = cls(settings)
             elif settings.oauth_token_provider is not None:
                 client.settings = settings
                 client._connections.log_in_by(settings)
+            _shared[key] = client
+            place = _place(key, client)
+            alike = [known for known, each in _shared.items() if _place(known, each) == place]
+            # Not closed: whoever still has one goes on with it, and its thread ends behind that
+            for known in alike[:-_MOST_ALIKE]:
+                del _shared[known]
             return client
 
     # --- single requests -------------------------------------------------------------------------
@@ -441,6 +451,11 @@ def _answer_or_lost(answer: Future[Any], patience_s: float) -> Any:
 def _one_coordinator(answer: Any) -> Any:
     """Return the one coordinator of an answer: versions from 4 on have a list (KIP-699)."""
     return answer.coordinators[0] if answer.coordinators else answer
+
+
+def _place(key: tuple[int, str], client: KafkaClient) -> tuple[int, tuple[str, ...], str]:
+    """Return what clients have in common of which the newer replace the older."""
+    return key[0], client.settings.bootstrap_servers, client.settings.client_id
 
 
 def _sharing_key(settings: ClientSettings) -> str:
