@@ -321,8 +321,8 @@ class Sender:
         return min(most, int(self._config(topic).get("max.message.bytes") or most))
 
     def _config(self, topic: str) -> Mapping[str, str | None]:
-        """Return the topic's settings, looked up once; none without the right to, or where the service
-        has no such request."""
+        """Return the topic's settings, looked up once; none without the right to, or where the
+        service has no such request."""
         if topic not in self._configs:
             try:
                 self._configs[topic] = self._client.topic_config(topic)
