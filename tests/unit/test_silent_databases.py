@@ -5,7 +5,10 @@ waits in a task.
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -191,3 +194,40 @@ def test_no_look_for_markers_goes_to_a_replica(split: Split) -> None:
     assert prepared.unmarked(["one", "two"]) == ["two"]
     assert prepared._is_marked(split, "one")
     assert not split.begun
+
+
+# while a connection is being made
+
+
+@pytest.mark.parametrize("scheme", ["mysql", "postgresql"])
+def test_who_is_to_stop_does_not_wait_for_a_connection(silent: int, scheme: str) -> None:
+    def stop() -> None:
+        raise Stopped
+
+    ledger = ow.DatabaseLedger(f"{scheme}://u:p@127.0.0.1:{silent}/d?connect_timeout=8")
+    began = time.monotonic()
+    with pytest.raises(Stopped), patience.asking(stop):
+        ledger.chain(PipelineId("p")).peek()
+    assert time.monotonic() - began < 4
+
+
+def test_a_mysql_that_greets_a_byte_at_a_time_is_no_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            client, _ = server.accept()
+            with client, suppress(OSError):
+                client.sendall(b"\xff\xff\xff\x00\x0a")
+                while True:
+                    client.sendall(b"x")
+                    time.sleep(0.2)
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        port = server.getsockname()[1]
+        parameters = MySQL(f"mysql://u:p@127.0.0.1:{port}/d?connect_timeout=1").parameters
+        said = "has not let this client in for 2 s"
+        with pytest.raises(SendFailed, match=said), translate_errors("x"):
+            connected(parameters, "test")
+        thread.join(5)
+        assert not thread.is_alive()

@@ -34,6 +34,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from onceward import surroundings
 from onceward.errors import ConfigurationError, LedgerUnreachable, ServerMisconfigured
 from onceward.libraries import library
+from onceward.patience import Cut, cut_in_time
 from onceward.sql.ledger.database import (
     LOOKS_EVERY_SECONDS,
     STATEMENT_SECONDS,
@@ -347,14 +348,7 @@ def connected(parameters: Mapping[str, Any], name: str, *, patient: bool = True)
     )  # fmt: skip
     # But where we say so: may_load()
     connection._local_infile = False
-    try:
-        sock = socket.create_connection((parameters["host"], parameters["port"]), timeout)
-    except OSError as error:
-        raise driver.OperationalError(
-            2003, f"cannot connect to {parameters['host']}:{parameters['port']}: {error}"
-        ) from error
-    _notice_silence(sock)
-    connection.connect(sock)
+    _connect(connection, parameters, timeout)
     session = MySQLSession(connection)
     if patient:
         connection._rfile = io.BufferedReader(_PatientReader(session))
@@ -374,6 +368,26 @@ def connected(parameters: Mapping[str, Any], name: str, *, patient: bool = True)
     session.mark = surroundings.random_bytes(8).hex()
     session.execute("SET @onceward_session = %s", (session.mark,))
     return session
+
+
+def _connect(connection: Any, parameters: Mapping[str, Any], timeout: float) -> None:
+    """Connect and log in. PyMySQL's limit is one for each piece of what the server says."""
+    failed = _driver().OperationalError
+    place = f"{parameters['host']}:{parameters['port']}"
+
+    def reach(cut: Cut) -> None:
+        try:
+            sock = socket.create_connection((parameters["host"], parameters["port"]), timeout)
+        except OSError as error:
+            raise failed(2003, f"cannot connect to {place}: {error}") from error
+        cut.watch(sock)
+        _notice_silence(sock)
+        connection.connect(sock)
+
+    # To connect, and to log in
+    limit = 2 * timeout
+    late = failed(2003, f"{place} has not let this client in for {limit:g} s")
+    cut_in_time(reach, limit, "onceward-connect", late=late)
 
 
 def _must_be_up_to_date(session: MySQLSession) -> None:

@@ -15,12 +15,14 @@ Three things are not obvious:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+import threading
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from onceward.errors import ConfigurationError, ServerMisconfigured
 from onceward.libraries import library
+from onceward.patience import in_time
 from onceward.sql.ledger.database import (
     Database,
     Overdue,
@@ -142,9 +144,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
 
     def connect(self, name: str, idle_ms: int, statement_ms: int) -> Session:
         options = {"application_name": name[:63], **self._options}
-        connection = _patient(_driver().Connection).connect(
-            **options, prepare_threshold=None, autocommit=True
-        )
+        connection = _connected(options)
         begin = [
             "BEGIN ISOLATION LEVEL READ COMMITTED",
             f"SET LOCAL idle_in_transaction_session_timeout = {idle_ms}",
@@ -259,6 +259,25 @@ class PostgreSQLSession:
 
 
 _CANCEL_SECONDS = 1.0
+
+
+def _connected(options: Mapping[str, Any]) -> Any:
+    """Connect, in a thread: libpq's limit is one for each host, and nobody is asked meanwhile."""
+    given_up = threading.Event()
+
+    def connect() -> Any:
+        connection = _patient(_driver().Connection).connect(
+            **options, prepare_threshold=None, autocommit=True
+        )
+        if given_up.is_set():
+            connection.close()
+        return connection
+
+    late = Overdue(f"no host has let this client in for {_CONNECT_SECONDS:g} s")
+    return in_time(connect, _CONNECT_SECONDS, "onceward-connect", late=late, abandon=given_up.set)
+
+
+_CONNECT_SECONDS = 600.0
 
 
 @functools.cache

@@ -88,6 +88,7 @@ _DATABASE = "onceward.sql.sink"
 STAND_INS: list[tuple[str, str, Any]] = [
     ("onceward.sql.ledger.postgresql", "_driver", lambda: postgresql.DRIVER),
     ("onceward.sql.ledger.postgresql", "has_spoken", postgresql.has_spoken),
+    ("onceward.sql.ledger.postgresql", "in_time", lambda call, *_, **__: call()),
     ("onceward.sql.ledger.mysql", "connected", mysql.connected),
     ("onceward.sql.mysql.staging", "connected", mysql.connected),
     ("onceward.sql.mysql.prepared", "connected", mysql.connected),
