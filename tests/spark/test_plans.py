@@ -338,18 +338,24 @@ def test_a_batch_that_lacks_rows_is_named_with_the_files_of_the_jobs_own_checkpo
     assert isinstance(error_of(refused), BatchNotWritten)
 
 
-def test_a_checkpoint_without_a_scheme_is_where_spark_looks_for_it(spark: SparkSession) -> None:
-    """On Hadoop's default file system, which no name node has to answer for."""
+@pytest.mark.parametrize("way", ["session", "context"])
+def test_a_checkpoint_without_a_scheme_is_where_spark_looks_for_it(
+    spark: SparkSession, way: str
+) -> None:
+    """On Hadoop's default file system, by the session's settings (spark.conf.set) over the
+    context's. No name node has to answer for that.
+    """
     definition = Definition(spark.range(1), {"checkpointlocation": "/orders"})
     assert _checkpoint(definition) == "/orders"
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     default = hadoop.get("fs.defaultFS")
-    hadoop.set("fs.defaultFS", "hdfs://127.0.0.1:1")
+    (hadoop if way == "context" else spark.conf).set("fs.defaultFS", "hdfs://127.0.0.1:1")
     try:
         assert _checkpoint(definition) == "hdfs://127.0.0.1:1/orders"
         local = replace(definition, options={"checkpointlocation": "file:/orders"})
         assert _checkpoint(local) == "file:/orders"
     finally:
+        spark.conf.unset("fs.defaultFS")
         hadoop.set("fs.defaultFS", default)
 
 

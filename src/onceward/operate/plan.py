@@ -259,7 +259,7 @@ def _checkpoint(definition: Definition) -> str:
         location = f"{root}/{definition.name}" if root and definition.name else ""
     if not location or path_scheme(location):
         return location
-    qualified = qualify(location, session.sparkContext)
+    qualified = qualify(location, session)
     return location if path_scheme(qualified) == "file" else qualified
 
 

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
 from pyspark.errors import IllegalArgumentException
+from pyspark.sql import SparkSession
 
 from onceward import patience, surroundings
 from onceward.durable import make, sync
@@ -201,28 +201,32 @@ def files_at(path: str, *, renames: bool = True) -> Files:
     """
     if path_scheme(path) == "file":
         return LocalFiles(local_path(path))
-    context = SparkContext._active_spark_context
-    assert context is not None  # noqa: S101 — a batch is running
-    qualified = qualify(path, context)
+    session = SparkSession.active()
+    qualified = qualify(path, session)
     refuse_other_schemes(qualified, renames=renames)
     if path_scheme(qualified) == "file":
         return LocalFiles(local_path(qualified))
     try:
-        return (S3Files if path_scheme(qualified) in _STORES else HadoopFiles)(context, qualified)
+        return (S3Files if path_scheme(qualified) in _STORES else HadoopFiles)(session, qualified)
     except Py4JJavaError as error:
         raise _as_os_error(error) from error
 
 
-def qualify(path: str, context: SparkContext) -> str:
+def _configuration(session: SparkSession) -> Any:
+    """Return Hadoop's configuration as Spark's own tasks have it: with the session's settings."""
+    return session._jsparkSession.sessionState().newHadoopConf()
+
+
+def qualify(path: str, session: SparkSession) -> str:
     """Return the path with its scheme; one without is on Hadoop's default file system.
 
     :raises OSError: Hadoop knows no such file system.
     """
-    jvm: Any = context._jvm
-    configuration = context._jsc.hadoopConfiguration()
+    jvm: Any = session._jvm
     try:
         hadoop_path = jvm.org.apache.hadoop.fs.Path(path)
-        return str(hadoop_path.getFileSystem(configuration).makeQualified(hadoop_path).toString())
+        system = hadoop_path.getFileSystem(_configuration(session))
+        return str(system.makeQualified(hadoop_path).toString())
     except Py4JJavaError as error:
         raise _as_os_error(error) from error
     except IllegalArgumentException as error:
@@ -351,12 +355,13 @@ class HadoopFiles(Files):
     ``dfs.namenode.replication.min``).
     """
 
-    def __init__(self, context: SparkContext, root: str) -> None:
-        assert context._gateway is not None  # noqa: S101 — a classic session has one
-        self._gateway = context._gateway
+    def __init__(self, session: SparkSession, root: str) -> None:
+        gateway = session.sparkContext._gateway
+        assert gateway is not None  # noqa: S101 — a classic session has one
+        self._gateway = gateway
         self._hadoop = self._gateway.jvm.org.apache.hadoop.fs
         self.root = root.rstrip("/")
-        self._configuration = context._jsc.hadoopConfiguration()
+        self._configuration = _configuration(session)
         self._system = self._hadoop.Path(self.root).getFileSystem(self._configuration)
 
     @cached_property

@@ -326,7 +326,7 @@ class Session:
     take of one.
     """
 
-    __slots__ = ("_gateway", "_jsc", "_jsparkSession", "_jvm", "sparkContext")
+    __slots__ = ("_gateway", "_jsparkSession", "_jvm", "sparkContext")
 
     def __init__(self, hadoop: Hadoop) -> None:
         self.sparkContext = self
@@ -334,13 +334,10 @@ class Session:
         self._gateway = SimpleNamespace(
             jvm=self._jvm, new_array=lambda kind, length: [None] * length
         )
-        self._jsc = self._jsparkSession = self
+        self._jsparkSession = self
 
     def sessionState(self) -> Session:
         return self
 
     def newHadoopConf(self) -> None:
         """Settings."""
-
-    def hadoopConfiguration(self) -> None:
-        """The same."""
