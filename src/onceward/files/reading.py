@@ -176,7 +176,7 @@ def read_files(
     place = checked_path(path)
     refuse_other_schemes(place, renames=False)
     try:
-        files = files_at(place, renames=False)
+        files = files_at(place, renames=False, session=spark)
         shape = _shape(files)
         published = _listed(spark, files) if shape["layout"] == "manifest" else [files.root]
     except OSError as error:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
@@ -41,10 +42,8 @@ _OF_THIS_MACHINE = re.compile(r"file:(?://(?:localhost)?)?/(?!/)", re.IGNORECASE
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{8}")
 _RENAMING = ("", "file", "hdfs")
 _STORES = ("s3a",)
-# A disk takes several requests at once, and a journal commits them together
-_SYNCING = 8
-# A folder of many objects is removed in as many minutes
-_ANSWER_SECONDS = 600.0
+_SYNCING = 8  # A disk takes several requests at once, and a journal commits them together
+_ANSWER_SECONDS = 600.0  # A folder of many objects is removed in as many minutes
 # of a rename that was not carried out
 _REFUSED = {
     "org.apache.hadoop.fs.FileAlreadyExistsException",
@@ -192,46 +191,56 @@ class Files(ABC):
         """Make the names in each of ``folders`` that is there outlast a power failure."""
 
 
-def files_at(path: str, *, renames: bool = True) -> Files:
+def files_at(path: str, *, renames: bool = True, session: SparkSession | None = None) -> Files:
     """Return access to the files below ``path``, whose scheme was checked; a path without one is
-    on Hadoop's default file system.
+    on Hadoop's default file system, by the settings of ``session``, or of this thread's batch.
 
     :raises ConfigurationError: that default is none that is known (:func:`refuse_other_schemes`).
     :raises OSError: Hadoop knows no such file system.
     """
     if path_scheme(path) == "file":
         return LocalFiles(local_path(path))
-    session = SparkSession.active()
     qualified = qualify(path, session)
     refuse_other_schemes(qualified, renames=renames)
     if path_scheme(qualified) == "file":
         return LocalFiles(local_path(qualified))
     try:
-        return (S3Files if path_scheme(qualified) in _STORES else HadoopFiles)(session, qualified)
+        kind = S3Files if path_scheme(qualified) in _STORES else HadoopFiles
+        return kind(_configuration(session), qualified)
     except Py4JJavaError as error:
         raise _as_os_error(error) from error
 
 
-def _configuration(session: SparkSession) -> Any:
-    """Return Hadoop's configuration as Spark's own tasks have it: with the session's settings."""
-    return session._jsparkSession.sessionState().newHadoopConf()
-
-
-def qualify(path: str, session: SparkSession) -> str:
+def qualify(path: str, session: SparkSession | None) -> str:
     """Return the path with its scheme; one without is on Hadoop's default file system.
 
     :raises OSError: Hadoop knows no such file system.
     """
-    jvm: Any = session._jvm
     try:
-        hadoop_path = jvm.org.apache.hadoop.fs.Path(path)
+        hadoop_path = _gateway().jvm.org.apache.hadoop.fs.Path(path)
         system = hadoop_path.getFileSystem(_configuration(session))
         return str(system.makeQualified(hadoop_path).toString())
     except Py4JJavaError as error:
         raise _as_os_error(error) from error
-    except IllegalArgumentException as error:
-        # a host that nobody knows
+    except IllegalArgumentException as error:  # a host that nobody knows
         raise OSError(str(error)) from error
+
+
+def _gateway() -> Any:
+    context = SparkContext._active_spark_context
+    assert context is not None  # noqa: S101 — a batch is running
+    return context._gateway
+
+
+def _configuration(session: SparkSession | None) -> Any:
+    """Return Hadoop's configuration with a session's settings, as Spark's own tasks have it."""
+    if session is None:  # PySpark's own active one is one for the process
+        sessions = _gateway().jvm.org.apache.spark.sql.classic.SparkSession
+        active = sessions.getActiveSession()
+        java = (active if active.isDefined() else sessions.getDefaultSession()).get()
+    else:
+        java = session._jsparkSession
+    return java.sessionState().newHadoopConf()
 
 
 class LocalFiles(Files):
@@ -355,13 +364,11 @@ class HadoopFiles(Files):
     ``dfs.namenode.replication.min``).
     """
 
-    def __init__(self, session: SparkSession, root: str) -> None:
-        gateway = session.sparkContext._gateway
-        assert gateway is not None  # noqa: S101 — a classic session has one
-        self._gateway = gateway
+    def __init__(self, configuration: Any, root: str) -> None:
+        self._gateway = _gateway()
         self._hadoop = self._gateway.jvm.org.apache.hadoop.fs
         self.root = root.rstrip("/")
-        self._configuration = _configuration(session)
+        self._configuration = configuration
         self._system = self._hadoop.Path(self.root).getFileSystem(self._configuration)
 
     @cached_property

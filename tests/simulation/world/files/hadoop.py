@@ -311,14 +311,33 @@ class Jvm:
 
     __slots__ = ("java", "org")
 
-    def __init__(self, hadoop: Hadoop) -> None:
+    def __init__(self, hadoop: Hadoop, session: Session | None = None) -> None:
         thread = SimpleNamespace(interrupted=lambda: False)
         self.java = SimpleNamespace(lang=SimpleNamespace(Thread=thread))
         utils = SimpleNamespace(toString=lambda stream, charset: stream.data.decode(charset))
         commons = SimpleNamespace(io=SimpleNamespace(IOUtils=utils))
+        sessions = SimpleNamespace(getActiveSession=lambda: Active(session))
         self.org = SimpleNamespace(
-            apache=SimpleNamespace(hadoop=SimpleNamespace(fs=hadoop), commons=commons)
+            apache=SimpleNamespace(
+                hadoop=SimpleNamespace(fs=hadoop),
+                commons=commons,
+                spark=SimpleNamespace(
+                    sql=SimpleNamespace(classic=SimpleNamespace(SparkSession=sessions))
+                ),
+            )
         )
+
+
+class Active:
+    """A session, as Scala's ``Option``."""
+
+    __slots__ = ("get",)
+
+    def __init__(self, session: Session | None) -> None:
+        self.get = lambda: session
+
+    def isDefined(self) -> bool:
+        return True
 
 
 class Session:
@@ -330,7 +349,7 @@ class Session:
 
     def __init__(self, hadoop: Hadoop) -> None:
         self.sparkContext = self
-        self._jvm = Jvm(hadoop)
+        self._jvm = Jvm(hadoop, self)
         self._gateway = SimpleNamespace(
             jvm=self._jvm, new_array=lambda kind, length: [None] * length
         )

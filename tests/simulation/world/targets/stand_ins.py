@@ -17,10 +17,11 @@ def _nothing(*_: Any, **__: Any) -> None:
     """The model's frames are what they should be."""
 
 
-class _SparkSession:
-    """``SparkSession``, of whoever asks."""
+class _SparkContext:
+    """``SparkContext``, of whoever asks."""
 
-    def active(self) -> Any:
+    @property
+    def _active_spark_context(self) -> Any:
         return current().world.files.session_for()
 
 
@@ -32,7 +33,7 @@ STAND_INS: list[tuple[str, str, Any]] = [
     ("onceward.files.sink", "must_keep_times", _nothing),
     ("onceward.files.sink", "guarded", lambda frame, *more: frame),
     ("onceward.files.target", "check", _nothing),
-    ("onceward.spark.files.file_system", "SparkSession", _SparkSession()),
+    ("onceward.spark.files.file_system", "SparkContext", _SparkContext()),
     ("onceward.spark.files.file_writer", "_written", spark_files.written),
     ("onceward.files.target", "guessed_row_bytes", lambda frame: 100.0),
     ("onceward.spark.batch.job", "_watched", spark_files.watched),
