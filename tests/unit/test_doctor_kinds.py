@@ -154,6 +154,7 @@ def test_a_replica_is_told_by_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sink's session refuses it when it connects; one that only looks does not."""
     one, other = socket.socketpair()
     monkeypatch.setattr(pymysql, "connect", Replica)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: ["of the replica"])
     monkeypatch.setattr(socket, "create_connection", lambda *_: one)
     monkeypatch.setattr("onceward.sql.ledger.mysql._notice_silence", lambda _: None)
     with other:

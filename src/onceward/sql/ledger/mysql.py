@@ -373,19 +373,22 @@ def connected(parameters: Mapping[str, Any], name: str, *, patient: bool = True)
 def _connect(connection: Any, parameters: Mapping[str, Any], timeout: float) -> None:
     """Connect and log in. PyMySQL's limit is one for each piece of what the server says."""
     failed = _driver().OperationalError
-    place = f"{parameters['host']}:{parameters['port']}"
+    at = parameters["host"], parameters["port"]
+    place = "{}:{}".format(*at)
 
     def reach(cut: Cut) -> None:
         try:
-            sock = socket.create_connection((parameters["host"], parameters["port"]), timeout)
+            # The name may have several, of which the first ones are silent
+            addresses = socket.getaddrinfo(*at, type=socket.SOCK_STREAM)
+            sock = socket.create_connection(at, timeout / len(addresses))
+            sock.settimeout(timeout)
         except OSError as error:
             raise failed(2003, f"cannot connect to {place}: {error}") from error
         cut.watch(sock)
         _notice_silence(sock)
         connection.connect(sock)
 
-    # To connect, and to log in
-    limit = 2 * timeout
+    limit = 2 * timeout  # To connect, and to log in
     late = failed(2003, f"{place} has not let this client in for {limit:g} s")
     cut_in_time(reach, limit, "onceward-connect", late=late)
 
