@@ -25,13 +25,14 @@ from onceward import surroundings
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
+_MOST_FAILED = 100
 
 # A handler may interrupt its thread anywhere, also with a lock in its hand: of all ways to hand on
 # a signal only this queue may be entered again. Signals are the real process's, and so are the
 # queue and its thread: a simulated thread that waited here would hold up all others.
 _requests: queue.SimpleQueue[int] = queue.SimpleQueue()
 _events: list[threading.Event] = []
-_failed: tuple[threading.Thread, Exception] | None = None
+_failed: dict[threading.Thread, Exception] = {}
 _server: threading.Thread | None = None
 _signals = _waiting = 0
 _is_requested = _unwinds = False
@@ -51,7 +52,7 @@ def is_awaited() -> bool:
 def failed() -> Exception | None:
     """Return what ``ow.wait`` or ``ow.supervise`` has raised last in a thread of the job's that
     has not called them since: no query may know of it, and nobody else hears it."""
-    return None if _failed is None else _failed[1]
+    return next(reversed(_failed.copy().values()), None)
 
 
 def request() -> None:
@@ -74,11 +75,10 @@ def waiting(ended: threading.Event | None = None) -> Iterator[None]:
 
     :param ended: is set when the process is to end.
     """
-    global _waiting, _failed
+    global _waiting
     me = threading.current_thread()
     is_main = me is threading.main_thread()
-    if _failed is not None and _failed[0] is me:
-        _failed = None
+    _failed.pop(me, None)
     ours = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if ours:
         answer_sigterm()
@@ -91,7 +91,10 @@ def waiting(ended: threading.Event | None = None) -> Iterator[None]:
         yield
     except Exception as error:
         if not is_main:
-            _failed = me, error
+            _failed[me] = error
+            # Threads come and go
+            for ended_first in list(_failed)[:-_MOST_FAILED]:
+                del _failed[ended_first]
         raise
     finally:
         _waiting -= 1

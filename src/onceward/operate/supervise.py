@@ -185,9 +185,10 @@ def _supervise(
             _describe_repetition(failures, error),
             _paragraph(error, is_logged=run.is_logged),
         )
+        # Before the pause: nothing else tells of a failure that no sink has seen
+        events.announce(events.RESTART, {"query_id": run.query_id}, error)
         if ended.wait(pause):
             raise error
-        events.announce(events.RESTART, {"query_id": run.query_id}, error)
 
 
 def _pause(
