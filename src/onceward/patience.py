@@ -31,6 +31,7 @@ ShouldStop = Callable[[], None]
 """Called often while something waits; it raises when the waiting has become pointless."""
 
 _asked: ContextVar[tuple[ShouldStop, ...]] = ContextVar("asked", default=())
+_drops: ContextVar[bool] = ContextVar("drops", default=False)
 _ends_at: ContextVar[float] = ContextVar("ends_at", default=float("inf"))
 
 
@@ -57,11 +58,21 @@ def dropping() -> Iterator[None]:
             for should_stop in held:
                 should_stop()
 
-    token = _asked.set((late,) if held else ())
+    # Once for all that is dropped together
+    if held and not _drops.get():
+        with _set(_asked, (late,)), _set(_drops, True):
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def _set(variable: ContextVar[_T], value: _T) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _asked.reset(token)
+        variable.reset(token)
 
 
 def ask() -> None:

@@ -25,6 +25,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from onceward import patience
 from onceward.engine.ledger.chain import Chain
 from onceward.engine.ledger.record import PUBLISHED, LedgerRecord, Output, RecordState
 from onceward.engine.policy import SinkPolicy
@@ -318,7 +319,7 @@ class FanOutAttempt(Attempt):
 
     def abort(self) -> None:
         # All of them: one may be interrupted by the end of the query
-        with ExitStack() as last_first:
+        with patience.dropping(), ExitStack() as last_first:
             last_first.callback((self._chain if self._atomic is None else self._atomic).abort)
             for attempt in reversed(list(self._attempts.values())):
                 last_first.callback(attempt.abort)
