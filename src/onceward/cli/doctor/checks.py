@@ -20,7 +20,12 @@ from pathlib import Path
 from onceward.cli.doctor.kinds import CheckResult, Facts, diagnose, ok, warn
 from onceward.cli.shared import connect
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import AccessDenied, OncewardError, TopicMissing
+from onceward.errors import (
+    AccessDenied,
+    OncewardError,
+    TopicMissing,
+    UnsupportedBroker,
+)
 from onceward.ids import PipelineId, pipeline_id
 from onceward.kafka.ledger.reader import LedgerTopicReader
 from onceward.kafka.wire.client import KafkaClient
@@ -53,7 +58,7 @@ def check_slowest_batch(
     """
     try:
         most_ms = int(client.broker_config().get("transaction.max.timeout.ms") or 0) or None
-    except AccessDenied:
+    except (AccessDenied, UnsupportedBroker):
         most_ms = None
     recent = LedgerTopicReader(client, ledger_topic).recent(pipeline)
     return compare_with_timeout(
@@ -194,10 +199,12 @@ def run_check(check: Callable[[], CheckResult]) -> CheckResult:
 
 
 def run_checks(check: Callable[[], list[CheckResult]]) -> list[CheckResult]:
-    """Return what ``check`` finds; a denied look is a warning, another error of ours a failure."""
+    """Return what ``check`` finds; a look that is denied, or that the service has no request for,
+    is a warning, another error of ours a failure.
+    """
     try:
         return check()
-    except AccessDenied as denied:
+    except (AccessDenied, UnsupportedBroker) as denied:
         return [warn(f"not checked: {denied.message}", denied.next_step)]
     except OncewardError as error:
         return [CheckResult("fail", error.message, error.next_step)]

@@ -19,6 +19,7 @@ from onceward.engine.ledger.admission import Resume
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
     BrokerUnreachable,
+    ConfigurationError,
     Fenced,
     LedgerBehind,
     OncewardError,
@@ -26,6 +27,7 @@ from onceward.errors import (
     SendFailed,
     TransactionTimedOut,
     TransactionTimeoutTooShort,
+    UnsupportedBroker,
 )
 from onceward.ids import BatchId, PipelineId, SourceRange, TopicPartition, least_offsets
 from onceward.kafka.ledger.chain import KafkaChain
@@ -156,7 +158,15 @@ class KafkaRun:
         )
 
     def _message_bytes(self, topic: str | None) -> int:
-        found = self.client.topic_config(str(topic)).get("max.message.bytes")
+        try:
+            found = self.client.topic_config(str(topic)).get("max.message.bytes")
+        except UnsupportedBroker as error:
+            raise ConfigurationError(
+                f"which records topic {topic} takes is not known, and on_error='dead_letter' sets "
+                f"aside larger ones: {error.message}",
+                next_step="leave out on_error=, with which a record that is too large stops the "
+                "query",
+            ) from error
         return int(found or _KAFKAS_MESSAGE_BYTES)
 
     def is_poisoned_again(self, batch: BatchId) -> bool:

@@ -292,6 +292,11 @@ def _ledger_positions(
     replaced = _created_again(client, newest, ended_in & set(partitions))
     if (gone or replaced) and not may_lose:
         raise _lost(sorted(gone | replaced), where)
+    if gone or replaced:
+        log.warning(
+            "%s: left out, being gone: %s; begun at their first record, being others of that "
+            "name: %s", where, sorted(gone), sorted(replaced),
+        )  # fmt: skip
     for topic in replaced:
         positions |= {
             TopicPartition(topic, number): SPECIAL["earliest"] for number in partitions[topic]
@@ -323,8 +328,9 @@ def _lost(gone: Sequence[str], where: str) -> SourceDataLost:
     """Return the error of topics that were created again, or are gone, under a pattern: a named
     one is found to be missing before."""
     return SourceDataLost(
-        f"{where} ends in topic {', '.join(gone)}, which was deleted since, whether or not there "
-        "is another of that name: what was in it and is not in the ledger cannot be read",
+        f"{where} ends in topic {', '.join(gone)}, which was deleted since, or is another "
+        "cluster's, whether or not there is one of that name here: what was in it and is not in "
+        "the ledger cannot be read",
         next_step="to go on without, on purpose, give the sink a new pipeline_id and start it "
         'once with kafka_source(starting="ledger", pipeline_id=<the old one>, '
         'spark_options={"failOnDataLoss": False}) on a new checkpoint: all other topics go on '

@@ -60,7 +60,7 @@ NO_LEADER = -1
 
 _shared: dict[tuple[int, str], KafkaClient] = {}
 """In the order of their last use."""
-_MOST_ALIKE = 8
+_MOST_ALIKE = 32
 """Of one cluster and client.id so many are shared: each start of a query may bring a token
 provider, or a password, of its own."""
 _shared_lock = threading.Lock()
