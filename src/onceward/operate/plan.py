@@ -248,7 +248,11 @@ def _sinks(function: Any, deep: int = 3) -> list[ForeachBatchSink]:
             objects += [*variables.nonlocals.values(), *variables.globals.values()]
     else:
         return []
-    return list({id(sink): sink for each in objects for sink in _sinks(each, deep - 1)}.values())
+    found = [sink for each in objects for sink in _sinks(each, deep - 1)]
+    # However often it is decorated
+    if (inner := inspect.unwrap(function)) is not function:
+        found += _sinks(inner, deep)
+    return list({id(sink): sink for sink in found}.values())
 
 
 def _checkpoint(definition: Definition) -> str:

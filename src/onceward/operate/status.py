@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 _QUIET_S = 60.0  # within so long, or five of its intervals, of a commit a pipeline is at work
 _RECENT = 20
+_MOST_RECORDS = 10_000  # that are read for some batches: of thousands of chunks each has as many
 _ENDING = ("PrepareCommit", "PrepareAbort")
 _ENDING_S, _ASK_AGAIN_S = 60.0, 2.0
 _BATCHES_BEHIND = 3
@@ -236,7 +237,7 @@ def judge(evidence: Evidence) -> tuple[PipelineState, str]:
             return PipelineState.STUCK, stuck
     is_open = transaction is not None and transaction.age_s is not None
     if evidence.entries[-1].is_replay and not is_open:
-        return PipelineState.IDLE, "it is a replay of dead letters, and has ended"
+        return PipelineState.IDLE, "it is a replay of dead letters, and nothing of it is open"
     rivals = _rivals(evidence.entries)
     if rivals:
         return PipelineState.FENCED, f"two drivers take it from each other: {rivals}"
@@ -335,10 +336,10 @@ class LedgerView:
             newest: dict[tuple[int, BatchId], LedgerRecord] = {}
             for record in found:
                 newest.setdefault((record.sequence, record.batch), record)
-            if len(newest) >= limit or len(found) < number:
+            if len(newest) >= limit or len(found) < number or number >= _MOST_RECORDS:
                 last = list(newest.values())[:limit]
                 return [LedgerEntry.from_record(record) for record in reversed(last)]
-            number *= 4
+            number = min(4 * number, max(_MOST_RECORDS, limit))
 
     def lag(self, pipeline: str) -> list[PartitionLag]:
         """Return the lag in each partition of Kafka that the newest batch names; empty where the

@@ -115,6 +115,8 @@ def _mysql(url: str) -> list[CheckResult]:
     database = MySQL(url)
 
     def ask(session: Any) -> list[CheckResult]:
+        # A proxy that splits reads asks a replica outside of a transaction
+        database.begin(session)
         names = ("local_infile", "innodb_flush_log_at_trx_commit", "read_only")
         row = session.execute("SELECT " + ", ".join(f"@@{name}" for name in names)).fetchone()
         facts = dict(zip(names, map(str, row), strict=True))

@@ -279,8 +279,8 @@ def _resolve(registry: Registry, schema_id: int) -> tuple[str, str | None]:
     """Return self-contained Avro, or why there is none."""
     try:
         text = registry.resolved_text(schema_id)
-    except (UnsupportedSchema, SchemaUnknown) as error:
-        # Unknown is a schema that it refers to
+    except (UnsupportedSchema, SchemaUnknown, ConfigurationError) as error:
+        # Unknown, or in another context, is a schema that it refers to
         return "", error.message
     return text, why_not_plain_avro(registry.schema(schema_id), text, READING)
 

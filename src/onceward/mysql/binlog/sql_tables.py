@@ -239,7 +239,7 @@ _NOT_FUNCTIONS = frozenset({
     "HAVING", "WHEN", "THEN", "ELSE", "CASE", "BETWEEN", "LIKE", "IS", "BY", "LIMIT", "SELECT",
     "FROM", "JOIN", "USING", "UNION", "ALL", "ANY", "SOME", "LINES", "ROWS", "DISTINCT",
     "INTERVAL", "DIV", "MOD", "ROW", "PARTITION", "OVER", "UPDATE", "BINARY", "RETURNING", "KEY",
-    "INDEX",
+    "INDEX", "AGAINST",
 })  # fmt: skip
 """Words with a bracket behind them that are no functions."""
 _ROW_SOURCES = ("VALUES", "VALUE", "SET", "SELECT", "TABLE", "WITH")

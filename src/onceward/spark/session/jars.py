@@ -17,6 +17,7 @@ cache folder and used again as long as every file it names is still there.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -141,6 +142,10 @@ def remember(answer_file: Path, jars: Sequence[Path], **more: object) -> None:
         log.debug("not kept: %s", error)
 
 
+_FOR_GOOD = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
+"""Why a folder cannot be written, unless somebody does something about it."""
+
+
 @contextlib.contextmanager
 def _one_resolver_at_a_time(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, for all coordinates: they share Ivy's cache, which has races."""
@@ -149,6 +154,8 @@ def _one_resolver_at_a_time(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         opened = path.open("w")
     except OSError as error:
+        if error.errno not in _FOR_GOOD:
+            raise
         raise ConfigurationError(
             f"the folder that keeps which jars were found cannot be written: {error}",
             next_step=f"set {CACHE_VARIABLE} to a folder that this user can write",
