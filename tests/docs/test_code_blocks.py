@@ -79,6 +79,7 @@ NOT_RUN = {
     "example (tests/examples)",
     "spark-submit": "test_first_job submits the README's job by the first line; the others need a "
     "cluster or a network",
+    "eval": "a spark-submit; tests/spark/test_how_jobs_are_started",
     "systemctl": "needs systemd; tests/unit/test_jobs_that_are_kept_alive obeys the unit",
     "journalctl": "the same",
     "kafka-consumer-groups.sh": "Kafka's own",
