@@ -41,7 +41,7 @@ def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Ve
             details={"id": schema.id, "schema_type": schema.schema_type},
         )
     if schema.unfit:
-        raise _beyond_limits(schema.id, f"is {schema.unfit}")
+        raise _unfit(schema.id, f"is {schema.unfit}", _SMALLER)
     if not schema.references:
         return schema.text
     gathering = _Gathering(schema, version_of)
@@ -93,9 +93,8 @@ class _Gathering:
                     self._id, f"refers to {_spell((reference,))}, which is {found.schema_type}"
                 )
             if found.unfit:
-                raise _beyond_limits(
-                    self._id, f"refers to {_spell((reference,))}, which is {found.unfit}"
-                )
+                what = f"refers to {_spell((reference,))}, which is {found.unfit}"
+                raise _unfit(self._id, what, _SMALLER)
             self._bytes += len(found.text)
             if self._bytes > MOST_BYTES:
                 raise _unfit(self._id, f"refers to more than {MOST_BYTES:,} bytes of schemas")
@@ -238,19 +237,14 @@ def _spell(way: tuple[SchemaReference, ...]) -> str:
     return " → ".join(f"{reference.subject} version {reference.version}" for reference in way)
 
 
-def _beyond_limits(schema_id: int, what: str) -> UnsupportedSchema:
-    return UnsupportedSchema(
-        f"schema {schema_id} {what}",
-        next_step="register a smaller, flatter one for its records, or pass a larger "
-        "max_schema_bytes= to SchemaRegistry",
-        details={"id": schema_id},
-    )
+_WHOLE = "register it anew with references that can be followed, or as one schema without any"
+_SMALLER = (
+    "register a smaller, flatter one for its records, or pass a larger max_schema_bytes= to "
+    "SchemaRegistry"
+)
 
 
-def _unfit(schema_id: int, what: str) -> UnsupportedSchema:
+def _unfit(schema_id: int, what: str, next_step: str = _WHOLE) -> UnsupportedSchema:
     return UnsupportedSchema(
-        f"schema {schema_id} {what}",
-        next_step="register it anew with references that can be followed, or as one schema "
-        "without any",
-        details={"id": schema_id},
+        f"schema {schema_id} {what}", next_step=next_step, details={"id": schema_id}
     )
