@@ -36,14 +36,20 @@ _ends_at: ContextVar[float] = ContextVar("ends_at", default=float("inf"))
 
 
 @contextmanager
-def asking(*should_stop: ShouldStop) -> Iterator[None]:
-    """Make every wait of this thread call ``should_stop`` several times a second, inside the
-    block."""
-    token = _asked.set((*_asked.get(), *should_stop))
+def _set(variable: ContextVar[_T], value: _T) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _asked.reset(token)
+        variable.reset(token)
+
+
+@contextmanager
+def asking(*should_stop: ShouldStop) -> Iterator[None]:
+    """Make every wait of this thread call ``should_stop`` several times a second, inside the
+    block."""
+    with _set(_asked, (*_asked.get(), *should_stop)):
+        yield
 
 
 @contextmanager
@@ -66,15 +72,6 @@ def dropping() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _set(variable: ContextVar[_T], value: _T) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
 def ask() -> None:
     """Make the checks that hold here.
 
@@ -84,12 +81,9 @@ def ask() -> None:
     if not question:
         return
     # An answer may have to wait for a broker itself
-    token = _asked.set(())
-    try:
+    with _set(_asked, ()):
         for should_stop in question:
             should_stop()
-    finally:
-        _asked.reset(token)
 
 
 def carried(function: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -106,11 +100,8 @@ def carried(function: Callable[_P, _T]) -> Callable[_P, _T]:
 @contextmanager
 def within(timeout_ms: float) -> Iterator[None]:
     """Let no deadline of this thread be later than ``timeout_ms`` from now, inside the block."""
-    token = _ends_at.set(min(_ends_at.get(), surroundings.monotonic() + timeout_ms / 1000))
-    try:
+    with _set(_ends_at, ends_at(timeout_ms)):
         yield
-    finally:
-        _ends_at.reset(token)
 
 
 def ends_at(timeout_ms: float) -> float:
