@@ -49,8 +49,7 @@ def plan(
     reads first, whether its state fits. Nothing is started or written.
 
     Exit status: 0 it goes on as before; 2 something changes, or a query's sink is not found; 78 it
-    would be refused. Run it where
-    the job runs: the job's file is executed up to its queries.
+    would be refused. Run it where the job runs: the job's file is executed up to its queries.
     """
     if not job.is_file():
         raise ConfigurationError(f"{job} is no file", next_step="name the job's Python file")

@@ -183,6 +183,7 @@ def bare_deletes(
             column if name in read else pc.if_else(deletes, pa.scalar(None, column.type), column)
             for name, column in zip(rows.schema.names, columns, strict=True)
         ]
+    # Also where none deletes: a task writes all that it gets with one schema
     return type(rows).from_arrays(columns, rows.schema.names)
 
 
