@@ -45,6 +45,17 @@ OF_A_STORE = Thrown(
     "java.io.InterruptedIOException",
     f"Mkdirs on s3a://out/v={'x' * 300}/part-0: timeout: cwd=file:/data/v={'x' * 300}/ (exists=",
 )
+ON_HDFS = Thrown(
+    "org.apache.hadoop.ipc.RemoteException",
+    f"The maximum path component name limit of a%3Ab={'x' * 300} in directory /data/x=1 is "
+    "exceeded: limit=255 length=306",
+)
+OF_ANOTHER = Thrown(ON_HDFS.kind, ON_HDFS.message.replace("a%3Ab", "part"))
+IN_S3 = Thrown(
+    "org.apache.hadoop.fs.s3a.AWSBadRequestException",
+    f"Writing Object on x=1/v={'x' * 1024}: software.amazon.awssdk.services.s3.model.S3Exception: "
+    "Your key is too long (Service: S3, Status Code: 400):KeyTooLongError: Your key is too long",
+)
 CODEC = Thrown(
     "org.apache.spark.SparkIllegalArgumentException", "The codec foo is not available.\nmore",
     "CODEC_NOT_AVAILABLE.WITH_AVAILABLE_CODECS_SUGGESTION",
@@ -90,6 +101,9 @@ def test_a_name_that_the_jvm_cannot_write_is_the_datas_fault_where_its_locale_is
         (LONG, "v"),
         (SPECIAL, "a:b"),
         (NUL, "v"),
+        (ON_HDFS, "a:b"),
+        (IN_S3, "x, v, a:b"),
+        (OF_ANOTHER, None),
         (FITS, None),
         (ELSEWHERE, None),
         (OF_A_STORE, None),

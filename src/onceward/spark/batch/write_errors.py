@@ -145,6 +145,10 @@ _COMPARES_SCHEMAS = ("org.apache.iceberg.types.", "org.apache.iceberg.spark.Type
 _LONGEST_NAME = 255
 # ChecksumFileSystem.create, which says no more of why
 _REFUSED_FOLDER = re.compile(r"Mkdirs failed to create file:(.*) \(exists=\w+, cwd=", re.DOTALL)
+# FSLimitException.PathComponentTooLongException, of HDFS, as the client tells it
+_TOO_LONG = re.compile(
+    r"The maximum path component name limit of (.*?)=.* in directory ", re.DOTALL
+)
 
 
 @contextmanager
@@ -273,8 +277,8 @@ def _row_refused(
     if (column := _names_no_folder(causes, partition_by)) is not None:
         return RowRefused(
             f"a value of the partition column {column!r} cannot be the name of a folder below "
-            f"{place}: with the column's name it has more than {_LONGEST_NAME} bytes, or "
-            "it has the character NUL",
+            f"{place}: with the column's name it has more than {_LONGEST_NAME} bytes (or than "
+            "HDFS is told to take; an S3 key has 1,024 at most), or it has the character NUL",
             next_step="partition by something shorter, a hash or a prefix of the column that "
             "the query makes; or let the query leave such rows out",
         )
@@ -292,7 +296,12 @@ def _row_refused(
 
 def _names_no_folder(causes: Sequence[Thrown], partition_by: Sequence[str]) -> str | None:
     """Return the partition column whose value is no name of a folder, as a disk has refused it.
-    Object stores have no folders, and longer names."""
+    S3 has no folders, and tells of no column that makes its keys too long."""
+    for one in causes:
+        if (found := _TOO_LONG.match(one.message)) and unquote(found[1]) in partition_by:
+            return unquote(found[1])
+        if one.is_a("AWSBadRequestException") and "KeyTooLongError" in one.message:
+            return ", ".join(partition_by) or None
     refused = filter(None, (_REFUSED_FOLDER.match(one.message) for one in causes))
     for piece in "/".join(found[1] for found in refused).split("/"):
         column = unquote(piece.partition("=")[0])
