@@ -68,6 +68,10 @@ class S3Kit(FileKit):
         )
         return sorted(info.path for info in found if info.type == fs.FileType.File)
 
+    def written_at(self, path: str) -> int:
+        (found,) = self._store.get_file_info([f"{self.path.removeprefix('s3a://')}/{path}"])
+        return int(found.mtime_ns)
+
     def published(self) -> list[str]:
         lists = [
             self._store.open_input_stream(path).read().decode()
@@ -222,6 +226,11 @@ def test_what_is_listed_kept_and_removed(kit: S3Kit):
         None,
         None,
     )
+    before = kit.written_at("full/one")
+    while kit.written_at("full/one") == before:
+        files.renew("full/one")
+    files.renew("nothing")
+    assert (files.text("full/one"), files.text("nothing")) == ("a", None)
     with pytest.raises(NotImplementedError):
         files.move("full/one", "full/two")
     for path in ("full", "nothing", "full"):

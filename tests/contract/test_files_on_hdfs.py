@@ -114,6 +114,18 @@ def test_what_is_listed_and_removed(files: HadoopFiles):
     assert files.names("") == ["empty"]
 
 
+def test_what_is_renewed_is_young(files: HadoopFiles):
+    def written_at() -> int:
+        return int(files._system.getFileStatus(files._at("file")).getModificationTime())
+
+    files._system.setTimes(files._at("file"), 1, -1)
+    assert written_at() == 1
+    files.renew("file")
+    files.renew("nothing")
+    assert written_at() > 1
+    assert files.size("file") == 3
+
+
 def test_what_is_kept_once_is_never_replaced(files: HadoopFiles, monkeypatch: pytest.MonkeyPatch):
     """Also where somebody else keeps something just then, and neither has found anything there."""
     assert [files.put_if_absent("full/one", text) for text in ("a", "größe")] == ["a", "a"]

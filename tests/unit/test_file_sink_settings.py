@@ -4,6 +4,7 @@ touched.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -29,9 +30,16 @@ from pyspark.sql.types import (
 
 import onceward as ow
 from onceward import patience
-from onceward.errors import ConfigurationError, ContradictoryOptions, InvalidColumn, RowRefused
+from onceward.errors import (
+    ConfigurationError,
+    ContradictoryOptions,
+    InvalidColumn,
+    RowRefused,
+    ServerMisconfigured,
+    TargetUnreachable,
+)
 from onceward.files import manifest, target
-from onceward.files.publishing import _must_be_read_back
+from onceward.files.publishing import Publisher, _must_be_read_back
 from onceward.files.reading import reader_shape
 from onceward.spark.files import file_system
 from onceward.spark.files.file_system import HadoopFiles, LocalFiles, hidden
@@ -333,6 +341,39 @@ class TestLocalFiles:
     def test_what_is_kept_once_is_never_replaced(self, files: LocalFiles):
         assert [files.put_if_absent("full/one", text) for text in ("a", "b")] == ["a", "a"]
         assert files.names("full") == [".part.crc", "_hidden", "deep", "one"]
+
+    @pytest.mark.parametrize("refusal", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EIO])
+    def test_a_file_system_without_hard_links_is_named(
+        self, files: LocalFiles, monkeypatch: pytest.MonkeyPatch, refusal: int
+    ):
+        """As Azure Files by SMB, or a bucket that is mounted by FUSE."""
+
+        def link(source: str, target: str) -> None:
+            raise OSError(refusal, os.strerror(refusal), source, None, target)
+
+        monkeypatch.setattr(os, "link", link)
+        may_pass = refusal == errno.EIO
+        with pytest.raises(OSError if may_pass else ServerMisconfigured) as refused:
+            files.put_if_absent("full/one", "a")
+        assert may_pass or "hard links" in str(refused.value)
+        assert files.names("full") == [".part.crc", "_hidden", "deep"]
+
+    def test_the_shape_of_a_path_stays_as_young_as_its_batches(self, files: LocalFiles):
+        """A retention of the path's files would remove it first, and stop the pipeline."""
+        root = Path(str(files.local))
+        settings = sink(path=files.root, ledger=KAFKA).settings
+        publisher = Publisher(settings, ledger_is_beside=False)
+        publisher.check("")
+        shape, columns = (root / "_onceward" / name for name in ("shape.json", "columns.json"))
+        columns.write_text("[]")
+        for path in (shape, columns):
+            os.utime(path, (0, 0))
+        publisher.opened("p@1.0", 0)
+        assert min(path.stat().st_mtime for path in (shape, columns)) > 0
+        shape.unlink()
+        with raises(TargetUnreachable):
+            publisher.opened("p@1.1", 1)
+        assert not shape.exists()
 
     def test_of_two_who_keep_something_one_wins(
         self, files: LocalFiles, monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,7 @@ from onceward.spark.batch.refused_modes import (
     refuse_source_evolution,
     refuse_unsupported,
 )
-from onceward.spark.files.file_system import refuse_other_schemes
+from onceward.spark.files import refuse_other_schemes
 from onceward.spark.session import connector, jars, java
 from onceward_testing import server_files
 from support.next_steps import Done, Row, Wrong, follow, named

@@ -34,7 +34,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from onceward import patience
+from onceward import patience, surroundings
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import (
     ConfigurationError,
@@ -53,6 +53,8 @@ from onceward.spark.files.file_writer import WrittenFiles
 
 _READY, _PUBLISHED = ".ready", ".published"
 _DIGITS = 10
+_KEEP_SECONDS = 3_600.0
+"""Nobody's retention of files is as short."""
 
 
 class Publisher:
@@ -64,6 +66,7 @@ class Publisher:
         self._settings = settings
         self._ledger_is_beside = ledger_is_beside
         self._files: Files | None = None
+        self._keep_at = 0.0
         self._has_listed_marks = False
         self._marks: set[str] = set()
 
@@ -140,6 +143,9 @@ class Publisher:
         """
         with self._reached():
             reading.must_be_there(self.files, self._settings)
+            if surroundings.monotonic() >= self._keep_at:
+                reading.keep(self.files)
+                self._keep_at = surroundings.monotonic() + _KEEP_SECONDS
             if self._settings.renames:
                 return self.files.uri(f"{PREPARED}/{attempt}")
             place = self._place(attempt, sequence)

@@ -10,6 +10,7 @@ for CSV ``_onceward/columns.json``. Driver only.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,10 @@ from pyspark.sql.types import StructType
 from onceward.errors import ConfigurationError, InvalidColumn, TargetUnreachable
 from onceward.files.manifest import ATTEMPT, DATA, MANIFESTS
 from onceward.files.settings import HIDDEN, FileSinkSettings, checked_path
-from onceward.spark.files.file_system import Files, files_at, refuse_other_schemes
+from onceward.spark.files import refuse_other_schemes
+from onceward.spark.files.file_system import Files, files_at
+
+log = logging.getLogger(__name__)
 
 SHAPE = f"{HIDDEN}/shape.json"
 COLUMNS = f"{HIDDEN}/columns.json"
@@ -74,6 +78,17 @@ def must_be_there(files: Files, settings: FileSinkSettings) -> None:
             f"{files.uri(SHAPE)}",
             details={"path": files.root, "shape": reader_shape(settings)},
         )
+
+
+def keep(files: Files) -> None:
+    """Make the shape of a path as young as its newest batch: else a retention of the path's files
+    would remove it first. Never raises: another login may own it.
+    """
+    try:
+        files.renew(SHAPE)
+        files.renew(COLUMNS)
+    except OSError as error:
+        log.debug("%s below %s keeps its age: %s", HIDDEN, files.root, error)
 
 
 def must_fit(files: Files, settings: FileSinkSettings) -> None:

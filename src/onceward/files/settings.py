@@ -25,7 +25,8 @@ from onceward.engine.policy import SinkPolicy, check_choice, must_be_decided, wh
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.files.ledger import FolderLedger
 from onceward.spark.batch.carried import unless
-from onceward.spark.files.file_system import hidden, local_path, path_scheme, refuse_other_schemes
+from onceward.spark.files import local_path, path_scheme, refuse_other_schemes
+from onceward.spark.files.file_system import hidden
 from onceward.spark.files.file_writer import COMMITTER_OPTIONS, MAX_RECORDS, FileFormat
 from onceward.spark.session.settings import is_on
 from onceward.spark.types import (

@@ -31,7 +31,7 @@ from onceward.files.settings import (
 from onceward.files.target import FileTarget
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.spark.batch.write_errors import must_write_name
-from onceward.spark.files.file_system import canonical_folder
+from onceward.spark.files import canonical_folder
 from onceward.spark.files.file_writer import must_know
 
 

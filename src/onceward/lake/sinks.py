@@ -20,7 +20,7 @@ from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.lake.delta import Delta
 from onceward.lake.iceberg import Iceberg
 from onceward.lake.target import DeltaTarget, IcebergTarget, LakeSettings, LakeTarget
-from onceward.spark.files.file_system import canonical_folder
+from onceward.spark.files import canonical_folder
 
 
 class _LakeSink(ForeachBatchSink):

@@ -64,7 +64,8 @@ from onceward.operate.plan_queries import (
 from onceward.operate.savepoint import select_logs
 from onceward.spark.batch import file_sources
 from onceward.spark.batch.query import RunningBatch, checkpoint_files, running_batch
-from onceward.spark.files.file_system import path_scheme, qualify
+from onceward.spark.files import path_scheme
+from onceward.spark.files.file_system import qualify
 from onceward.spark.session.settings import quiet
 
 log = logging.getLogger(__name__)

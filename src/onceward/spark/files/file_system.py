@@ -34,78 +34,21 @@ from pyspark.sql import SparkSession
 
 from onceward import patience, surroundings
 from onceward.durable import make, sync
-from onceward.errors import ConfigurationError, ServerMisconfigured
+from onceward.errors import ServerMisconfigured
 from onceward.spark.batch.checkpoint_files import java_class
+from onceward.spark.files import STORES, local_path, path_scheme, refuse_other_schemes
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_OF_THIS_MACHINE = re.compile(r"file:(?://(?:localhost)?)?/(?!/)", re.IGNORECASE)
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{8}")
-_RENAMING = ("", "file", "hdfs")
-_STORES = ("s3a",)
 _SYNCING = 8  # A disk takes several requests at once, and a journal commits them together
 _ANSWER_SECONDS = 600.0  # A folder of many objects is removed in as many minutes
+# link(2), where a file system has none, as of SMB or FUSE
+_NO_LINKS = (errno.ENOTSUP, errno.ENOSYS, errno.EPERM)
 # of a rename that was not carried out
 _REFUSED = {
     "org.apache.hadoop.fs.FileAlreadyExistsException",
     "org.apache.hadoop.fs.ParentNotDirectoryException",
     "java.io.FileNotFoundException",
 }
-
-
-def path_scheme(path: str) -> str:
-    """Return the scheme of a path, ``hdfs`` of ``hdfs://…``; empty where it names none."""
-    found = _SCHEME.match(path)
-    return found[1].lower() if found else ""
-
-
-def local_path(uri: str) -> str:
-    """Return the local path of a URI: ``/data`` of ``file:/data``, ``file:///data`` and
-    ``file://localhost/data``.
-    """
-    return "/" + re.sub(r"^//[^/]*", "", uri.partition(":")[2]).lstrip("/")
-
-
-def canonical_folder(path: str) -> str:
-    """Return a folder's path with its last ``/``, equal for two spellings of one folder."""
-    scheme = path_scheme(path)
-    if scheme in ("", "file"):
-        return os.path.realpath(local_path(path) if scheme else path).rstrip("/") + "/"
-    rest = path.partition(":")[2].rstrip("/")
-    return f"{'s3' if scheme in ('s3', 's3n', 's3a') else scheme}:{rest}/"
-
-
-def refuse_other_schemes(path: str, *, renames: bool = True) -> None:
-    """:param renames: files are published by renaming.
-    :raises ConfigurationError: ``path`` lies on a file system of which nothing is known, or which
-        cannot rename; or it is a URI of another machine's files.
-    """
-    scheme = path_scheme(path)
-    if scheme == "file" and not _OF_THIS_MACHINE.match(path):
-        raise ConfigurationError(
-            f"path={path!r} is no URI of a folder of this machine: between file:// and the next "
-            "slash is a host, and without slashes the path is relative",
-            next_step="pass file:///… with three slashes, or an absolute path",
-        )
-    if scheme in _RENAMING or (scheme in _STORES and not renames):
-        return
-    if not renames:
-        raise ConfigurationError(
-            f"path={path!r}: of {scheme}: it is not known whether a file is there whole or not at "
-            "all, and whether whoever lists sees it; of file:, hdfs: and s3a: it is",
-            next_step="write to a path on one of those (for S3 by Hadoop's S3A), or to Kafka or a "
-            "database",
-        )
-    raise ConfigurationError(
-        f"path={path!r}: files are published by renaming, of which it is known on local disks "
-        f"(file:) and on HDFS (hdfs:) that it is one step; on {scheme}: it is not"
-        + (
-            ", there it is a copy" if scheme.startswith(("s3", "gs", "oss", "cos", "wasb")) else ""
-        ),
-        next_step='pass layout="manifest", which renames nothing'
-        if scheme in _STORES
-        else "write to a path on file: or hdfs:, and copy finished batches from there; or with "
-        'layout="manifest" to one on s3a:; or to Kafka or a database',
-    )
 
 
 def hidden(name: str) -> bool:
@@ -165,6 +108,12 @@ class Files(ABC):
         """
 
     @abstractmethod
+    def renew(self, path: str) -> None:
+        """Make a file as young as one that is written now, if it is there: rules that remove old
+        files go by that.
+        """
+
+    @abstractmethod
     def move(self, source: str, target: str) -> bool:
         """Rename atomically; return False where there is no ``source``, or something is at
         ``target``.
@@ -205,7 +154,7 @@ def files_at(path: str, *, renames: bool = True, session: SparkSession | None = 
     if path_scheme(qualified) == "file":
         return LocalFiles(local_path(qualified))
     try:
-        kind = S3Files if path_scheme(qualified) in _STORES else HadoopFiles
+        kind = S3Files if path_scheme(qualified) in STORES else HadoopFiles
         return kind(_configuration(session), qualified)
     except Py4JJavaError as error:
         raise _as_os_error(error) from error
@@ -293,11 +242,24 @@ class LocalFiles(Files):
             sync(written)
             with suppress(FileExistsError):
                 os.link(written, place)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise ServerMisconfigured(
+                f"{self.local} is on a file system without hard links ({error.strerror}), where "
+                "nothing is known of its renames either",
+                next_step="write to a local disk, to NFS (of Azure Files, a share of NFS) or to "
+                'HDFS; or with layout="manifest" to S3 by s3a:; or to Kafka or a database',
+            ) from error
         finally:
             written.unlink(missing_ok=True)
         # Last: a power failure would bring a name back that is gone here
         sync(place.parent)
         return place.read_text("utf-8", errors="replace")
+
+    def renew(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            os.utime(self._at(path))
 
     def move(self, source: str, target: str) -> bool:
         # rename(2) replaces a file, or a folder that is empty. Nobody else makes names like ours;
@@ -306,11 +268,9 @@ class LocalFiles(Files):
         if os.path.lexists(self._at(target)):
             return False
         try:
-            # Python's rename, not Hadoop's FileSystem.rename: on a local disk
-            # (RawLocalFileSystem.rename)
-            # 1. that one checks for the target first and renames afterwards,
-            # 2. moves a folder *into* a folder that has appeared in between, and returns true,
-            # 3. and copies file by file where the rename fails, which readers see half done.
+            # Python's rename: Hadoop's on a local disk (RawLocalFileSystem.rename) checks for the
+            # target first, moves a folder *into* one that has appeared in between, and copies
+            # file by file where the rename fails, which readers see half done.
             os.rename(self._at(source), self._at(target))
         except FileNotFoundError:
             return False
@@ -426,9 +386,13 @@ class HadoopFiles(Files):
         found: str | None = self._asked(read)
         return found
 
-    def _write(self, path: str, text: str) -> None:
-        with closing(self._system.create(self._at(path), False)) as stream:
+    def _write(self, path: str, text: str, replace: bool = False) -> None:
+        with closing(self._system.create(self._at(path), replace)) as stream:
             stream.write(bytearray(text.encode()))
+
+    def renew(self, path: str) -> None:
+        now = int(surroundings.wall_clock() * 1_000)
+        self._asked(lambda: self._system.setTimes(self._at(path), now, -1))
 
     def move(self, source: str, target: str) -> bool:
         # Of a folder over a file the name node says more than that it is there
@@ -489,6 +453,10 @@ class S3Files(HadoopFiles):
 
     def _put(self, path: str, text: str) -> None:
         self._asked(lambda: self._write(path, text))
+
+    def renew(self, path: str) -> None:
+        if (text := self.text(path)) is not None:
+            self._asked(lambda: self._write(path, text, replace=True))
 
     def move(self, source: str, target: str) -> bool:
         raise NotImplementedError(
