@@ -180,10 +180,11 @@ def writer(
 
 
 def items(*said: tuple[int, str | None]) -> tuple[int, Any]:
-    found = [
-        {"status": status} | ({} if kind is None else {"error": {"type": kind, "reason": "why"}})
-        for status, kind in said
-    ]
+    found: list[dict[str, Any]] = []
+    for status, error in said:
+        kind, _, reason = (error or "").partition(": ")
+        why = {"error": {"type": kind, "reason": reason or "why"}} if kind else {}
+        found.append({"status": status, **why})
     return 200, {"errors": True, "items": [{"index": item} for item in found]}
 
 
@@ -434,6 +435,13 @@ def test_nothing_is_asked_for_no_rows():
         # A closed index and a cluster without a shard left answer so, too
         ((400, "index_closed_exception"), NotTaken),
         ((400, "validation_exception"), NotTaken),
+        # Whoever runs the index lets it take the field
+        ((400, "strict_dynamic_mapping_exception"), NotTaken),
+        (
+            (400, "illegal_argument_exception: Limit of total fields [9] has been exceeded"),
+            NotTaken,
+        ),
+        ((400, "illegal_argument_exception"), DeliveryRefused),
         ((404, None), NotTaken),  # what is written cannot be missing
         ((409, "anything"), NotTaken),
         (

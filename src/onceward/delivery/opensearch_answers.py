@@ -34,8 +34,7 @@ _NEVER = frozenset(
         "action_request_validation_exception", "document_parsing_exception",
         "illegal_argument_exception", "invalid_index_name_exception", "json_parse_exception",
         "mapper_exception", "mapper_parsing_exception", "parse_exception", "parsing_exception",
-        "routing_missing_exception", "settings_exception", "strict_dynamic_mapping_exception",
-        "x_content_parse_exception",
+        "routing_missing_exception", "settings_exception", "x_content_parse_exception",
     }
 )  # fmt: skip
 MISSING = "index_not_found_exception"
@@ -47,8 +46,11 @@ _AT_CONFLICT = re.compile(r"current version \[(\d+)\] is higher than the one pro
 _NOT_NOW = frozenset({408, 429})
 # A full disk, or a cluster without a manager: for a time, though a server says 403 of the former.
 _BLOCKED = frozenset({"cluster_block_exception", "index_create_block_exception"})
-# Somebody writes the pipeline anew, by deleting it first
-_PIPELINE_AWAY = re.compile(r"pipeline with id \[.*\] does not exist", re.DOTALL)
+# Somebody writes the pipeline anew, by deleting it first; or changes what the index is set to take
+# (index.mapping.total_fields.limit and its like), as the mapping of one that is strict
+_MAY_PASS = re.compile(
+    r"pipeline with id \[.*\] does not exist|Limit of .* has been exceeded.*", re.DOTALL
+)
 # A dot parts an object and its field
 _ODD_NAMES = r"(?s)\s*|\..*|.*\.|.*\.\..*"
 _ASK = (
@@ -253,7 +255,7 @@ def refusal(
 
 def never_passes(status: int, kind: str, reason: str) -> bool:
     """Return whether it is about the document or request itself, and would be said again."""
-    if status >= 500 or status in _NOT_NOW or _PIPELINE_AWAY.fullmatch(reason):
+    if status >= 500 or status in _NOT_NOW or _MAY_PASS.fullmatch(reason):
         return False
     return kind in _NEVER
 

@@ -358,8 +358,8 @@ class WriteAheadTarget(TwoPhaseTarget):
             f"{record.batch} is decided, and the target has not taken chunk {chunk.number} of "
             f"{chunk.of} ({chunk.key}) within {self.commit_timeout_s:g} s: "
             f"{summary(error)}",
-            next_step="see that the target answers; start the query again: it goes on with this "
-            "chunk before anything else",
+            next_step="see that the target answers, and is set to take such rows; start the query "
+            "again: it goes on with this chunk before anything else",
             details={"pipeline": record.pipeline, "chunk": chunk.number, "of": chunk.of},
         )
 
