@@ -16,6 +16,7 @@ from onceward.cli import app
 from onceward.cli.doctor.checks import compare_with_timeout
 from onceward.cli.doctor.command import _print
 from onceward.cli.doctor.kinds import diagnose
+from onceward.cli.doctor.mysql_changes import Missing, lines
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import AccessDenied
 from onceward.ids import AttemptId, BatchId, PipelineId
@@ -208,3 +209,11 @@ def test_a_redis_at_a_socket_of_this_machine_is_asked_as_the_sink_does(tmp_path:
     found = CliRunner().invoke(app, ["doctor", "--target", f"unix://{socket}"])
     assert found.exit_code == 1
     assert f"Redis at {socket} does not say its settings" in " ".join(found.output.split())
+
+
+def test_no_line_for_a_client_turns_gtids_on() -> None:
+    """Each step is for all servers that replicate: a replica that is a step behind stops."""
+    said = lines(Missing(settings=("binlog_format", "gtid_mode")), "mysql", "cdc@%")
+    run = [line for line in said if not line.startswith("--")]
+    assert run == ["SET PERSIST binlog_format = 'ROW';"]
+    assert [line.split()[-1] for line in said if "SET PERSIST enforce" in line] == ["WARN;", "ON;"]

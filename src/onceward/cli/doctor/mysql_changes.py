@@ -38,10 +38,17 @@ SETTINGS: Mapping[str, str] = {
 """The value that each is to have."""
 
 _GTIDS = (
+    "enforce_gtid_consistency = WARN",
     "enforce_gtid_consistency = ON",
     "gtid_mode = OFF_PERMISSIVE",
     "gtid_mode = ON_PERMISSIVE",
     "gtid_mode = ON",
+)
+# A replica that is a step behind stops, and applications get errors that WARN would have shown
+_GTID_STEPS = (
+    "-- GTIDs, on this server and all that replicate with it, each step on all of them before the "
+    "next, once the error log has no warnings of the first, and Ongoing_anonymous_transaction_count "
+    "was 0 on each before the last (MySQL's manual, Enabling GTID Transactions Online):"
 )
 _FILE = "-- In the server's configuration file, below [{section}]; then start the server again:"
 _LATER = (
@@ -94,7 +101,8 @@ def _set(names: Iterable[str], dialect: str) -> Iterator[str]:
     for name in plain:
         yield f"SET {where} {name} = {SETTINGS[name]};"
     if "gtid_mode" in some:
-        yield from (f"SET PERSIST {step};" for step in _GTIDS)
+        yield _GTID_STEPS
+        yield from (f"--   SET PERSIST {step};" for step in _GTIDS)
     if plain and dialect == "mariadb":
         yield _LATER
         yield from (f"--   {name} = {SETTINGS[name].strip(chr(39))}" for name in plain)

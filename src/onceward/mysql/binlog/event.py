@@ -259,8 +259,8 @@ def unreadable_event(
 AnyError = TypeVar("AnyError", bound=OncewardError)
 
 SET_GTIDS = (
-    "set enforce_gtid_consistency=ON, then gtid_mode=ON (by way of OFF_PERMISSIVE and "
-    "ON_PERMISSIVE, without a restart)"
+    "set enforce_gtid_consistency=ON, then gtid_mode=ON, step by step on all servers that "
+    "replicate with it (MySQL's manual, Enabling GTID Transactions Online)"
 )
 SET_FULL_METADATA = (
     "SET PERSIST binlog_row_metadata = 'FULL' on the server (in MariaDB: SET GLOBAL, and the same "
