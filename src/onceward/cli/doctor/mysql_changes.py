@@ -47,8 +47,9 @@ _GTIDS = (
 # A replica that is a step behind stops, and applications get errors that WARN would have shown
 _GTID_STEPS = (
     "-- GTIDs, on this server and all that replicate with it, each step on all of them before the "
-    "next, once the error log has no warnings of the first, and Ongoing_anonymous_transaction_count "
-    "was 0 on each before the last (MySQL's manual, Enabling GTID Transactions Online):"
+    "next, once the error log has no warnings of the first, and before the last once "
+    "Ongoing_anonymous_transaction_count was 0 on each (MySQL's manual, Enabling GTID "
+    "Transactions Online):"
 )
 _FILE = "-- In the server's configuration file, below [{section}]; then start the server again:"
 _LATER = (
