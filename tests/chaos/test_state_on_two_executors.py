@@ -1,4 +1,6 @@
-"""State of an attempt that failed, which an executor keeps, is in no later batch."""
+"""State of an attempt that failed, which an executor keeps, or Spark's maintenance has kept in the
+checkpoint, is in no later batch.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import onceward
 
-JOB = Path(__file__).with_name("state_job.py")
+STORES = pytest.mark.parametrize(
+    "store", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"]
+)
 
 
-@pytest.mark.parametrize("store", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
-def test_state_of_an_attempt_that_failed_elsewhere_is_not_gone_on_from(tmp_path: Path, store: str):
+def said_by(job: str, tmp_path: Path, store: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, JOB, tmp_path, store],
+        [sys.executable, Path(__file__).with_name(job), tmp_path, store],
         capture_output=True,
         text=True,
         timeout=300,
@@ -30,7 +34,23 @@ def test_state_of_an_attempt_that_failed_elsewhere_is_not_gone_on_from(tmp_path:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-5_000:]
-    said = json.loads(done.stdout.splitlines()[-1])
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
+@STORES
+def test_state_that_maintenance_has_kept_of_an_attempt_that_failed_is_in_no_later_start(
+    tmp_path: Path, store: str
+):
+    """Spark loads a snapshot rather than the changes that the next attempt has written."""
+    said = said_by("snapshot_job.py", tmp_path, store)
+    assert said["full"] or store != "HDFSBackedStateStoreProvider", "nothing was kept"
+    assert said["drawn"] == {"a": 1, "b": 1}
+
+
+@STORES
+def test_state_of_an_attempt_that_failed_elsewhere_is_not_gone_on_from(tmp_path: Path, store: str):
+    said = said_by("state_job.py", tmp_path, store)
     assert len(set(said["by"])) == 2, "both attempts were on one executor"
     assert said["error"] == "StateOfFailedAttempt"
     assert sorted(said["found"]) == ["a", "b"]

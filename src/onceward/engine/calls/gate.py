@@ -105,8 +105,11 @@ def must_know_one_state(running: RunningBatch) -> None:
 
     :raises StateOfFailedAttempt: executors keep it; a restart knows nothing of it.
     """
-    if _keeps_state(running) and (left := state_copies(running.run_id).left(running)):
-        raise state_is_left(running, left)
+    if _keeps_state(running):
+        copies = state_copies(running.run_id)
+        if left := copies.left(running):
+            raise state_is_left(running, left)
+        copies.clear(running)
 
 
 def settle_state(running: RunningBatch) -> None:

@@ -9,15 +9,31 @@ who restores the one from a copy restores the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from onceward import patience
 from onceward.errors import CheckpointUnreachable
+
+log = logging.getLogger(__name__)
+
+_ASKED_AT_ONCE = 16
+_ANSWER_SECONDS = 600.0
+# Of a join; all other operators have one store in a partition (StateStoreId.DEFAULT_STORE_NAME)
+_JOIN_STORES = tuple(
+    f"{side}-{kind}"
+    for side in ("left", "right")
+    for kind in ("keyToNumValues", "keyWithIndexToValue")
+)
 
 PLAN_ANEW = "plan_anew"
 """In an error's ``details``: the number of a batch that Spark has logged and that cannot be
@@ -83,6 +99,18 @@ class CheckpointFiles:
         with self._reached() as files:
             files.delete(self._file(name), False)
 
+    def names(self, folder: str) -> set[str]:
+        """List the names in a folder below. :raises CheckpointUnreachable: it cannot be listed."""
+        with self._reached() as files:
+            return {
+                str(status.getPath().getName()) for status in files.listStatus(self._file(folder))
+            }
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a file. :raises CheckpointUnreachable: nobody can tell."""
+        with self._reached() as files:
+            return bool(files.exists(self._file(name)))
+
     def _text(self, files: Any, name: str, last_bytes: int | None = None) -> str | None:
         """Read a file; None if another copy of the query has removed it."""
         try:
@@ -124,6 +152,61 @@ class CheckpointFiles:
 
     def _path(self, text: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(text)
+
+
+def drop_snapshots(checkpoint: str, versions: Iterable[int]) -> None:
+    """Remove the snapshots of these versions of a query's state, where the changes that lead to
+    them are there: Spark loads a snapshot rather than the changes, and nobody knows of which
+    attempt it is.
+
+    1. A task commits version n + 1 (``<n+1>.delta``, ``<n+1>.changelog``) before its attempt is
+       decided, and each attempt replaces that file;
+    2. the maintenance of its executor (``HDFSBackedStateStoreProvider.doSnapshot``,
+       ``RocksDB.doMaintenance``), also of one whose run is over, writes what it has in memory as
+       ``<n+1>.snapshot`` or ``.zip``, as long as n + 1 is the newest version;
+    3. no later attempt replaces that, and the next start reads it.
+
+    :raises CheckpointUnreachable: the file system does not do its part.
+    """
+    files = CheckpointFiles(SparkSession.active(), f"{checkpoint}/state")
+    late = CheckpointUnreachable(
+        f"the state in {checkpoint} has not been looked at within {_ANSWER_SECONDS:g} s",
+        next_step="see that the checkpoint's file system answers, and start the query again",
+    )
+    drop = partial(drop_snapshots_in, files, tuple(versions))
+    patience.in_time(drop, _ANSWER_SECONDS, "onceward-state", late=late, abandon=lambda: None)
+
+
+def drop_snapshots_in(files: Any, versions: Iterable[int]) -> None:
+    """Do so in the folder ``state`` of a checkpoint. :param files: as :class:`CheckpointFiles`."""
+    stores: list[tuple[str, str, str]] = []
+    for operator in filter(str.isdecimal, files.names("")):
+        partitions = sorted(filter(str.isdecimal, files.names(operator)))
+        for partition in partitions[:1]:
+            found = files.names(f"{operator}/{partition}")
+            inside = [f"/{name}" for name in _JOIN_STORES if name in found] or [""]
+            found = files.names(f"{operator}/{partition}{inside[0]}")
+            is_rocksdb = any(name.endswith((".changelog", ".zip")) for name in found)
+            kinds = ("zip", "changelog") if is_rocksdb else ("snapshot", "delta")
+            stores += [
+                (f"{operator}/{one}{store}", *kinds) for one in partitions for store in inside
+            ]
+
+    def drop(store: tuple[str, str, str], version: int) -> None:
+        folder, full, changes = store
+        before = f"{folder}/{version - 1}"
+        if (
+            files.has(snapshot := f"{folder}/{version}.{full}")
+            and files.has(f"{folder}/{version}.{changes}")
+            # or Spark keeps this version only (spark.sql.streaming.minBatchesToRetain)
+            and (version == 1 or files.has(f"{before}.{changes}") or files.has(f"{before}.{full}"))
+        ):
+            log.debug("removing %s, which may be of an attempt that failed", snapshot)
+            files.remove(snapshot)
+
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        for version in versions:
+            list(pool.map(partial(drop, version=version), stores))
 
 
 def java_class(error: Py4JJavaError) -> str:
