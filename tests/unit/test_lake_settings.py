@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,3 +143,27 @@ def test_rows_are_counted_or_it_is_said_why_not():
     for wrong in (action(None), json.dumps({"add": {"path": "x"}}), json.dumps({"cdc": {}})):
         with raises(ConfigurationError, "stats.collect"):
             rows_in([wrong])
+
+
+def test_each_batch_asks_the_catalog_where_a_delta_table_is(monkeypatch: pytest.MonkeyPatch):
+    """Two tables may have swapped their names, and readers of the name see the other one."""
+    places, opened = iter(["/visits", "/visits", "/visits_new"]), list[str]()
+
+    class Opened:
+        def __init__(self, session: Any, path: str) -> None:
+            self.path = path
+
+        def fitting(self, frame: Any) -> Any:
+            opened.append(self.path)
+            return frame
+
+    monkeypatch.setattr("onceward.lake.delta.SparkSession", SimpleNamespace(active=lambda: None))
+    monkeypatch.setattr("onceward.lake.delta.table_location", lambda *asked: next(places))
+    monkeypatch.setattr("onceward.lake.delta.DeltaTable", Opened)
+    target = delta(path=None, table="shop.visits").new_target()
+    monkeypatch.setattr(target, "_inherited_last", -1)
+    for number in range(3):
+        target._attempt(AttemptId(1, number), None)
+        target._table.fitting(None)
+        target._table.fitting(None)
+    assert opened == ["/visits"] * 4 + ["/visits_new"] * 2

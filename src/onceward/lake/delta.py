@@ -171,6 +171,11 @@ class Delta(LakeTable):
             )
         return self._opened
 
+    def look_anew(self) -> None:
+        # A name may have been given to another table, or the table another place
+        if self._name:
+            self._opened = None
+
     @property
     def id(self) -> str:
         return self._table.begin().shape.table_id

@@ -79,6 +79,9 @@ class LakeTable(ABC):
         :raises TableMissing: there is none.
         """
 
+    def look_anew(self) -> None:  # noqa: B027
+        """Look at the start of a batch what the name of the table means by now."""
+
     @abstractmethod
     def newest(self) -> dict[str, int]:
         """Return the newest batch's number of each ledger (its identity) whose batches of this
@@ -138,7 +141,7 @@ class LakeTable(ABC):
             # the sink was pointed at another table
             return
         ends, first, last = f"batch number {found}", found + 1, latest.sequence
-        anew = f" (its id was {latest.table_id}, and is {table_id})"
+        anew = f", or another one has its name (its id was {latest.table_id}, and is {table_id})"
         raise PreparedDataLost(
             f"{self} ends with {ends if found >= 0 else 'no batch'} of pipeline {self._pipeline}, "
             f"and the ledger has published number {last} into it: "

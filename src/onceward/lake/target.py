@@ -144,6 +144,7 @@ class LakeTarget(TwoPhaseTarget):
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> LakeAttempt:
         last = -1 if newest is None else newest.sequence
+        self._table.look_anew()
         if self._inherited_last is None:
             # Once a run, before anything is decided: afterwards nobody but us can decide
             try:
