@@ -249,6 +249,7 @@ class Answers:
 
 
 FORGETS = {"delta.setTransactionRetentionDuration": "interval 7 days"}
+UNIFORM = {"delta.universalFormat.enabledFormats": "iceberg"}
 GENERATED = {"day": {"metadata": {"delta.generationExpression": "CAST(t AS DATE)"}}}
 REFUSALS: dict[str, Callable[[], object]] = {
     "local_infile": lambda: MySQLDialect.must_serve(Any, Answers(0)),
@@ -270,6 +271,9 @@ REFUSALS: dict[str, Callable[[], object]] = {
     "Iceberg stages nothing": lambda: IcebergTable.must_stage(Answers()),
     "Delta forgets": lambda: DeltaTable.must_be_plain(
         Answers(SimpleNamespace(columns={}, settings=FORGETS))
+    ),
+    "Delta, read as Iceberg": lambda: DeltaTable.must_be_plain(
+        Answers(SimpleNamespace(columns={}, settings=UNIFORM))
     ),
     "Delta, a generated column": lambda: DeltaTable.must_be_plain(
         Answers(SimpleNamespace(columns=GENERATED, settings={}))

@@ -192,8 +192,8 @@ class DeltaTable:
     def must_be_plain(self) -> Shape:
         """Check that the table can be written exactly once, and return its shape.
 
-        :raises ServerMisconfigured: columns are generated or constrained, or the table drops
-            application ids.
+        :raises ServerMisconfigured: columns are generated or constrained, the table drops
+            application ids, or is to be read as Iceberg.
         """
         shape = self.begin().shape
         for name, column in shape.columns.items():
@@ -212,6 +212,15 @@ class DeltaTable:
                 f"the Delta table {self.path} has {forgets}={shape.settings[forgets]}: after that "
                 "time it has forgotten which batches it has, and could take one twice",
                 next_step=f"ALTER TABLE delta.`{self.path}` UNSET TBLPROPERTIES ('{forgets}')",
+            )
+        others = "delta.universalFormat.enabledFormats"
+        if "iceberg" in shape.settings.get(others, ""):
+            # Of a commit by path Delta makes no Iceberg metadata ("Skip iceberg conversion")
+            raise ServerMisconfigured(
+                f"the Delta table {self.path} has {others}={shape.settings[others]}, and whoever "
+                "reads it as an Iceberg table would have none of Onceward's batches",
+                next_step=f"ALTER TABLE delta.`{self.path}` UNSET TBLPROPERTIES ('{others}'); for "
+                "readers of Iceberg write to an Iceberg table, with ow.IcebergSink",
             )
         return shape
 
