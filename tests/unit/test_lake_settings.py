@@ -14,6 +14,7 @@ from onceward.engine.spark_jobs import attempt_name
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ids import AttemptId, pipeline_id
 from onceward.lake.delta import Delta
+from onceward.lake.iceberg import Iceberg
 from onceward.spark.tables.delta_table import _same, rows_in
 from support.errors import raises
 
@@ -167,3 +168,47 @@ def test_each_batch_asks_the_catalog_where_a_delta_table_is(monkeypatch: pytest.
         target._table.fitting(None)
         target._table.fitting(None)
     assert opened == ["/visits"] * 4 + ["/visits_new"] * 2
+
+
+S3_STORE = "spark.delta.logStore.s3a.impl"
+BY_HADOOP = "org.apache.iceberg.hadoop.HadoopTableOperations"
+IN_S3 = "s3a://lake/visits"
+
+
+@pytest.mark.parametrize(
+    ("by", "place", "settings", "warns"),
+    [
+        ("", IN_S3, {}, True),
+        ("", IN_S3, {S3_STORE: "io.delta.storage.S3SingleDriverLogStore"}, True),
+        ("", IN_S3, {S3_STORE: "io.delta.storage.S3DynamoDBLogStore"}, False),
+        ("", IN_S3, {"spark.delta.logStore.class": "com.shop.LogStore"}, False),
+        ("", "/visits", {}, False),
+        ("", "abfss://lake@shop/visits", {}, False),
+        (BY_HADOOP, IN_S3, {}, True),
+        (BY_HADOOP, "gs://lake/visits", {"spark.sql.catalog.lake.type": "hadoop"}, True),
+        (BY_HADOOP, IN_S3, {"spark.sql.catalog.lake.lock-impl": "DynamoDbLockManager"}, False),
+        (BY_HADOOP, "hdfs://name/visits", {}, False),
+        ("org.apache.iceberg.rest.RESTTableOperations", IN_S3, {}, False),
+    ],
+)
+def test_where_a_commit_may_replace_another_it_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    by: str,
+    place: str,
+    settings: dict[str, str],
+    warns: bool,
+):
+    session = SimpleNamespace(conf=SimpleNamespace(getAll=settings))
+    monkeypatch.setattr("onceward.lake.delta.SparkSession.active", lambda: session)
+    fine, pipeline = (lambda: None), pipeline_id("orders")
+    table: Delta | Iceberg
+    if by:
+        table = Iceberg(pipeline, name="visits")
+        opened = SimpleNamespace(must_stage=fine, committer=(by, place))
+    else:
+        table = Delta(pipeline, path=place, name=None)
+        opened = SimpleNamespace(must_be_plain=fine, path=place)
+    monkeypatch.setattr(table, "_opened", opened)
+    table.check()
+    assert ("one may replace the other" in caplog.text) is warns

@@ -24,6 +24,7 @@ from onceward.engine.two_phase import CommitResult
 from onceward.errors import ServerMisconfigured, TableMissing
 from onceward.ids import PipelineId
 from onceward.lake.table import LakeTable, Staged
+from onceward.spark.files import path_scheme
 from onceward.spark.tables.delta_table import (
     DeltaTable,
     DeltaTransaction,
@@ -147,6 +148,9 @@ def _without_nulls(fields: list[Any]) -> Iterator[tuple[tuple[str, ...], tuple[s
 
 
 _WRITER = "onceward:"
+_S3 = ("s3", "s3a", "s3n")
+_ONE_DRIVERS = "S3SingleDriverLogStore"
+"""It looks whether a commit of that number is there, and then puts its own."""
 
 
 class Delta(LakeTable):
@@ -182,6 +186,17 @@ class Delta(LakeTable):
 
     def check(self) -> None:
         self._table.must_be_plain()
+        scheme = path_scheme(self._table.path)
+        stores = ("delta.logStore.class", f"delta.logStore.{scheme}.impl")
+        if scheme in _S3 and not any(
+            name.endswith(stores) and not value.endswith(_ONE_DRIVERS)
+            for name, value in SparkSession.active().conf.getAll.items()
+        ):
+            self._warn_of_lost_commits(
+                f"its log store is {_ONE_DRIVERS}, Delta's default in S3",
+                f"set spark.delta.logStore.{scheme}.impl to "
+                "io.delta.storage.S3DynamoDBLogStore for all who commit",
+            )
 
     def newest(self) -> dict[str, int]:
         """Read the newest batches from the table's transaction identifiers (``txn`` actions)."""

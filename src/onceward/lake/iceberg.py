@@ -16,6 +16,7 @@ from onceward.engine.two_phase import CommitResult
 from onceward.errors import TableMissing
 from onceward.ids import PipelineId
 from onceward.lake.table import LakeTable, Staged
+from onceward.spark.files import path_scheme
 from onceward.spark.tables.iceberg_table import IcebergTable
 from onceward.spark.tables.iceberg_values import unreadable
 
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 # and the pipeline, in a fan-out also @ and the sink: "<ledger>@<number of the batch>"
 _NEWEST = "onceward.newest."
 _NONE = "@-1"
+_RENAMING = ("", "file", "hdfs", "abfs", "abfss")
+"""Renaming is one step there, or other machines do not commit."""
 
 
 class Iceberg(LakeTable):
@@ -52,6 +55,18 @@ class Iceberg(LakeTable):
 
     def check(self) -> None:
         self._table.must_stage()
+        by, location = self._table.committer
+        scheme = path_scheme(location)
+        settings = SparkSession.active().conf.getAll
+        locks = any(name.endswith(".lock-impl") for name in settings)
+        if by.endswith(".HadoopTableOperations") and scheme not in _RENAMING and not locks:
+            self._warn_of_lost_commits(
+                f"its catalog is of type hadoop and commits by renaming a file, which on {scheme}: "
+                "may be a copy",
+                "keep the table in another catalog (rest, hive, jdbc, glue), or set "
+                "spark.sql.catalog.….lock-impl for all who commit "
+                "(org.apache.iceberg.aws.dynamodb.DynamoDbLockManager)",
+            )
 
     def newest(self) -> dict[str, int]:
         """Read the newest batches from the table's properties."""

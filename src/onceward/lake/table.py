@@ -9,6 +9,7 @@ format itself lets one of them through.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -24,6 +25,8 @@ from onceward.errors import (
     ReportMismatch,
 )
 from onceward.ids import PipelineId
+
+log = logging.getLogger(__name__)
 
 
 class Staged(NamedTuple):
@@ -93,6 +96,17 @@ class LakeTable(ABC):
     @abstractmethod
     def newest_batch(self, chain: str, branch: str) -> int:
         """Return the number of the newest batch that the table has of one sink; -1: of none."""
+
+    def _warn_of_lost_commits(self, why: str, instead: str) -> None:
+        """Say in the log that one commit may replace another, whose rows are then lost."""
+        log.warning(
+            "%s: %s. Of two commits at once, the sink's and another Spark driver's (maintenance, "
+            "say), one may replace the other, without an error: a batch is lost, or what the "
+            "other has done. Let nobody else commit while the query runs, or %s",
+            self,
+            why,
+            instead,
+        )
 
     def must_be_of(self, chain: str, ledger: str) -> None:
         """Check whose batches the table has."""

@@ -115,7 +115,7 @@ class IcebergTable:
     """
 
     def __init__(self, session: SparkSession, name: str) -> None:
-        self._session = session
+        self._session: Any = session
         jvm: Any = session.sparkContext._jvm
         self._jvm = jvm
         self.name = name
@@ -158,8 +158,7 @@ class IcebergTable:
     def _loaded(self, active: Any) -> tuple[Any, str]:
         """Return the table, and the last part of its name. ``active``: the session by whose
         settings the thread that asks would make a catalog."""
-        inner: Any = self._session
-        java, jvm = inner._jsparkSession, self._jvm
+        java, jvm = self._session._jsparkSession, self._jvm
         if active.isDefined():
             jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(active.get())
         _limit_waits(self._session.conf.getAll, jvm.org.apache.spark.sql.internal.SQLConf.get())
@@ -194,6 +193,11 @@ class IcebergTable:
     def id(self) -> str:
         """Which no other table has, also none that is made in its place."""
         return str(self._table.uuid())
+
+    @property
+    def committer(self) -> tuple[str, str]:
+        """Return the class that carries commits out, and the table's location."""
+        return str(self._table.operations().getClass().getName()), str(self._table.location())
 
     def _refresh(self) -> None:
         """Look at the table as it is now; see :meth:`_asked`."""
@@ -314,13 +318,10 @@ class IcebergTable:
         self._refresh()
         of = self._jvm.org.apache.iceberg.relocated.com.google.common.collect.Iterables
         every = self._table.snapshots()
-        backwards = range(int(of.size(every)) - 1, -1, -1)
-        found = (
-            one
-            for one in (of.get(every, place) for place in backwards)
-            if one.summary().get(_STAGED_AS) == name
-        )
-        return next(found, None)
+        for place in reversed(range(int(of.size(every)))):
+            if (one := of.get(every, place)).summary().get(_STAGED_AS) == name:
+                return one
+        return None
 
     def metadata(self) -> Metadata:
         """Read the table's snapshots as they are now. All of them: much, if the table has many."""
@@ -362,9 +363,8 @@ class IcebergTable:
             update = update.set(name, value)
         update.commit()
         self._answered(transaction.commitTransaction, _COMMIT_SECONDS)
-        inner: Any = self._session
         # this session's own readers
-        self._answered(lambda: inner._jsparkSession.catalog().refreshTable(self.name))
+        self._answered(lambda: self._session._jsparkSession.catalog().refreshTable(self.name))
 
     def note(self, name: str, value: str, has: Callable[[str | None], bool]) -> bool:
         """Set a property, unless the table ``has`` it by what it says now; whether it was set.
