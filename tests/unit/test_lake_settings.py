@@ -11,6 +11,7 @@ import pytest
 
 import onceward as ow
 from onceward.engine.spark_jobs import attempt_name
+from onceward.engine.two_phase import CommitResult
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ids import AttemptId, pipeline_id
 from onceward.lake.delta import Delta
@@ -212,3 +213,49 @@ def test_where_a_commit_may_replace_another_it_is_said(
     monkeypatch.setattr(table, "_opened", opened)
     table.check()
     assert ("one may replace the other" in caplog.text) is warns
+
+
+def test_an_iceberg_table_is_loaded_anew_behind_a_failure(monkeypatch: pytest.MonkeyPatch):
+    """The credentials that its catalog has handed out with it have expired."""
+    calls = list[str]()
+
+    class Opened:
+        id = "id"
+
+        def __init__(self, session: Any, name: str) -> None:
+            calls.append("load")
+
+        def forget(self) -> None:
+            calls.append("forget")
+
+        def staged(self, prefix: str) -> dict[str, int]:
+            return {}
+
+        def drop(self, snapshots: Any) -> None: ...
+
+        def missing(self, snapshots: Any) -> list[str]:
+            if calls.count("load") < 3:
+                raise RuntimeError("The provided token has expired")
+            return []
+
+        properties = fields = lambda self: dict[str, str]()
+
+        def metadata(self) -> Any:
+            return SimpleNamespace(lack=lambda staged: list(staged))
+
+        def publish(self, snapshots: Any, properties: Any) -> None:
+            calls.append("publish")
+
+    monkeypatch.setattr("onceward.lake.iceberg.SparkSession.active", lambda: None)
+    monkeypatch.setattr("onceward.lake.iceberg.IcebergTable", Opened)
+    table = Iceberg(pipeline_id("orders"), name="visits")
+    batch = {"table": "visits", "id": "id", "attempt": "a", "chain": "c", "branch": ""}
+    batch |= {"sequence": 3, "staged": [7]}
+    with pytest.raises(RuntimeError):
+        table.missing([7])
+    table.abort(batch)
+    assert calls == ["load", "forget", "load"]
+    with pytest.raises(RuntimeError):
+        table.commit(batch)
+    assert table.commit(batch) is CommitResult.DONE
+    assert calls == ["load", "forget", "load", "forget", "load", "publish"]

@@ -101,7 +101,21 @@ class Iceberg(LakeTable):
     def missing(self, staged: Sequence[Any]) -> list[str]:
         return self._table.missing(staged)
 
+    def _forget(self) -> None:
+        """Have the table loaded anew: with it a catalog hands out the credentials of its storage,
+        which expire, and a table that is kept has those of its first day."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.forget()
+
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
+        try:
+            return self._published(committable)
+        except Exception:
+            self._forget()
+            raise
+
+    def _published(self, committable: Mapping[str, Any]) -> CommitResult:
         table = self._table_with_snapshots(committable)
         chain, sequence = str(committable["chain"]), int(committable["sequence"])
         branch = committable["branch"]
@@ -175,6 +189,7 @@ class Iceberg(LakeTable):
         return table.metadata().lack(staged)
 
     def abort(self, committable: Mapping[str, Any]) -> None:
+        self._forget()
         self._new.discard(committable["attempt"])
         staged = self._table.staged(f"{self._pipeline}@")
         self._table.drop(

@@ -130,7 +130,7 @@ class IcebergTable:
         self._iceberg = self._jvm.org.apache.iceberg
         try:
             active = jvm.org.apache.spark.sql.classic.SparkSession.getActiveSession()
-            self._table, last = self._answered(lambda: self._loaded(active))
+            self._table, self._named = self._answered(lambda: self._loaded(active))
         except OncewardError:
             raise
         except Exception as error:
@@ -148,6 +148,7 @@ class IcebergTable:
                 f"there; or create it first: CREATE TABLE {name} (…) USING iceberg TBLPROPERTIES "
                 f"('{_WAP_ENABLED}'='true')",
             ) from error
+        last = str(self._named.identifier().name())
         if _SELECTS.match(last) and not str(self._table.name()).endswith(last):
             raise ConfigurationError(
                 f"{name} is a branch, a tag or a snapshot of an Iceberg table; batches are "
@@ -155,8 +156,8 @@ class IcebergTable:
                 next_step=f"pass the name of the table itself, without {last}",
             )
 
-    def _loaded(self, active: Any) -> tuple[Any, str]:
-        """Return the table, and the last part of its name. ``active``: the session by whose
+    def _loaded(self, active: Any) -> tuple[Any, Any]:
+        """Return the table, and its catalog and identifier. ``active``: the session by whose
         settings the thread that asks would make a catalog."""
         java, jvm = self._session._jsparkSession, self._jvm
         if active.isDefined():
@@ -164,7 +165,11 @@ class IcebergTable:
         _limit_waits(self._session.conf.getAll, jvm.org.apache.spark.sql.internal.SQLConf.get())
         spark3 = self._iceberg.spark.Spark3Util
         table = spark3.loadIcebergTable(java, self.name)
-        return table, str(spark3.catalogAndIdentifier(java, self.name).identifier().name())
+        return table, spark3.catalogAndIdentifier(java, self.name)
+
+    def forget(self) -> None:
+        """Let the session's catalog load the table anew when somebody asks for it next."""
+        self._named.catalog().invalidateTable(self._named.identifier())
 
     def _answered(self, ask: Callable[[], T], seconds: float | None = None) -> T:
         """Return what a catalog answers. Whatever it waits for itself, a batch does not wait
@@ -183,11 +188,9 @@ class IcebergTable:
     def _names_a_catalog(self) -> bool:
         """Return whether the session has the catalog; without it, or while it is away, Spark asks
         its own (``REQUIRES_SINGLE_PART_NAMESPACE``)."""
-        parts = self.name.split(".")
-        return (
-            len(parts) < 3
-            or self._session.conf.get(f"spark.sql.catalog.{parts[0]}", None) is not None
-        )
+        first, *more = self.name.split(".")
+        catalog = f"spark.sql.catalog.{first}"
+        return len(more) < 2 or self._session.conf.get(catalog, None) is not None
 
     @property
     def id(self) -> str:
@@ -293,13 +296,10 @@ class IcebergTable:
         """
         self.must_stage()
         planned = planned_once(frame)
+        partitions = [str(field.name()) for field in self._table.spec().fields()]
         with (
             _set(planned.sparkSession.conf, {_WAP_ID: name, _CASTS: "STRICT"}),
-            failures_told(
-                _INTO_TABLE,
-                self.name,
-                partition_by=[str(field.name()) for field in self._table.spec().fields()],
-            ),
+            failures_told(_INTO_TABLE, self.name, partition_by=partitions),
         ):
             planned.writeTo(self.name).options(**_OPTIONS).append()
         if (snapshot := self._newest_as(name)) is not None:
@@ -358,10 +358,8 @@ class IcebergTable:
         for snapshot in snapshots:
             pick = transaction.manageSnapshots().cherrypick(snapshot)
             self._answered(pick.commit, _COMMIT_SECONDS)
-        update = transaction.updateProperties()
         for name, value in properties.items():
-            update = update.set(name, value)
-        update.commit()
+            transaction.updateProperties().set(name, value).commit()
         self._answered(transaction.commitTransaction, _COMMIT_SECONDS)
         # this session's own readers
         self._answered(lambda: self._session._jsparkSession.catalog().refreshTable(self.name))
