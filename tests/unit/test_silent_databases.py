@@ -9,15 +9,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pymysql
 import pytest
 
 import onceward as ow
 from onceward import patience
-from onceward.engine.ledger.record import LedgerRecord, RecordState
-from onceward.errors import SendFailed
+from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
+from onceward.errors import LedgerUnreachable, SendFailed
 from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward.sql.ledger import database
 from onceward.sql.ledger.database import Overdue, Patience, seconds_for
@@ -183,6 +185,25 @@ def test_no_look_at_the_ledger_goes_to_a_replica(split: Split) -> None:
     chain.put(RECORD)
     assert [said for said in split.said if "SET sequence" in said]
     chain.settle()
+
+
+def test_a_server_that_hangs_up_over_a_large_record_may_be_told_to_take_it(split: Split) -> None:
+    """So do MySQL and MariaDB above max_allowed_packet: a batch of thousands of Delta's files."""
+    chain = TableChain(MySQL("mysql://u:p@proxy/d"), "onceward_ledger", PipelineId("p"))
+    chain.take()
+    execute = split.execute
+
+    def hang_up(statement: str, parameters: Any = None, /) -> SimpleNamespace:
+        if "SET sequence" in statement:
+            raise pymysql.err.OperationalError(2006, "MySQL server has gone away")
+        return execute(statement, parameters)
+
+    split.execute = hang_up  # type: ignore[method-assign]
+    for size, named in ((1000, False), (2_000_000, True)):
+        output = Output("delta", 1, 1, {"committables": ["x" * size]})
+        with pytest.raises(LedgerUnreachable) as refused:
+            chain.put(replace(RECORD, outputs={"delta": output}))
+        assert ("max_allowed_packet" in str(refused.value)) is named
 
 
 def test_no_look_for_markers_goes_to_a_replica(split: Split) -> None:

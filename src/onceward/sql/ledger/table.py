@@ -60,6 +60,7 @@ BATCHES_KEPT = 10_000
 """Of each pipeline, the newest."""
 _IDLE_MS = 30_000
 _STATEMENT_MS = 60_000
+_LARGE_BYTES = 1 << 20
 _NOBODY = -1
 _RESTORED = (
     "the database was restored from an older copy, or a standby was promoted that had not all of "
@@ -204,7 +205,7 @@ class TableChain(Chain):
         # an older copy shall not wait for the lock of its heir's decision only to be refused
         self._ours()
         try:
-            with self._talking() as connection:
+            with self._talking(len(row[2])) as connection:
                 before(connection)
                 self._durably(connection)
                 parameters = (*row, self._pipeline, self._owner, *self._known)
@@ -415,17 +416,24 @@ class TableChain(Chain):
         return decode(text.encode(), where=f"{self._place}, row {self._pipeline!r}")
 
     @contextmanager
-    def _talking(self) -> Iterator[Session]:
+    def _talking(self, record_bytes: int = 0) -> Iterator[Session]:
         """Lend the connection; what fails before a COMMIT was sent has not happened."""
         try:
             yield self._connected()
         except self._database.errors as error:
             self._forget_connection()
+            # A server often ends the session without the reason
+            large = (
+                f"; that it takes the record's {record_bytes} bytes in one statement (MySQL and "
+                "MariaDB: SET GLOBAL max_allowed_packet to twice that, and the same in the "
+                "server's configuration file)"
+            )
             raise LedgerUnreachable(
                 f"the ledger in {self._place} cannot be used: {error}",
                 next_step="see that the database answers and that this login may SELECT there (a "
-                "pipeline's also INSERT, UPDATE, DELETE, and CREATE where the table is missing); "
-                "then start the query, or look, again",
+                "pipeline's also INSERT, UPDATE, DELETE, and CREATE where the table is missing)"
+                f"{large if record_bytes > _LARGE_BYTES else ''}; then start the query, or look, "
+                "again",
             ) from error
         except BaseException as error:
             # No half of it becomes part of what is done next
