@@ -566,6 +566,9 @@ class CommitInDoubt(OncewardError):
     decides.
     """
 
+    refused: OncewardError | None = None
+    """What the server has said, for the case that the ledger then lacks the batch."""
+
 
 class PublishIncomplete(OncewardError):
     """A batch is decided, and not all of it is published yet. Every start goes on with that before

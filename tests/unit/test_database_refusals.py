@@ -16,21 +16,26 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 import onceward as ow
+from onceward.engine.ending import settle_doubt
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
     AccessDenied,
+    CommitInDoubt,
     ConfigurationError,
     ForeignKeyViolation,
     InvalidColumn,
+    OncewardError,
     Recovery,
     RowRefused,
     SendFailed,
     ServerMisconfigured,
     TableMissing,
 )
-from onceward.ids import TaskAttempt
-from onceward.sql.ledger.database import Overdue
+from onceward.ids import BatchId, PipelineId, TaskAttempt
+from onceward.sql.ledger.database import Database, Overdue, Patience
 from onceward.sql.ledger.mysql import MySQL
 from onceward.sql.ledger.postgresql import PostgreSQL
+from onceward.sql.ledger.table import TableChain
 from onceward.sql.mysql import refusals as mysql
 from onceward.sql.mysql.staging import lines
 from onceward.sql.postgresql import refusals as postgresql
@@ -227,51 +232,99 @@ def test_a_staging_table_that_is_gone_is_not_the_users() -> None:
         assert isinstance(postgresql.refusal("3F000", gone, "looking"), TableMissing)
 
 
-# Of a COMMIT: has the server refused it, or does nobody know?
+# Of a COMMIT: whatever the server says, the ledger is asked.
+
+P = PipelineId("p")
 
 
+class Committing:
+    """A session and what it knows of the ledger's row, which it has or has not when its COMMIT
+    fails.
+    """
+
+    is_usable = True
+
+    def __init__(self, row: dict[str, Any], fails: list[Exception], carried_out: bool) -> None:
+        self.patience = Patience("the database")
+        self._row, self._new = row, dict(row)
+        self._fails, self._carried_out = fails, carried_out
+
+    def execute(self, statement: str, values: Any = None) -> Any:
+        found: Any = (1,)
+        if "SET owner" in statement:
+            self._new["owner"] += 1
+        elif "SET sequence" in statement:
+            self._new |= dict(zip(("sequence", "state", "record"), values, strict=False))
+        elif statement.startswith("SELECT owner"):
+            found = tuple(self._new[name] for name in ("owner", "sequence", "record", "state"))
+        elif "information_schema" in statement or "pg_class" in statement:
+            found = ("InnoDB",) if "information_schema" in statement else ("p",)
+        return SimpleNamespace(rowcount=1, fetchone=lambda: found)
+
+    def commit(self) -> None:
+        error = self._fails.pop() if self._fails and self._new["sequence"] >= 0 else None
+        if error is None or self._carried_out:
+            self._row.update(self._new)
+        if error is not None:
+            raise error
+
+    def rollback(self) -> None:
+        self._new = dict(self._row)
+
+    def close(self) -> None: ...
+
+
+MY, PG = MySQL("mysql://u@h/d"), PostgreSQL("postgresql://u@h/d")
+AT_COMMITS: list[tuple[Database, Exception, type[Exception]]] = [
+    (MY, pymysql.err.OperationalError(3100, "hook 'before_commit'"), SendFailed),
+    (MY, pymysql.err.OperationalError(1180, "Got error 6 during COMMIT"), SendFailed),
+    (MY, pymysql.err.OperationalError(1197, "max_binlog_cache_size"), ServerMisconfigured),
+    (MY, pymysql.err.OperationalError(2013, "lost"), SendFailed),
+    (MY, pymysql.err.InterfaceError(0, ""), SendFailed),
+    (MY, Overdue("no answer"), SendFailed),
+    (PG, psycopg.errors.ForeignKeyViolation("words"), ForeignKeyViolation),
+    (PG, psycopg.errors.RaiseException("words"), RowRefused),
+    (PG, psycopg.errors.SerializationFailure("words"), SendFailed),
+    (PG, psycopg.errors.AdminShutdown("words"), SendFailed),
+    (PG, psycopg.OperationalError("closed"), SendFailed),
+    (PG, Overdue("no answer"), SendFailed),
+]
+
+
+@pytest.mark.parametrize("carried_out", [True, False], ids=["carried out", "rolled back"])
 @pytest.mark.parametrize(
-    ("error", "refused"),
-    [
-        (pymysql.err.OperationalError(3100, "hook"), True),
-        (pymysql.err.OperationalError(1213, "deadlock"), True),
-        (pymysql.err.OperationalError(1205, "lock"), True),
-        (pymysql.err.OperationalError(1290, "read only"), True),
-        (pymysql.err.OperationalError(2013, "lost"), False),
-        (pymysql.err.OperationalError(2006, "gone"), False),
-        (pymysql.err.OperationalError(1053, "shutdown"), False),
-        (pymysql.err.OperationalError(1317, "interrupted"), False),
-        (pymysql.err.InterfaceError(0, ""), False),
-        (Overdue("no answer"), False),
-    ],
-    ids=lambda value: str(value),
+    ("server", "error", "kind"), AT_COMMITS, ids=[f"{at[0].kind}-{at[1]!r}" for at in AT_COMMITS]
 )
-def test_only_an_answer_of_mysqls_is_a_refusal_of_the_commit(
-    error: Exception, refused: bool
+def test_after_any_error_of_a_commit_the_ledger_decides(
+    server: Database,
+    error: Exception,
+    kind: type[OncewardError],
+    carried_out: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert MySQL("mysql://u@h/d").has_refused(error) is refused
-
-
-@pytest.mark.parametrize(
-    ("error", "refused"),
-    [
-        (psycopg.errors.SerializationFailure(), True),
-        (psycopg.errors.ForeignKeyViolation(), True),
-        (psycopg.errors.DiskFull(), True),
-        (psycopg.errors.AdminShutdown(), False),
-        (psycopg.errors.QueryCanceled(), False),
-        (psycopg.errors.StatementCompletionUnknown(), False),
-        (psycopg.errors.TransactionResolutionUnknown(), False),
-        (psycopg.errors.InternalError_(), False),
-        (psycopg.OperationalError("closed"), False),
-        (Overdue("no answer"), False),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
-)
-def test_only_an_answer_of_postgresqls_is_a_refusal_of_the_commit(
-    error: Exception, refused: bool
-) -> None:
-    assert PostgreSQL("postgresql://u@h/d").has_refused(error) is refused
+    """A member of a group that the others have cut off names an error, and they have the batch.
+    Only of one that is not there the error is told, as what it is.
+    """
+    row = {"owner": 0, "sequence": -1, "record": None, "state": ""}
+    fails = [error]
+    monkeypatch.setattr(server, "connect", lambda *_: Committing(row, fails, carried_out))
+    monkeypatch.setattr(server, "must_be_one_session", lambda _: None)
+    chain = TableChain(server, "onceward_ledger", P)
+    begun = chain.begin(chain.take())
+    written = LedgerRecord(P, 0, BatchId("q", 0), (), begun, {}, 0)
+    typed_error = (mysql if server is MY else postgresql).typed_error
+    chain.put(written, refusal=typed_error)
+    with pytest.raises(CommitInDoubt) as doubt:
+        chain.commit()
+    target: Any = SimpleNamespace(settle=chain.settle)
+    attempt: Any = SimpleNamespace(abort=lambda: None)
+    if carried_out:
+        assert settle_doubt(target, attempt, written, doubt.value) == written
+        chain.begin(written)
+    else:
+        with pytest.raises(kind, match="committing batch 0"):
+            settle_doubt(target, attempt, written, doubt.value)
+        chain.begin(None)
 
 
 def test_a_delete_that_a_publication_does_not_allow_is_no_passing_state() -> None:

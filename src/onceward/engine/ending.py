@@ -122,7 +122,7 @@ def settle_doubt(
     except OncewardError as also:
         log.warning("%s: %s could not be dropped: %s", record.pipeline, attempt.id, also)
     if isinstance(error, CommitInDoubt):
-        raise TransactionTimedOut(
+        raise error.refused or TransactionTimedOut(
             f"{record.batch} was not committed: the request was never carried out "
             f"({error.message})",
             next_step="nothing; the batch runs again",

@@ -208,12 +208,6 @@ class Database(ABC):
         ended before its COMMIT.
         """
 
-    @abstractmethod
-    def has_refused(self, error: Exception) -> bool:
-        """Return whether the server refused the COMMIT; if it did not answer, the outcome is
-        unknown.
-        """
-
     def hold(self, session: Session, table: str, pipeline: str) -> None:  # noqa: B027
         """Lock the pipeline's staging tables where CREATE and DROP end a transaction, and
         :attr:`for_share` is therefore not enough: no other session that calls this creates or

@@ -214,10 +214,6 @@ CREATE TABLE IF NOT EXISTS {batches} (
     def ended_before(self, error: Exception) -> bool:
         return isinstance(error, Ended)
 
-    def has_refused(self, error: Exception) -> bool:
-        number = error.args[0] if isinstance(error, _driver().MySQLError) and error.args else 0
-        return isinstance(number, int) and number >= _SERVERS and number not in _NO_VERDICT
-
     def hold(self, session: Session, table: str, pipeline: str) -> None:
         # CREATE and DROP commit implicitly, so no row lock lasts across them: a lock of the
         # session does.
@@ -253,9 +249,6 @@ _IDLE = (
     "idle_transaction_timeout", "idle_write_transaction_timeout",
     "idle_readonly_transaction_timeout",
 )  # fmt: skip
-_SERVERS = 1000
-_NO_VERDICT = (*range(2000, 3000), 1053, 1317, 1927, 3169)
-"""Of the client itself, and of a server that shuts down or was told to end the session."""
 
 
 class MySQLSession:

@@ -185,15 +185,9 @@ CREATE TABLE IF NOT EXISTS {batches} (
     def ended_before(self, error: Exception) -> bool:
         return getattr(error, "sqlstate", None) in _ENDED_BEFORE
 
-    def has_refused(self, error: Exception) -> bool:
-        state = getattr(error, "sqlstate", None)
-        return state is not None and not state.startswith(_NO_VERDICT)
-
 
 _ENDED_BEFORE = ("25P03", "25P04")
 """idle_in_transaction_session_timeout, transaction_timeout."""
-_NO_VERDICT = ("08", "40003", "57", "58", "XX")
-"""Connection or server went away under the COMMIT, or a wait for standbys was cut short."""
 
 
 class PostgreSQLSession:

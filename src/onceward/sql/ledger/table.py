@@ -198,7 +198,7 @@ class TableChain(Chain):
         :param before: what is done in the same session, ahead of the transaction.
         :param work: what becomes true with ``record``, done in the same transaction. What it
             raises undoes all of it.
-        :param refusal: the error for one of the server's, with which it refuses the COMMIT.
+        :param refusal: the error for one of the server's at the COMMIT, should it be none.
         """
         self._refusal = refusal
         row = (record.sequence, record.state.value, encode(record).decode())
@@ -222,7 +222,7 @@ class TableChain(Chain):
         self._put = record
 
     def commit(self) -> None:
-        """Commit what was :meth:`put`: the commit point; without an answer, :meth:`settle`."""
+        """Commit what was :meth:`put`: the commit point; after an error, :meth:`settle`."""
         record, self._put = self._put, None
         assert record is not None  # noqa: S101 — put
         assert self._connection is not None  # noqa: S101 — or it would have failed
@@ -246,14 +246,14 @@ class TableChain(Chain):
                     "ms before its COMMIT",
                     next_step="nothing; the batch runs again",
                 ) from error
-            if self._database.has_refused(error):
-                raise self._refusal(
-                    error, f"committing {record.batch} to {self._place}"
-                ) from error
-            raise CommitInDoubt(
+            # Whatever it says: a member that its group has cut off answers with an error of its
+            # own, and the others have the transaction.
+            doubt = CommitInDoubt(
                 f"whether {record.batch} was written to {self._place} is not known: {error}",
                 next_step="see that the database answers; the next start of the query asks it",
-            ) from error
+            )
+            doubt.refused = self._refusal(error, f"committing {record.batch} to {self._place}")
+            raise doubt from error
         except BaseException:
             # nobody waits for the answer, which would pass for that of the next statement
             self._forget_connection()
