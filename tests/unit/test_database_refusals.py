@@ -43,6 +43,8 @@ from onceward.sql.postgresql import staging
 from onceward.sql.postgresql.dialect import connection_words
 from support.errors import raises
 
+MY, PG = MySQL("mysql://u@h/d"), PostgreSQL("postgresql://u@h/d")
+
 PASSES_IN_MYSQL = {
     1021: "disk full", 1030: "engine", 1040: "Too many "
                                              "connections", 1041: "out of resources",
@@ -179,6 +181,45 @@ def test_rights_and_settings_are_told_by_their_names() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("number", "text", "step"),
+    [
+        (1105, "prohibits use of DML command on a table (shop.orders) without an explicit primary "
+         "key with pxc_strict_mode = ENFORCING or MASTER", "ADD PRIMARY KEY"),
+        (1047, "Unsupported 'LOAD DATA LOCAL INFILE' command", "the server itself"),
+    ],
+)  # fmt: skip
+def test_what_a_cluster_or_a_proxy_never_does_is_told(number: int, text: str, step: str) -> None:
+    """Numbers that by themselves are of what passes."""
+    error = mysql.refusal(number, text, "bringing rows from the driver")
+    assert isinstance(error, ServerMisconfigured)
+    assert step in error.next_step
+
+
+@pytest.mark.parametrize(
+    ("number", "text", "kind"),
+    [
+        (1105, "Percona-XtraDB-Cluster prohibits use of GET_LOCK with pxc_strict_mode = ENFORCING",
+         ServerMisconfigured),
+        (1235, "This version of MariaDB doesn't yet support 'GET_LOCK in cluster (WSREP_ON=ON)'",
+         ServerMisconfigured),
+        (2013, "lost", pymysql.OperationalError),
+    ],
+)  # fmt: skip
+def test_a_cluster_that_has_no_locks_by_name_is_told_so(
+    number: int, text: str, kind: type[Exception]
+) -> None:
+    class Refusing:
+        def execute(self, statement: str, values: Any = None) -> None:
+            if "GET_LOCK" in statement:
+                raise pymysql.OperationalError(number, text)
+
+    session: Any = Refusing()
+    with pytest.raises(kind) as found:
+        MY.hold(session, "onceward_ledger", "p")
+    assert (kind is not ServerMisconfigured) or "= MASTER" in found.value.next_step
+
+
 def test_a_limit_is_named_with_the_way_to_raise_it() -> None:
     full = postgresql.refusal("53400", "temporary file size exceeds temp_file_limit", "moving")
     assert "ALTER ROLE … SET …" in full.next_step
@@ -274,7 +315,6 @@ class Committing:
     def close(self) -> None: ...
 
 
-MY, PG = MySQL("mysql://u@h/d"), PostgreSQL("postgresql://u@h/d")
 AT_COMMITS: list[tuple[Database, Exception, type[Exception]]] = [
     (MY, pymysql.err.OperationalError(3100, "hook 'before_commit'"), SendFailed),
     (MY, pymysql.err.OperationalError(1180, "Got error 6 during COMMIT"), SendFailed),

@@ -206,24 +206,31 @@ CREATE TABLE IF NOT EXISTS {batches} (
                 f"behind {self.host} is a proxy that carries out the statements of one session in "
                 "several of the server's (multiplexing): what is set for ours, such as a strict "
                 "mode, does not hold in them",
-                next_step="let the url lead to the server itself, or have the proxy keep one "
-                "session of the server for each of this user's (ProxySQL: multiplex = 0 in "
-                "mysql_query_rules)",
+                next_step="let the url lead to the server itself; for a ledger alone, which "
+                "loads no rows, the proxy may also keep one session of the server for each of "
+                "this user's (ProxySQL: multiplex = 0 in mysql_query_rules)",
             )
 
     def ended_before(self, error: Exception) -> bool:
         return isinstance(error, Ended)
 
     def hold(self, session: Session, table: str, pipeline: str) -> None:
-        # CREATE and DROP commit implicitly, so no row lock lasts across them: a lock of the
-        # session does.
+        # CREATE and DROP commit: no lock of a row lasts across them, but one of the session.
         # 1. an older copy checks that it owns the chain, and stands still;
         # 2. a newer copy takes the chain and drops the staging tables that it finds;
         # 3. without the lock the older copy would create its table now, and nobody would drop it.
         self.begin(session)
-        (got,) = session.execute(
-            "SELECT GET_LOCK(%s, %s)", (self._lock(table, pipeline), _HOLD_SECONDS)
-        ).fetchone()
+        lock = (self._lock(table, pipeline), _HOLD_SECONDS)
+        try:
+            (got,) = session.execute("SELECT GET_LOCK(%s, %s)", lock).fetchone()
+        except _driver().MySQLError as error:
+            if "GET_LOCK" not in str(error):
+                raise
+            raise ServerMisconfigured(
+                f"the server at {self.host} refuses GET_LOCK, for staging tables: {error}",
+                next_step="SET GLOBAL pxc_strict_mode = MASTER (Percona XtraDB Cluster), and "
+                "write to one node; of MariaDB take a later release; then start the query again",
+            ) from error
         if got != 1:
             raise LedgerUnreachable(
                 f"another copy of pipeline {pipeline} has been making or dropping staging tables "

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 from onceward.errors import (
     AccessDenied,
@@ -68,6 +69,13 @@ _SETTINGS = {
     (1665,): "set binlog_format = ROW, which READ COMMITTED wants; then start the query again",
 }
 """By numbers: what a table or a setting of the server wants."""
+_WORDS = {
+    (1105, "pxc_strict_mode"): "let the table have what the server asks for (ALTER TABLE … ADD "
+    "PRIMARY KEY …), or SET GLOBAL pxc_strict_mode = PERMISSIVE; then start the query again",
+    (1047, "LOAD DATA"): "let the url lead to the server itself: rows are loaded by LOAD DATA "
+    "LOCAL, which the proxy there (ProxySQL) does not pass on",
+}
+"""The same, where a number means many things: words that quote no row."""
 _NO_SUCH_DEFAULT = 1978
 """Of MariaDB; MySQL puts a default as it is in every mode."""
 _NO_SERVERS = 10_000
@@ -178,7 +186,9 @@ def _refused_setting(number: int, text: str, message: str) -> OncewardError | No
             message,
             next_step="see whether the table was dropped or changed while the query was running",
         )
-    step = next((step for numbers, step in _SETTINGS.items() if number in numbers), None)
+    steps = (step for numbers, step in _SETTINGS.items() if number in numbers)
+    said = (step for (of, words), step in _WORDS.items() if number == of and words in text)
+    step = next(chain(steps, said), None)
     return None if step is None else ServerMisconfigured(message, next_step=step)
 
 
