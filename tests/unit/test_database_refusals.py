@@ -391,7 +391,9 @@ def test_a_client_that_stores_other_values_is_refused(monkeypatch: pytest.Monkey
         staging.storable(arrays.slice(0, 1))
 
 
-def test_tasks_are_told_all_but_what_an_older_libpq_does_not_know() -> None:
+def test_tasks_are_told_all_but_files_and_what_an_older_libpq_does_not_know() -> None:
+    """What was found in the files is among the words."""
+
     def option(word: str, compiled: str | None, value: str | None) -> SimpleNamespace:
         texts = (None if one is None else one.encode() for one in (word, compiled, value))
         return SimpleNamespace(**dict(zip(("keyword", "compiled", "val"), texts, strict=True)))
@@ -402,6 +404,9 @@ def test_tasks_are_told_all_but_what_an_older_libpq_does_not_know() -> None:
         option("port", "5432", "5432"),
         option("sslnegotiation", "postgres", "postgres"),
         option("options", "", ""),
+        option("service", None, "shop"),
+        option("servicefile", None, "/etc/pg_service.conf"),
+        option("passfile", None, "/etc/pgpass"),
     ]
     pgconn = SimpleNamespace(info=options, password=b"secret")
     words = connection_words(SimpleNamespace(connection=SimpleNamespace(pgconn=pgconn)))

@@ -117,12 +117,14 @@ def _without_limits(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 # Of libpq 17, with a default that is no empty one
 _OF_NEWER_ONES = (b"sslnegotiation",)
+# Another machine has no such file, and the words have what was found there
+_FILES = (b"service", b"servicefile", b"passfile")
 
 
 def connection_words(connection: Any) -> str:
-    """Return libpq's connection parameters, its environment variables and password file included,
-    for processes elsewhere. What only a newer libpq than theirs knows is left out where it is the
-    default.
+    """Return libpq's connection parameters, those of its environment variables, service and
+    password file included, for processes elsewhere. What only a newer libpq than theirs knows is
+    left out where it is the default.
     """
     from psycopg.conninfo import make_conninfo
 
@@ -130,7 +132,9 @@ def connection_words(connection: Any) -> str:
     options = {
         word.keyword.decode(): word.val.decode()
         for word in pgconn.info
-        if word.val and (word.val != word.compiled or word.keyword not in _OF_NEWER_ONES)
+        if word.val
+        and word.keyword not in _FILES
+        and (word.val != word.compiled or word.keyword not in _OF_NEWER_ONES)
     }
     if pgconn.password:
         # The one that was found in the file is no option
