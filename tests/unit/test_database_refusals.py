@@ -273,6 +273,15 @@ def test_a_staging_table_that_is_gone_is_not_the_users() -> None:
         assert isinstance(postgresql.refusal("3F000", gone, "looking"), TableMissing)
 
 
+@pytest.mark.parametrize("state", ["0A000", "42601", "42602"])
+def test_what_is_no_name_of_a_table_is_told_as_by_mysql(state: str) -> None:
+    """As of Debezium's topics, which records choose their table by."""
+    error = postgresql.refusal(state, "words", "looking at table dbserver1.public.orders")
+    assert isinstance(error, TableMissing)
+    assert "schema.table" in error.next_step
+    assert isinstance(postgresql.refusal(state, "words", "writing to t"), ServerMisconfigured)
+
+
 # Of a COMMIT: whatever the server says, the ledger is asked.
 
 P = PipelineId("p")

@@ -26,6 +26,8 @@ from onceward.sql.sink.columns import OWN_TABLE, columns_error
 
 _NO_TABLE = "42P01"
 _MISSING = (_NO_TABLE, "3F000", "42703")
+_NO_NAME = ("0A000", "42601", "42602")
+"""Of a table: three parts, more of them, and what is none in another way."""
 _DENIED = "42501"
 _LOCKED = "55P03"
 _SEQUENCE_ENDS = "2200H"
@@ -113,6 +115,12 @@ def refusal(state: str | None, text: str, what: str, *, by: str | None = None) -
         return AccessDenied(
             message,
             next_step="grant it to the login of the sink's url; then start the query again",
+        )
+    if code in _NO_NAME and what.startswith("looking at table"):
+        return TableMissing(
+            message,
+            next_step="let table=, or the column table, name it as in SQL: table, schema.table, "
+            'and odd names as "Name", such as "a.b.c"',
         )
     if code in _MISSING:
         # A newer copy has dropped it, or a crash has taken it that nobody waited for
