@@ -21,7 +21,7 @@ from onceward import patience
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.errors import LedgerUnreachable, SendFailed
 from onceward.ids import AttemptId, BatchId, PipelineId
-from onceward.sql.ledger import database
+from onceward.sql.ledger import database, postgresql
 from onceward.sql.ledger.database import Overdue, Patience, seconds_for
 from onceward.sql.ledger.mysql import MySQL, connected
 from onceward.sql.ledger.table import TableChain
@@ -108,6 +108,24 @@ def test_a_drop_in_a_hurry_leaves_no_haste_in_the_session() -> None:
 
 
 # what a proxy is silent about
+
+
+@pytest.mark.parametrize(
+    ("options", "pinned"), [("", True), ("-c lock_timeout=5", True), ("-csearch_path=a", False)]
+)
+def test_a_name_is_of_the_table_that_the_login_means(
+    options: str, pinned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not of that of a tenant, whose program had the pooler's session before."""
+    said: list[str] = []
+    info = SimpleNamespace(options=options, server_version=170_000)
+    connection = SimpleNamespace(info=info, execute=lambda statement, *_: said.append(statement))
+    monkeypatch.setattr(postgresql, "_connected", lambda _: connection)
+    session = postgresql.PostgreSQL("postgresql://u@h/d").connect("p", 1_000, 1_000)
+    session.execute("SELECT 1")
+    assert said[0].startswith("BEGIN ")
+    assert ("SET LOCAL search_path = DEFAULT" in said[0].split("; ")) is pinned
+
 
 RECORD = LedgerRecord(
     pipeline=PipelineId("p"), sequence=0, batch=BatchId("q", 0), sources=(),

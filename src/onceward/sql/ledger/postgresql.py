@@ -152,6 +152,10 @@ CREATE TABLE IF NOT EXISTS {batches} (
             "SET LOCAL lock_timeout = 0",
             *PINNED,
         ]
+        # Which table a name is of: the session may be as another program has left it. A pooler
+        # that knows search_path puts the one of our own options there.
+        if "search_path" not in connection.info.options:
+            begin.append("SET LOCAL search_path = DEFAULT")
         if connection.info.server_version >= _HAS_TRANSACTION_TIMEOUT:
             begin.append("SET LOCAL transaction_timeout = 0")
         return PostgreSQLSession(

@@ -41,7 +41,7 @@ _OVER = ("gone", "refused", "ended", "idle")
 class Connection:
     """As :class:`psycopg.Connection` with autocommit: a transaction begins with ``BEGIN``."""
 
-    info = SimpleNamespace(server_version=170_000)
+    info = SimpleNamespace(server_version=170_000, options="")
 
     def __init__(self, said: dict[str, Any]) -> None:
         try:
