@@ -37,6 +37,7 @@ FACTS: Mapping[str, tuple[str, str]] = {
     "row-security": ("yes", "no"),
     "local-infile": ("0", "1"),
     "flush-log": ("2", "1"),
+    "sync-binlog": ("0", "1"),
     "read-only": ("1", "0"),
     "redis-append-only": ("no", "yes"),
     "redis-fsync": ("everysec", "always"),
@@ -141,7 +142,7 @@ class Replica:
     def execute(self, statement: str, parameters: Any = None) -> None:
         if statement == "START TRANSACTION READ WRITE":
             raise pymysql.OperationalError(1290, "running with the --read-only option")
-        self.row = (64,) if "max_error_count" in statement else (1, 1, 1)
+        self.row = (64,) if "max_error_count" in statement else (1, 1, 1, 1)
 
     def fetchone(self) -> tuple[int, ...]:
         return self.row
@@ -160,3 +161,5 @@ def test_a_replica_is_told_by_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     with other:
         found = targets.check_target("mysql://etl:x@replica/shop", ())
     assert [result.kind for result in found] == ["read-only"]
+    step = found[0].next_step
+    assert step.index("the primary") < step.index("SET GLOBAL"), "which lets a replica diverge"

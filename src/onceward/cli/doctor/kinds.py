@@ -229,8 +229,14 @@ KINDS: tuple[Misconfiguration, ...] = (
         "what was committed may be gone when the server fails",
         f"SET GLOBAL innodb_flush_log_at_trx_commit = 1{_IN_ITS_FILE}", _other_than("1"), "fail"),
     Misconfiguration(
+        "sync-binlog", "MySQL", "sync_binlog", "other than 1, with a binary log",
+        "what was committed may be gone when the machine fails: what the binary log lacks is "
+        "rolled back then (MariaDB has 0 by default)",
+        f"SET GLOBAL sync_binlog = 1{_IN_ITS_FILE}", _other_than("1"), "fail"),
+    Misconfiguration(
         "read-only", "MySQL", "read_only", "ON", "it is a replica, and no batch can be written",
-        f"SET GLOBAL read_only = OFF{_IN_ITS_FILE}, or give the sink the address of the primary",
+        "give the sink the address of the primary; of a server that is no replica "
+        f"SET GLOBAL read_only = OFF{_IN_ITS_FILE}",
         _either("1", "on"), "fail"),
     # --- targets by key
     Misconfiguration(

@@ -117,8 +117,10 @@ def _mysql(url: str) -> list[CheckResult]:
     def ask(session: Any) -> list[CheckResult]:
         # A proxy that splits reads asks a replica outside of a transaction
         database.begin(session)
-        names = ("local_infile", "innodb_flush_log_at_trx_commit", "read_only")
-        row = session.execute("SELECT " + ", ".join(f"@@{name}" for name in names)).fetchone()
+        names = ("local_infile", "innodb_flush_log_at_trx_commit", "read_only", "sync_binlog")
+        *asked, binlog = (f"@@{name}" for name in names)
+        asked.append(f"IF(@@log_bin, {binlog}, 1)")
+        row = session.execute(f"SELECT {', '.join(asked)}").fetchone()
         facts = dict(zip(names, map(str, row), strict=True))
         what = f"database at {database.host}"
         return _sound(what, diagnose("MySQL", what, facts))
