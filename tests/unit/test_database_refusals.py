@@ -41,6 +41,7 @@ from onceward.sql.mysql.staging import lines
 from onceward.sql.postgresql import refusals as postgresql
 from onceward.sql.postgresql import staging
 from onceward.sql.postgresql.dialect import connection_words
+from onceward.sql.sink.merging import not_all
 from support.errors import raises
 
 MY, PG = MySQL("mysql://u@h/d"), PostgreSQL("postgresql://u@h/d")
@@ -271,6 +272,16 @@ def test_a_staging_table_that_is_gone_is_not_the_users() -> None:
         assert isinstance(mysql.refusal(1049, gone, "looking"), TableMissing)
         gone = f'schema "{name}" does not exist'
         assert isinstance(postgresql.refusal("3F000", gone, "looking"), TableMissing)
+
+
+def test_a_trigger_that_leaves_out_what_changes_nothing_is_named() -> None:
+    """Such rows come again and again, and no query can know them."""
+    connection: Any = SimpleNamespace(execute=lambda *_: SimpleNamespace(fetchone=lambda: (2,)))
+    statements: Any = SimpleNamespace(count=lambda _: ("SELECT …", ()))
+    part: Any = SimpleNamespace(rows=None, expected=2, table=SimpleNamespace(name="t"))
+    error = not_all(statements, part, 2, 1, connection)
+    assert isinstance(error, RowRefused)
+    assert "suppress_redundant_updates_trigger, DROP TRIGGER" in error.next_step
 
 
 @pytest.mark.parametrize("state", ["0A000", "42601", "42602"])

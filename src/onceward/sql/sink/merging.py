@@ -306,7 +306,8 @@ def not_all(
     return RowRefused(
         f"of {expected} rows for table {part.table.name} the server took {moved}: a trigger, a "
         "rule or a policy of the table leaves some out",
-        next_step="filter them in the query, or write to a table without it",
+        next_step="filter them in the query, or write to a table without it; where that is "
+        "suppress_redundant_updates_trigger, DROP TRIGGER: rows that change nothing count, too",
     )
 
 
