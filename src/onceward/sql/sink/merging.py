@@ -65,17 +65,6 @@ class Part(NamedTuple):
     steps: Steps
 
 
-class _Found(NamedTuple):
-    """Of the rows of a part: keys whose last change is known, and how many are deletes."""
-
-    last: int
-    deletes: int
-
-    @property
-    def stay(self) -> int:
-        return self.last - self.deletes
-
-
 class _Count(NamedTuple):
     """Of rows with a key, as ``Statements.looked_at`` counts them."""
 
@@ -85,6 +74,10 @@ class _Count(NamedTuple):
     last: int
     keys: int
     deletes: int
+
+    @property
+    def stay(self) -> int:
+        return self.last - self.deletes
 
 
 Writing = Callable[[Part], AbstractContextManager[None]]
@@ -125,7 +118,7 @@ class Merging:
         for write in ways if order is Order.DELETES_FIRST else reversed(ways):
             write(self._parts, found, writing)
 
-    def _make_all_steps(self, found: Sequence[_Found], writing: Writing) -> None:
+    def _make_all_steps(self, found: Sequence[_Count], writing: Writing) -> None:
         """Make the changes of each frame in their order, those of all its tables together."""
         for frame in dict.fromkeys(part.steps.frame for part in self._parts):
             parts = [part for part in self._parts if part.steps.frame == frame]
@@ -169,11 +162,10 @@ class Merging:
         some = [
             part._replace(expected=each.total) for part, each in zip(some, counts, strict=True)
         ]
-        found = [_Found(each.last, each.deletes) for each in counts]
-        self._delete_all(some, found, writing)
-        self._upsert_all(some, found, writing)
+        self._delete_all(some, counts, writing)
+        self._upsert_all(some, counts, writing)
 
-    def _check(self) -> list[_Found]:
+    def _check(self) -> list[_Count]:
         """Check all parts before anything is written."""
         self._must_come_once()
         found = []
@@ -194,10 +186,10 @@ class Merging:
                 )
             reached.add(part.table.oid)
 
-    def _looked_at(self, part: Part) -> _Found:
+    def _looked_at(self, part: Part) -> _Count:
         rows, table, written, merge, expected, _ = part
         self._dialect.must_tell_keys_apart(rows, written, merge, self._connection)
-        total, without_key, odd, last, keys, deletes = self._count(part)
+        total, without_key, odd, last, keys, _ = found = self._count(part)
         if total != expected:
             raise _staged_rows_are_gone(expected, total)
         if without_key:
@@ -231,7 +223,7 @@ class Merging:
                 "nor after another one of the same key, so that which is to stay would be chance",
                 next_step=advice,
             )
-        return _Found(last, deletes)
+        return found
 
     def _count(self, part: Part) -> _Count:
         found = self._connection.execute(
@@ -241,7 +233,7 @@ class Merging:
         return _Count(*map(int, found))
 
     def _upsert_all(
-        self, parts: Sequence[Part], found: Sequence[_Found], writing: Writing
+        self, parts: Sequence[Part], found: Sequence[_Count], writing: Writing
     ) -> None:
         for part, each in zip(parts, found, strict=True):
             with writing(part):
@@ -255,7 +247,7 @@ class Merging:
                     raise not_all(self._statements, part, each.stay, moved, self._connection)
 
     def _delete_all(
-        self, parts: Sequence[Part], found: Sequence[_Found], writing: Writing
+        self, parts: Sequence[Part], found: Sequence[_Count], writing: Writing
     ) -> None:
         """Delete, and check that nothing else of the batch went: a foreign key may cascade."""
         deleting = [part for part, each in zip(parts, found, strict=True) if each.deletes]
