@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
@@ -435,13 +436,12 @@ def circle(references: Sequence[Reference]) -> bool:
     """Do foreign keys between different tables, none of which waits, lead back to where they
     began?
     """
-    left = {
-        (child, parent) for child, parent, waits in references if child != parent and not waits
-    }
-    while left:
-        pointing = {child for child, _ in left}
-        rest = {(child, parent) for child, parent in left if parent in pointing}
-        if rest == left:
-            return True
-        left = rest
+    tables = TopologicalSorter[object]()
+    for child, parent, waits in references:
+        if child != parent and not waits:
+            tables.add(child, parent)
+    try:
+        tables.prepare()
+    except CycleError:
+        return True
     return False
