@@ -133,7 +133,7 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
         "prepared",
         changed(
             prepared.PreparedTransactions, "commit",
-            "if self._is_marked(session, name)", "if True",
+            "if self._marked(session, [name])", "if True",
         ),
         {"db:ended by hand": 8},
         {},

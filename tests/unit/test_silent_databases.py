@@ -177,7 +177,6 @@ def split(monkeypatch: pytest.MonkeyPatch) -> Split:
             "SELECT pipeline": [("p",)],
             "SELECT GET_LOCK": [(1,)],
             "SELECT name": [("one",)],
-            "SELECT 1": [(1,)],
         }
     )
     monkeypatch.setattr(MySQL, "connect", lambda *_: session)
@@ -231,7 +230,7 @@ def test_no_look_for_markers_goes_to_a_replica(split: Split) -> None:
     prepared = PreparedTransactions(settings)
     prepared._session = split  # type: ignore[assignment]
     assert prepared.unmarked(["one", "two"]) == ["two"]
-    assert prepared._is_marked(split, "one")
+    assert prepared._marked(split, ["one"]) == {"one"}
     assert not split.begun
 
 

@@ -76,7 +76,7 @@ class PreparedTransactions:
                 if name not in self._words.listed(session, name):
                     return (
                         CommitResult.ALREADY_DONE
-                        if self._is_marked(session, name)
+                        if self._marked(session, [name])
                         else CommitResult.LOST
                     )
             patience.pause(_PAUSE_SECONDS)
@@ -169,31 +169,20 @@ class PreparedTransactions:
 
     def unmarked(self, committed: Sequence[str]) -> list[str]:
         """Return those of transactions that were committed of which the server knows nothing."""
-        these = f"name IN ({', '.join(['%s'] * len(committed))})"
         with self.talking("looking for markers of committed transactions") as session:
-            found = self._read(
-                session,
-                # Quoted.
-                f"SELECT name FROM {self._markers} WHERE pipeline = %s AND {these}",  # noqa: S608
-                (self._pipeline, *committed),
-            )
-        marked = {name for (name,) in found}
+            marked = self._marked(session, committed)
         return [name for name in committed if name not in marked]
 
-    def _is_marked(self, session: Session, name: str) -> bool:
-        found = self._read(
-            session,
-            # Quoted.
-            f"SELECT 1 FROM {self._markers} WHERE pipeline = %s AND name = %s",  # noqa: S608
-            (self._pipeline, name),
-        )
-        return bool(found)
-
-    def _read(self, session: Session, statement: str, parameters: tuple[object, ...]) -> Any:
+    def _marked(self, session: Session, committed: Sequence[str]) -> set[str]:
+        these = f"name IN ({', '.join(['%s'] * len(committed))})"
         self._database.begin(session)
-        found = session.execute(statement, parameters).fetchall()
+        found = session.execute(
+            # Quoted.
+            f"SELECT name FROM {self._markers} WHERE pipeline = %s AND {these}",  # noqa: S608
+            (self._pipeline, *committed),
+        ).fetchall()
         session.commit()
-        return found
+        return {name for (name,) in found}
 
     @contextmanager
     def talking(self, what: str) -> Iterator[Session]:
