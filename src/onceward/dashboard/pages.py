@@ -323,7 +323,7 @@ def messages(
         return body + '<p aria-busy="true">Being read …</p>'
     if isinstance(answer, str):
         return body + f'<p class="trouble">{text(answer)}</p>'
-    rows = [_message_row(answer, each, our_pipelines) for each in answer.messages]
+    rows = [_message_row(each, our_pipelines) for each in answer.messages]
     last = answer.messages[-1].offset + 1 if answer.messages else answer.start
     return (
         body
@@ -333,7 +333,7 @@ def messages(
     )
 
 
-def _message_row(excerpt: PartitionExcerpt, message: Message, pipelines: set[str]) -> list[str]:
+def _message_row(message: Message, pipelines: set[str]) -> list[str]:
     headers = "".join(f"<li>{text(name)}: {text(value)}</li>" for name, value in message.headers)
     letter = message.letter
     if letter is not None:

@@ -296,7 +296,7 @@ def _copy(source: Folder, target: Folder, batch_id: int) -> dict[str, tuple[int,
             continue
         state = _STATE.fullmatch(name)
         if state and state[3] == "zip" and name in needed:
-            needed.update(_shared(state[1], target.read(name), names))
+            needed.update(_shared(state[1], target.read(name)))
     missing = min(needed - set(copied), default="") or find_gap(copied, batch_id)
     missing = missing or _lacking_partition(target, copied)
     if missing:
@@ -315,7 +315,7 @@ def _lacking_partition(checkpoint: Folder, names: Iterable[str]) -> str:
     return ""
 
 
-def _shared(store: str, full: bytes, names: list[str]) -> Iterator[str]:
+def _shared(store: str, full: bytes) -> Iterator[str]:
     with zipfile.ZipFile(io.BytesIO(full)) as archive:
         for entry in archive.namelist():
             if entry.rpartition("/")[2] == "metadata":

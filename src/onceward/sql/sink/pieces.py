@@ -66,12 +66,13 @@ class SessionCache(Generic[S]):
     used comes last.
 
     :param answers: is it still of use?
-    :param give_up: close it, whatever state it is in. Never raises.
+    :param give_up: close it, whatever state it is in, one that is :meth:`lent` as well. Never
+        raises.
     """
 
     def __init__(self, answers: Callable[[S], bool], give_up: Callable[[S], None]) -> None:
         self._answers = answers
-        self._give_up = give_up
+        self.give_up = give_up
         self.cached: dict[str, S] = {}
 
     def get(self, dsn: str, connect: Callable[[], S]) -> S:
@@ -98,12 +99,8 @@ class SessionCache(Generic[S]):
         self.forget(dsn)
         self.cached[dsn] = session
 
-    def give_up(self, session: S) -> None:
-        """Close a session that was :meth:`lent`, in the middle of a transaction."""
-        self._give_up(session)
-
     def forget(self, dsn: str) -> None:
         """Close the cached session, which may be in the middle of a transaction."""
         session = self.cached.pop(dsn, None)
         if session is not None:
-            self._give_up(session)
+            self.give_up(session)
