@@ -27,9 +27,7 @@ def make(folder: Path) -> None:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Create a file with ``data``, whose name is yet to be synced. A disk that is full leaves
-    nothing of it.
-    """
+    """Create a file with ``data``, its name yet to be synced. A full disk leaves nothing of it."""
     file = path.open("xb")
     try:
         with file:

@@ -218,9 +218,7 @@ class _Queued:
 
 
 def announce(name: str, ids: dict[str, Any], error: BaseException) -> None:
-    """Tell watchers of what is no step: :data:`FAIL` or :data:`RESTART`. Probes are part of steps,
-    and do not hear of it.
-    """
+    """Tell watchers, and no probes, of what is no step: :data:`FAIL` or :data:`RESTART`."""
     for listener in _listeners:
         if isinstance(listener, _Queued):
             listener(Event(name, "failed", ids, None, error))

@@ -22,9 +22,7 @@ _TOPIC_MAX_LENGTH = 249
 _PIPELINE_MAX_LENGTH = 200
 
 MAX_EPOCH = 32_767
-"""Producer epochs are signed 16-bit numbers; the coordinator hands out a new producer id at
-rollover.
-"""
+"""Producer epochs have 16 bits, signed; at rollover the coordinator gives a new producer id."""
 
 FAILING_SINCE = "ONCEWARD_FAILING_SINCE"
 """Environment variable of a job under ``onceward run``: the Unix time since when no process of it
@@ -43,8 +41,7 @@ class TopicPartition(NamedTuple):
 
 
 class ProducerIdentity(NamedTuple):
-    """The identity by which brokers fence: the producer id and its epoch (KIP-98, KIP-360,
-    KIP-890)."""
+    """The identity by which brokers fence: producer id and epoch (KIP-98, KIP-360, KIP-890)."""
 
     producer_id: int
     epoch: int
@@ -69,9 +66,7 @@ class AttemptId(NamedTuple):
 
 
 class BatchId(NamedTuple):
-    """A micro-batch as Spark names it: the query's id (it lives in the checkpoint) and the batch's
-    number.
-    """
+    """A micro-batch as Spark names it: the query's id, of the checkpoint, and a number."""
 
     query_id: str
     batch_id: int
@@ -113,9 +108,7 @@ class SourceRange(NamedTuple):
 
 
 def is_kafka_offset(offset: Any) -> bool:
-    """Return whether ``offset`` is Spark's ``KafkaSourceOffset``: ``{topic: {"partition":
-    7}}``.
-    """
+    """Return whether ``offset`` is Spark's ``KafkaSourceOffset``: ``{topic: {"0": 7}}``."""
     return (
         isinstance(offset, dict)
         and bool(offset)
@@ -204,6 +197,5 @@ def chain_mark(identity: str) -> str:
 
 
 def chain_prefix(pipeline: PipelineId, mark: str) -> str:
-    """Return how the names of all that is prepared in a chain begin. No pipeline's id has an
-    ``@``."""
+    """Return how names of what is prepared in a chain begin. No pipeline's id has an ``@``."""
     return f"{pipeline}@{mark}-"

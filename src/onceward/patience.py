@@ -46,8 +46,7 @@ def _set(variable: ContextVar[_T], value: _T) -> Iterator[None]:
 
 @contextmanager
 def asking(*should_stop: ShouldStop) -> Iterator[None]:
-    """Make every wait of this thread call ``should_stop`` several times a second, inside the
-    block."""
+    """Make each wait of this thread call ``should_stop`` several times a second, in the block."""
     with _set(_asked, (*_asked.get(), *should_stop)):
         yield
 
@@ -143,9 +142,7 @@ class GrowingPauses:
 
 
 def in_a_thread(call: Callable[[], _T], name: str) -> Future[_T]:
-    """Have ``call`` made by a thread of its own, which ends with this process if it never
-    returns.
-    """
+    """Have ``call`` made by a thread of its own, which holds up no end of this process."""
     answer: Future[_T] = Future()
 
     def run() -> None:

@@ -250,9 +250,7 @@ class _Site:
         return StreamingResponse(self._changes(), media_type="text/event-stream")
 
     async def _changes(self) -> AsyncIterator[str]:
-        """Tell that there is something new, never what: a page that is slow misses nothing, and
-        nothing is kept for it.
-        """
+        """Tell that there is news, never what: a slow page misses nothing, and nothing is kept."""
         self._streams += 1
         try:
             sent, quiet = -1, 0

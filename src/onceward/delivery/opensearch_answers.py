@@ -301,9 +301,7 @@ def elsewhere(answer: Mapping[str, Any], index: str | None, upsert: Upsert) -> s
 
 
 def parse_seconds(duration: str) -> float:
-    """Parse a setting such as ``60s`` or ``7d``; 0: it says nothing of the kind (``-1``,
-    ``0``).
-    """
+    """Parse a setting such as ``60s`` or ``7d``; 0: it is no duration (``-1``, ``0``)."""
     found = _DURATION.fullmatch(duration)
     return 0.0 if found is None else int(found[1]) * _UNITS[found[2]]
 

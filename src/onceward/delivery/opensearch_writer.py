@@ -124,9 +124,7 @@ class OpenSearchWriter(UpsertWriter):
     _late: int = field(default=0, init=False, repr=False, compare=False)
     """So many requests in a row were not answered in time."""
     _found: Index | None = field(default=None, init=False, repr=False, compare=False)
-    """What :attr:`index` leads to, once it was looked at. It is looked at again behind each
-    chunk.
-    """
+    """What :attr:`index` leads to, once it was looked at; looked at again behind each chunk."""
     _then: Index | None = field(default=None, init=False, repr=False, compare=False)
     """What it has led to, as far as known; also what the ledger has of earlier runs."""
     _astray_since: float | None = field(default=None, init=False, repr=False, compare=False)

@@ -169,8 +169,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
         return write
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what tasks need to store rows. What delivers them stays in the driver: it may
-        hold connections."""
+        """Return what tasks need to store rows, without ``deliver``: it may hold connections."""
         return {"folder": self.folder}
 
     def _construction(self) -> object:

@@ -126,17 +126,13 @@ KIND = "write_ahead"
 """
 
 PLACE = "written_to"
-"""In a ledger record's output: what told the target from others of its name when it was last
-written to.
-"""
+"""In a record's output: what told the target from others of its name when last written to."""
 
 OWNED_SECONDS = 1.0
 """How long after an append of ours nobody is asked again whether the chain is still ours."""
 
 Deliver = Callable[[Chunk], object]
-"""Returns None. Anything else is refused: nobody would know what it says (an HTTP answer, of
-status 500?).
-"""
+"""Returns None; anything else is refused: who knows what it says (an HTTP status 500?)."""
 
 
 class WriteAheadTarget(TwoPhaseTarget):
@@ -292,8 +288,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         )
 
     def _looked_at(self, delivery: Delivery, record: LedgerRecord) -> dict[RowFile, Looked]:
-        """Read the files needed. :raises PreparedDataLost: one is damaged, and may not be left
-        out."""
+        """Read needed files. :raises PreparedDataLost: one is damaged, and may not be left out."""
         looked = {file: file.looked_at(self.folder) for file in delivery.needed}
         if wrong := [found.wrong for found in looked.values() if found.wrong]:
             must_be_there(self.folder)

@@ -158,8 +158,7 @@ class FolderChain(Chain):
         return next(self.history(1), None)
 
     def must_be_there(self) -> None:
-        """Check that the folder is mounted: a disk that is not leaves an empty folder in its
-        place, or none."""
+        """Check that the folder is mounted: else an empty one is in its place, or none."""
         found = self._folder.parent
         with self._reached(), suppress(FileNotFoundError):
             if os.listdir(found):
@@ -235,8 +234,7 @@ class FolderChain(Chain):
         return self._identity
 
     def _keep_identity(self) -> None:
-        """Make its file as young as the newest entry. Never raises: the login may be another one
-        than its owner's."""
+        """Make its file as young as the newest entry. Never raises: another login may own it."""
         if not self._identity:
             return
         try:
@@ -350,8 +348,7 @@ class FolderChain(Chain):
         return takeover_error(self._pipeline, f"{self._folder}, slot {self._next}")
 
     def _listed(self) -> tuple[list[int], int]:
-        """Return all slots that count and have an entry, as they are now; and the lowest that
-        counts."""
+        """Return the slots that count and have an entry now, and the lowest one that counts."""
         with self._reached():
             try:
                 names = os.listdir(self._folder)
@@ -368,8 +365,7 @@ class FolderChain(Chain):
         return (record for record in found if record is not None)
 
     def _record_at(self, slot: int) -> LedgerRecord | None:
-        """Return a slot's record; None where the entry is a takeover, or has been removed
-        meanwhile."""
+        """Return a slot's record; None where the entry is a takeover, or removed meanwhile."""
         entry = self._entry_at(slot)
         if entry is None or _is_takeover(entry):
             return None

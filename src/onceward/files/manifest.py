@@ -32,9 +32,7 @@ log = logging.getLogger(__name__)
 
 
 PREPARED = f"{HIDDEN}/prepared"
-"""Below the sink's path: what an attempt leaves until it is published or dropped, by the attempt's
-name.
-"""
+"""Below the sink's path: what an attempt leaves until it is published or dropped, by its name."""
 
 
 class Committable(NamedTuple):
@@ -111,8 +109,7 @@ def publish(files: Files, batch: Committable) -> CommitResult:
 
 
 def publish_what_is_left(files: Files, batch: Committable) -> None:
-    """Write the list of the files that are whole; where the batch has been published before, it
-    stays as it is."""
+    """Write the list of the files that are whole; that of a batch published before stays."""
     there = files.listed(batch.at) or {}
     if files.text(batch.to) != _listing(files, batch, batch.files):
         lost = lost_files(batch.files, there)
@@ -137,8 +134,7 @@ def _listing(files: Files, batch: Committable, names: Iterable[str]) -> str:
 
 
 def drop(files: Files, attempt: str) -> None:
-    """Remove what an attempt has written, and its note; what a list names stays, even if it is
-    said to be undecided."""
+    """Remove an attempt's files and its note; what a list names stays, even if said undecided."""
     note = f"{PREPARED}/{attempt}"
     for name in files.names(PREPARED):
         # whoever wrote the note died over it

@@ -176,9 +176,7 @@ class Publisher:
         return f"{self._settings.policy.pipeline}@{sequence:0{_DIGITS}}"
 
     def free_place(self, sequence: int) -> str:
-        """Return where batch number ``sequence`` of the ledger goes, below the sink's path; empty
-        for the path itself.
-        """
+        """Return where the ledger's batch ``sequence`` goes below the path; empty: the path."""
         if self._settings.layout == "flat":
             return ""
         pipeline, batch = self._settings.policy.pipeline, self._batch(sequence)
@@ -258,9 +256,7 @@ class Publisher:
     # after the decision, or instead of it
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
-        """Publish; see the module. For the batch that it was, also where the sink's settings are
-        others by now.
-        """
+        """Publish, see the module, by the batch's own settings, whatever the sink's are by now."""
         batch = Committable(**committable)
         files = self._committed_files(batch)
         if batch.layout == "manifest":
@@ -274,9 +270,7 @@ class Publisher:
         return result
 
     def commit_what_is_left(self, committable: Mapping[str, Any]) -> CommitResult:
-        """Publish a batch of which a part is lost, on the user's word; again, if that has lost
-        more meanwhile.
-        """
+        """Publish what is left of a batch, on the user's word; again, if more is lost since."""
         batch = Committable(**committable)
         files = self._committed_files(batch)
         if batch.layout == "manifest":
@@ -308,9 +302,7 @@ class Publisher:
             self.files.remove(f"{PREPARED}/{name}")
 
     def recover(self) -> list[dict[str, str]]:
-        """List the attempts of this pipeline of which something is prepared: their folders'
-        names.
-        """
+        """List, by their folders, the pipeline's attempts of which something is prepared."""
         ours = f"{self._settings.policy.pipeline}@"
         try:
             names = self.files.names(PREPARED)

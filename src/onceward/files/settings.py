@@ -53,8 +53,7 @@ _BLANK = r"^[\x00-\x20&&[^\r\n]]+$"
 
 
 def keeping(format_name: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a format that change no value, and over them those that were
-    ``given``."""
+    """Return a format's options that change no value, and over them those that were ``given``."""
     set_already = {name.lower() for name in given}
     ours = {
         name: value

@@ -293,8 +293,7 @@ class FileTarget(TwoPhaseTarget):
         )
 
     def _size_of_a_row(self, record: LedgerRecord) -> float | None:
-        """Return a row's average size in files; None of a batch without rows, or of which that is
-        not told."""
+        """Return a row's average size in files; None: the batch has no rows, or it is not told."""
         output = record.outputs.get(self.kind)
         if output is None or output.kind != KIND or not output.records:
             return None
@@ -304,9 +303,7 @@ class FileTarget(TwoPhaseTarget):
         return total / output.records
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
-        """List an attempt's folder by its name; what becomes of its files, the ledger alone
-        says.
-        """
+        """List an attempt's folder by its name; what becomes of it, the ledger alone says."""
         return [{"folder": committable["folder"]} for committable in self._committables(record)]
 
     def _must_not_be_lost(self, lost: Sequence[Any], record: LedgerRecord) -> LedgerRecord:

@@ -272,8 +272,7 @@ class Delta(LakeTable):
         )
 
     def _wrong(self, table: DeltaTable, shape: Shape, then: Mapping[str, Any]) -> str:
-        """Return why readers could not read the files, if so; ``VACUUM`` may be told to keep
-        nothing, even what is new."""
+        """Return why the files cannot be read, if so: VACUUM may be told to keep nothing new."""
         if shape.table_id != then["id"]:
             return (
                 "the table was made anew since; or it was renamed, and another one has its name: "
@@ -300,6 +299,5 @@ class Delta(LakeTable):
         self._table.remove(committable.get("staged", []))
 
     def recover(self) -> list[dict[str, Any]]:
-        """Return nothing: uncommitted files are nowhere listed; readers do not see them, and
-        ``VACUUM`` removes them."""
+        """Return nothing: no list has uncommitted files, which nobody sees and VACUUM removes."""
         return []

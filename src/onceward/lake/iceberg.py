@@ -137,9 +137,7 @@ class Iceberg(LakeTable):
         return CommitResult.DONE if table.note(name, value, has) else CommitResult.ALREADY_DONE
 
     def _table_with_snapshots(self, then: Mapping[str, Any]) -> IcebergTable:
-        """Return the table that has its snapshots, which may have been renamed, and the sink with
-        it.
-        """
+        """Return the table that has its snapshots; it may have been renamed, and the sink too."""
         where = str(then["table"])
         if where == self._name or self._table.id == then["id"]:
             return self._table

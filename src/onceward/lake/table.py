@@ -221,8 +221,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def recover(self) -> list[dict[str, Any]]:
-        """List the attempts of this pipeline of which something is staged, where the format can
-        tell."""
+        """List the pipeline's attempts of which something is staged, where the format can tell."""
 
     def begin(self, task: Any) -> Any:
         """Raise: Spark's own tasks write."""

@@ -22,9 +22,7 @@ _CHUNK = 1 << 20
 
 
 class Folder:
-    """A folder on a file system of pyarrow's: local, ``s3://`` (``s3a://``), ``gs://``,
-    ``abfss://``, ``hdfs://``.
-    """
+    """A folder on pyarrow's file systems: local, ``s3[a]:``, ``gs:``, ``abfss:``, ``hdfs:``."""
 
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/")
@@ -60,9 +58,7 @@ class Folder:
         return Folder(f"{self.path}/{name}")
 
     def as_spark_has_it(self, scheme: str) -> str:
-        """Return the path as Hadoop has it; a bucket of S3 by the ``scheme`` that Spark has used
-        for one.
-        """
+        """Return the path as Hadoop has it; a bucket of S3 by the ``scheme`` that Spark used."""
         if self.is_local:
             return f"file:{self._root}"
         bucket = f"{scheme if scheme.startswith('s3') else 's3a'}://"

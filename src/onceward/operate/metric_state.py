@@ -394,9 +394,7 @@ def _unix(text: str | None) -> float:
 
 
 def split_login(url: str) -> tuple[str, str]:
-    """Return ``url`` without its login, which may be shown, and the header ``Authorization``;
-    empty: it has none.
-    """
+    """Return ``url`` without its login, to be shown, and header ``Authorization``, or empty."""
     before, at, behind = url.rpartition("@")
     scheme, slashes, login = before.rpartition("//")
     if not at or "/" in login:

@@ -148,9 +148,7 @@ _JOB = "onceward"
 
 
 class Metrics:
-    """What makes numbers of this process's pipelines until :meth:`stop`. A collector of
-    ``prometheus_client``.
-    """
+    """A collector for ``prometheus_client``, of this process's pipelines, until :meth:`stop`."""
 
     def __init__(self, *, per_partition: bool = False, lag_interval_s: float = 15.0) -> None:
         _must_be_seconds("lag_interval_s", lag_interval_s)

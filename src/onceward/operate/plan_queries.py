@@ -107,9 +107,7 @@ def replaced(owner: Any, **values: Any) -> Iterator[None]:
 
 
 class JobWriters:
-    """What writers of queries are told; ``found`` is given each query in place of its start, one
-    after the other.
-    """
+    """What writers are told; ``found`` is given each query in place of its start, in turn."""
 
     def __init__(self, found: Callable[[Definition], None]) -> None:
         self._found = found

@@ -319,8 +319,7 @@ def keep_status() -> None:
 
 
 def _end_soon(status: int) -> None:
-    """A job that has failed, or was asked to stop, must not seem to run, whatever its threads
-    still wait for."""
+    """End the process soon after a job failed or was to stop, whatever its threads wait for."""
     if status == FINISHED and not stopping.is_requested():
         return
 

@@ -100,8 +100,7 @@ class ChildJob:
         self._socket.close()
 
     def reap_orphans(self) -> None:
-        """Collect processes that the job has left behind, where this one is the container's
-        first."""
+        """Collect processes that the job has left, where this one is the container's first."""
         if os.getpid() != 1:
             return
         with suppress(ChildProcessError):

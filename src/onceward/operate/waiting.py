@@ -1,6 +1,4 @@
-"""Wait until a query ends, in a thread of its own. Driver only; :mod:`supervise` waits by it,
-too.
-"""
+"""Wait until a query ends, in a thread of its own; for :mod:`supervise`, too. Driver only."""
 
 from __future__ import annotations
 

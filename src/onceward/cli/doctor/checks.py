@@ -175,8 +175,7 @@ _QUICK = {"socket.connection.setup.timeout.max.ms": "4000"}
 
 
 def check_machine() -> list[CheckResult]:
-    """Check Java, PySpark, the jars of Spark's Kafka source and the workers' Python, as a driver
-    here would find them."""
+    """Check Java, PySpark, Spark's Kafka jars and workers' Python, as a driver here finds them."""
     return [run_check(_java), run_check(_pyspark), *_jars(), check_worker_python()]
 
 

@@ -40,9 +40,7 @@ _PLAIN = (
     *_WATERMARKS,
 )
 _WITHOUT_ROWS = {"OneRowRelation", "CTERelationRef"}
-"""Leaves of plans that have no rows of their own: of ``SELECT 1``, and the name of what stands
-elsewhere in the plan.
-"""
+"""Leaves without rows of their own: of ``SELECT 1``, and names of what stands elsewhere."""
 _OTHER_EACH_TIME = {
     "Sample",
     "ScriptTransformation",

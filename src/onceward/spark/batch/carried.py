@@ -88,9 +88,7 @@ class Carrier:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Raise typed errors inside the block so that they can be recognized in Spark's text. The
-        traceback of a cause stays.
-        """
+        """Raise typed errors inside so that Spark's text tells them; a cause's traceback stays."""
         try:
             yield
         except OncewardError as error:
@@ -98,9 +96,7 @@ class Carrier:
 
 
 def carried_in(text: str) -> OncewardError | None:
-    """Return the error that was raised as :class:`Carried`; None if ``text`` has none of this
-    driver's, or only a part of one.
-    """
+    """Return the error raised as :class:`Carried`; None: no whole one of this driver's."""
     return next(filter(None, map(_decoded, _CARRIED.findall(text))), None)
 
 

@@ -204,9 +204,7 @@ def _options(execution: Any) -> Iterator[dict[str, str]]:
 
 
 def _logged(folder: str, source: SourceRange) -> Iterator[tuple[str, int]]:
-    """Yield the files of the batches of a range, in the source's own count, and when they were
-    changed, in ms.
-    """
+    """Yield files of a range's batches, by the source's own count, and their times in ms."""
     if not _is_logged(source):
         return
     start = -1 if source.start is None else int(source.start[_OFFSET])
@@ -252,9 +250,7 @@ def _is_there(path: str) -> bool:
 
 
 def _planned(plan: Any) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the files of each relation of files in the plan, with their bytes and the time of the
-    last change, in ms.
-    """
+    """Yield the files of the plan's relations of files, with bytes and time of change in ms."""
     for leaf in leaves(plan, "LogicalRelation"):
         relation = leaf.relation()
         if relation.getClass().getSimpleName() == "HadoopFsRelation":

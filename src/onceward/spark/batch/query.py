@@ -151,9 +151,7 @@ class History:
 
 
 def fingerprint(frame: DataFrame) -> int:
-    """Hash the plan of a frame: equal for two frames that have the same plan, however they were
-    made; 0 where Spark cannot tell.
-    """
+    """Hash the plan of a frame: equal for equal plans, however made; 0 where Spark cannot tell."""
     try:
         return int(frame.semanticHash())
     except Exception:  # noqa: BLE001 — the frame is broken, which is why it is asked for

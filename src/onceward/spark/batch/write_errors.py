@@ -193,8 +193,7 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
 
 
 def _unplanned(error: AnalysisException, how: str, place: str) -> OncewardError:
-    """Return why Spark could not plan the job: the frame does not fit, or what was asked of a
-    catalog was not to be had."""
+    """Return why Spark could not plan the job: an unfit frame, or what a catalog did not have."""
     causes, why = thrown_by(error), str(error).strip().splitlines()[0]
     if catalog_is_away(causes):
         return SendFailed(

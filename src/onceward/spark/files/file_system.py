@@ -447,9 +447,7 @@ class HadoopFiles(Files):
 
 
 class S3Files(HadoopFiles):
-    """In S3, by Hadoop's S3A. Objects cannot be renamed, and what is put replaces what was
-    there.
-    """
+    """In S3, by Hadoop's S3A. Objects cannot be renamed; what is put replaces what was there."""
 
     def _put(self, path: str, text: str) -> None:
         self._asked(lambda: self._write(path, text))

@@ -40,14 +40,10 @@ def must_have(session: SparkSession, name: str, message: str, next_step: str) ->
 
 
 RUN_WITH = ("4.0.0", "4.1.1", "4.1.3", "4.2.0", "4.3.0")
-"""PySpark, oldest first. docs/how-to/deploying.md says what ran on each; ``make matrix`` runs it
-again.
-"""
+"""PySpark, oldest first; docs/how-to/deploying.md says what ``make matrix`` ran on each."""
 
 _NEWEST_JAVA = {"4.0": 21, "4.1": 21}
-"""Spark 4.0 and 4.1 end in ``Subject.getSubject``, which Java no longer has (JEP 486); later ones
-start on Java 25.
-"""
+"""Spark 4.0 and 4.1 call ``Subject.getSubject``, gone from Java (JEP 486); later ones take 25."""
 
 
 def installed_spark() -> str:

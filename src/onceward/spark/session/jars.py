@@ -40,14 +40,10 @@ CACHE_VARIABLE = "ONCEWARD_CACHE"
 """Environment variable that moves the cache folder."""
 
 IVY_SETTINGS_VARIABLE = "ONCEWARD_IVY_SETTINGS"
-"""Environment variable with the path of an ``ivysettings.xml``, as ``spark.jars.ivySettings``
-takes it: for mirrors.
-"""
+"""Environment variable: path of an ``ivysettings.xml``, as of ``spark.jars.ivySettings``."""
 
 SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"
-"""Environment variable that ``spark-submit`` sets in the Python processes it starts: where their
-JVM listens.
-"""
+"""Environment variable that ``spark-submit`` sets in Python processes: where their JVM listens."""
 
 _FORMAT = 2
 _OTHERS_SECONDS = 900
@@ -60,9 +56,7 @@ _NOT_FOUND = re.compile(r":: ([^#\s]+)#([^;\s]+);(\S+): not found")
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: ``$ONCEWARD_CACHE``, else ``$XDG_CACHE_HOME/onceward``, else
-    ``~/.cache/onceward``.
-    """
+    """Return $ONCEWARD_CACHE, else $XDG_CACHE_HOME/onceward, else ~/.cache/onceward."""
     if folder := os.environ.get(CACHE_VARIABLE):
         return Path(folder).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")

@@ -1,6 +1,4 @@
-"""Spark settings that suit Onceward. Driver only; called by users, the demo and the tests when
-they build a session.
-"""
+"""Spark settings that suit Onceward, for who builds a session. Driver only."""
 
 from __future__ import annotations
 

@@ -336,9 +336,7 @@ class IcebergTable:
         return self.metadata().staged(prefix)
 
     def missing(self, snapshots: Sequence[int]) -> list[str]:
-        """List those of ``snapshots`` that are gone, published or not, and of the others the data
-        files that are.
-        """
+        """List which of ``snapshots`` are gone, published or not, and of others lost files."""
         self._refresh()
         io, found = self._table.io(), {one: self._table.snapshot(one) for one in snapshots}
         files = (one.addedDataFiles(io) for one in found.values() if one is not None)

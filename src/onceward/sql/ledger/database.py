@@ -115,9 +115,7 @@ class Session(Protocol):
 
 
 def has_spoken(socket: int) -> bool:
-    """Return whether the server has said something unasked: its farewell, or the end of the
-    connection.
-    """
+    """Return whether the server has said something unasked: the end of the connection, say."""
     poll = select.poll()
     poll.register(socket, select.POLLIN | select.POLLHUP | select.POLLERR)
     return bool(poll.poll(0))
@@ -204,9 +202,7 @@ class Database(ABC):
 
     @abstractmethod
     def ended_before(self, error: Exception) -> bool:
-        """Return whether the server, or the state of the connection, shows that the transaction
-        ended before its COMMIT.
-        """
+        """Return whether server or session shows that the transaction ended before COMMIT."""
 
     def hold(self, session: Session, table: str, pipeline: str) -> None:  # noqa: B027
         """Lock the pipeline's staging tables where CREATE and DROP end a transaction, and

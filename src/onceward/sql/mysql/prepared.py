@@ -46,9 +46,7 @@ too long.
 
 
 def xid(name: str) -> str:
-    """Return ``name`` as an XA transaction id: in two parts, ``<pipeline>@<mark>`` and the
-    rest.
-    """
+    """Return ``name`` as an XA id, in two parts: ``<pipeline>@<mark>`` and the rest."""
     first = name.index("@") + 1 + MARK_LENGTH
     whose, which = name[:first], name[first + 1 :]
     return f"X'{whose.encode().hex()}', X'{which.encode().hex()}', {FORMAT}"

@@ -81,9 +81,7 @@ class MySQLStatements(Statements):
         ]
 
     def most_bytes(self, rows: Rows, limited: Sequence[Written]) -> Rows:
-        """Select the bytes of the longest value of each of these columns, as the table stores
-        it.
-        """
+        """Select the bytes of each of these columns' longest value, as the table stores it."""
         lengths = ", ".join(f"MAX(OCTET_LENGTH({self._stored(column)}))" for column in limited)
         return Rows(f"SELECT {lengths} FROM ({rows.sql}) AS staged", rows.parameters)
 
@@ -103,9 +101,7 @@ class MySQLStatements(Statements):
         )
 
     def no_place(self, rows: Rows, column: Written) -> Rows:
-        """Count the texts with a character outside the column's character set, which a server
-        would store as ``?``.
-        """
+        """Count texts with a character outside the column's character set, stored as ``?``."""
         name = self.quoted(column.name)
         back = f"CONVERT({self._stored(column)} USING utf8mb4)"
         # Not cast to bytes: MariaDB cuts what is longer than max_allowed_packet then.
@@ -221,9 +217,7 @@ class MySQLStatements(Statements):
         return f"CONVERT({name} USING {column.charset})" if column.charset else name
 
     def _sorted(self, name: str, staged: Mapping[str, str]) -> str:
-        """Sort texts by their bytes, as Spark does: to their collation a space may follow or
-        not.
-        """
+        """Sort texts by their bytes, as Spark does: a collation may ignore spaces at the end."""
         return self.exact(self.quoted(name)) if staged[name] == TEXT else self.quoted(name)
 
 

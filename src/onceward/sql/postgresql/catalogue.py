@@ -165,9 +165,7 @@ def _has_room(ours: str, our_mods: tuple[int, ...], mods: tuple[int, ...]) -> bo
 
 
 def parsed(kind: str) -> tuple[str, tuple[int, ...], str]:
-    """Parse ``timestamp(3) with time zone[]`` into ``("timestamp with time zone", (3,),
-    "[]")``.
-    """
+    """Parse ``timestamp(3) with time zone[]``: ``("timestamp with time zone", (3,), "[]")``."""
     found = _TYPE.fullmatch(kind)
     if found is None:
         return kind, (), ""

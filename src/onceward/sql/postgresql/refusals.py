@@ -71,9 +71,7 @@ _FOREIGN_KEYS = ("23001", "23503")
 CONFLICTS = ("23001", "23503", "23505", "23P01")
 """Foreign keys, unique indexes, exclusion constraints: another row is in the way, or missing."""
 _TABLES = ("0A", "2F", "38", "39", "42")
-"""Not supported, functions, syntax and access: a trigger or the table's definition, which whoever
-has made it may put right.
-"""
+"""Not supported, functions, syntax, access: of a trigger or a table that may be put right."""
 _OTHERS = (
     "00", "01", "02", "03", "08", "0B", "0F", "0L", "0P", "0Z", "10", "24", "25", "26", "28", "2B",
     "34", "3B", "3D", "3F", "40", "53", "55", "57", "58", "72", "F0", "HV", "XX",

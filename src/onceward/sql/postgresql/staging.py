@@ -162,9 +162,7 @@ class StagingWriter(PieceWriter):
 
 
 def connect(dsn: str) -> Any:
-    """Open an ADBC connection within a deadline: libpq limits the connection, and not the queries
-    with which ADBC begins.
-    """
+    """Open an ADBC connection in time: libpq limits the connection, not ADBC's first queries."""
     return in_time(
         None,
         lambda: _driver().connect(dsn, autocommit=True),
@@ -276,8 +274,7 @@ _EXACT, _KEEPS_NULLS = (1, 12), (1, 13)
 
 
 def _must_keep_nulls(name: str, elements: pa.Array) -> None:
-    """Check that ADBC stores null elements: its last version for Python 3.10 makes 0, '' or 1970
-    of them."""
+    """Check that ADBC stores null elements: its last for Python 3.10 makes 0, '', 1970 of them."""
     if elements.null_count and _version() < _KEEPS_NULLS:
         raise ConfigurationError(
             f"an array of column {name!r} has a null element, of which adbc-driver-postgresql "

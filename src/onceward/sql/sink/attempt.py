@@ -269,9 +269,7 @@ class DatabaseAttempt(Attempt):
         super().stage(record, running)
 
     def _put_rows(self, record: LedgerRecord, running: RunningBatch) -> None:
-        """Move the last row of each key; or, where rows are in its way, all changes in their
-        order.
-        """
+        """Move each key's last row; or, where rows are in its way, all changes in their order."""
         try:
             self._put(record, running)
         except RowRefused as refused:

@@ -34,15 +34,11 @@ OWN_TABLE = re.compile(r"\bonceward_(?:(?:staging|rows|held)_\w+|prepared)(?![\w
 drops, and no database or schema of such a name."""
 
 TASK = "onceward_task"
-"""Column of a staging table: the task attempt that wrote the row. Those that no report names do
-not count.
-"""
+"""Column of a staging table: the row's task attempt. One that no report names does not count."""
 
 
 class Rows(NamedTuple):
-    """A query for the rows of a frame, or of it those for one table; or any statement, with its
-    parameters.
-    """
+    """A query for a frame's rows, or those for one table; or a statement, with parameters."""
 
     sql: str
     parameters: tuple[Any, ...]
@@ -186,9 +182,7 @@ class Column:
     generated: bool = False
     """The server writes it, and refuses whoever else does."""
     own_equality: bool = False
-    """Values that differ may be the same to the table: another case, or a collation that is not
-    deterministic.
-    """
+    """Different values may be the same to the table: by case, or a non-deterministic collation."""
     enum: bool = False
     replaces_null: bool = False
     """The server may put a value of its own in the place of a null."""
@@ -218,9 +212,7 @@ class Table:
     quote: str = '"'
     """Around a column's name in SQL, for advice."""
     hides_rows: bool = False
-    """A policy of the table may keep rows from this login: a DELETE passes over them without a
-    word.
-    """
+    """A policy may keep rows from this login: a DELETE passes over them without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,9 +425,7 @@ def parents_first(parts: Iterable[P], references: Sequence[Reference]) -> list[P
 
 
 def circle(references: Sequence[Reference]) -> bool:
-    """Do foreign keys between different tables, none of which waits, lead back to where they
-    began?
-    """
+    """Return whether foreign keys of different tables, none of which waits, make a circle."""
     tables = TopologicalSorter[object]()
     for child, parent, waits in references:
         if child != parent and not waits:

@@ -37,9 +37,7 @@ def attempt_prefix(pipeline: PipelineId, mark: str, attempt: AttemptId) -> str:
 
 
 def owner_in(name: str, pipeline: PipelineId, mark: str) -> int | None:
-    """Return the owner whose batch attempt prepared a transaction of this chain; None for another
-    chain's, or an unknown name.
-    """
+    """Return the owner who prepared a transaction of this chain; None: another's, or unknown."""
     beginning = chain_prefix(pipeline, mark)
     owner = name[len(beginning) :].partition(".")[0]
     return int(owner) if name.startswith(beginning) and owner.isdecimal() else None
@@ -125,9 +123,7 @@ class Statements(ABC):
         """
 
     def steps(self, name: str, first: int, last: int, only: tuple[str, str] | None) -> Rows:
-        """Select the rows from the ``first`` to the ``last`` step; ``only`` where a column has a
-        value.
-        """
+        """Select rows of steps ``first`` to ``last``; ``only`` where a column has a value."""
         sql = f"SELECT * FROM {name} WHERE {STEP} BETWEEN {first:d} AND {last:d}"
         return self._only(sql, (), only)
 
@@ -157,9 +153,7 @@ class Statements(ABC):
         return f"coalesce({op} IN ({words(DELETES)}), false)"
 
     def longest(self, rows: Rows, limited: Sequence[Written]) -> Rows:
-        """Select the length of the longest value of each of these columns: servers cut spaces
-        beyond a limit silently.
-        """
+        """Select each column's greatest length: servers cut spaces beyond a limit silently."""
         lengths = ", ".join(f"max(char_length({self.quoted(column.name)}))" for column in limited)
         return Rows(f"SELECT {lengths} FROM ({rows.sql}) AS staged", rows.parameters)
 
@@ -185,15 +179,11 @@ class Statements(ABC):
     def upsert(
         self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge
     ) -> list[Rows]:
-        """Upsert the last row of each key, except deletes: statements whose counts add up to the
-        number of keys.
-        """
+        """Upsert each key's last row, but deletes: the statements' counts add up to the keys."""
 
     @abstractmethod
     def present(self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
-        """Count the keys that the table has, among those whose last change deletes and among the
-        others.
-        """
+        """Count the keys that the table has: of those whose last change deletes, of the others."""
 
 
 DELETED, STEP = "onceward_deletes", "onceward_step"
@@ -230,9 +220,7 @@ class Catalogue(Protocol):
         """
 
     def locked(self, connection: Session, name: str, ledger: str) -> Table:
-        """Read a table as :meth:`table_named` does, and lock it against changes until the
-        transaction ends.
-        """
+        """Read a table as :meth:`table_named`, locked to changes until the transaction ends."""
 
     def find_schema(self, connection: Session, table: str) -> tuple[str, object]:
         """Return the schema of a table, and the table's identity at the server."""
@@ -250,9 +238,7 @@ class PreparedWords(Protocol):
     """
 
     longest_pipeline: int
-    """How long a pipeline's id may be, so that all its transactions have names that the server
-    takes.
-    """
+    """How long a pipeline's id may be, so that the server takes its transactions' names."""
     create_markers: str
     """The table of markers, ``{table}``, if it is missing."""
 
@@ -270,9 +256,7 @@ class PreparedWords(Protocol):
         """List the names of prepared transactions that begin with ``beginning``."""
 
     def end(self, session: Session, how: Literal["COMMIT", "ROLLBACK"], name: str) -> bool:
-        """End a prepared transaction; return False if the server has none of that name that this
-        session may end.
-        """
+        """End a prepared transaction; return False if there is none that this session may end."""
 
 
 LOCK_SECONDS = 60
@@ -324,15 +308,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def translate_errors(self, what: str) -> AbstractContextManager[None]:
-        """Raise the server's errors inside the block as typed ones that say what was being
-        done.
-        """
+        """Raise the server's errors inside as typed ones that say what was being done."""
 
     @abstractmethod
     def open_staging(self, connection: Session, schema: str, name: str, bare: Bare) -> OpenWriter:
-        """Return what opens a staging table in tasks: with the address, login and password of
-        ``connection``.
-        """
+        """Return what opens a staging table in tasks, by address and login of ``connection``."""
 
     @abstractmethod
     def open_transactions(
@@ -407,5 +387,4 @@ class Dialect(ABC):
 
     @abstractmethod
     def drop_in_a_hurry(self, connection: Session, table: str) -> None:
-        """Drop a table of the sink's own, quoted, and wait for its lock but a moment, and for no
-        disk."""
+        """Drop a table of the sink's own, quoted, waiting a moment for its lock, for no disk."""

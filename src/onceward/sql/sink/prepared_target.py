@@ -97,9 +97,7 @@ class PreparedTarget(TwoPhaseTarget):
         self._mark = chain_mark(self.chain.identity())
 
     def is_of_this_chain(self, recovered: Any) -> bool:
-        """Return whether a recovered transaction belongs to this chain; another chain's holds its
-        locks until it is ended there.
-        """
+        """Return whether it is of this chain; another's holds its locks until ended there."""
         return str(recovered).startswith(chain_prefix(self._policy.pipeline, self._mark))
 
     def published_in(self, newest: LedgerRecord) -> list[str]:

@@ -61,9 +61,7 @@ Mode = Literal["append", "upsert", "changes"]
 TABLE_COLUMN = "table"
 
 MARKERS = "onceward_prepared"
-"""A table with the name of each prepared transaction that was committed, until its batch is
-finished.
-"""
+"""A table with the names of committed prepared transactions, until their batch is finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +224,7 @@ class DatabaseRun:
                 must_show_all(table)
 
     def look_again(self) -> None:
-        """Check the server again if this is another session: it may be another server, or one that
-        was reinstalled.
-        """
+        """Check the server again in another session: it may be another one, or was reinstalled."""
         if self.chain.connections != self._looked_at:
             self._must_serve()
 
