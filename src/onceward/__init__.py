@@ -4,8 +4,7 @@ One micro-batch is one atomic step that holds the batch's output, its source off
 record: with Kafka as the target one transaction, written by all executors in parallel. ``__all__``
 are the public names; everything else may move.
 
-Names are imported when they are first used: a Python worker on an executor needs none of the
-driver's modules.
+Names are imported when first used: Python workers need none of the driver's modules.
 """
 
 from __future__ import annotations

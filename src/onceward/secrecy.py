@@ -1,7 +1,6 @@
 """Keeps secrets on their way into the JVM out of Python's own logs.
 
-Called by sources and sinks, in the driver, around the few calls that carry one. Touches log
-filters only.
+Called by sources and sinks in the driver, around calls that carry one. Touches log filters only.
 """
 
 from __future__ import annotations

@@ -45,8 +45,7 @@ class TypedErrors(TyperGroup):
 
     Others keep their traceback, because they are our mistakes and not the user's. Exits with
     status 64 for wrong options and settings, 69 for brokers and databases that cannot be reached,
-    74 for an output that cannot be written, 77 for a login or a right that is missing, and else
-    with 1.
+    74 for an output that cannot be written, 77 for a missing login or right, else with 1.
     """
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:

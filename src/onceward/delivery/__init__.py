@@ -1,5 +1,4 @@
-"""Sinks for targets without transactions: rows are stored durably, the batch is decided, and then
-they are delivered.
+"""Sinks for targets without transactions: rows are stored durably, decided, then delivered.
 
 In reading order: :mod:`sink` (what users build), :mod:`target` (the order of things after the
 decision), :mod:`chunks` (which rows are delivered together; pure), :mod:`row_files` (what tasks

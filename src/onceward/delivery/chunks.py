@@ -1,5 +1,4 @@
-"""Which rows of a decided batch are delivered together. Values, but for the rows themselves, which
-are read.
+"""Which rows of a decided batch are delivered together. Values, but for the rows that are read.
 
 The rows of a batch have an order: frame by frame as they were handed over, in a frame by the
 partitions of its plan, in a partition as the plan gave them. A chunk is the next ``chunk_rows`` of
@@ -106,8 +105,7 @@ class Delivery:
     def rest(self, folder: Path, looked: Mapping[RowFile, Looked]) -> Iterator[Chunk]:
         """Yield the chunks that are not known to be delivered, in order.
 
-        One of which every row is in damaged files has no rows; the others of such files keep their
-        places.
+        One with all rows in damaged files has none; others of such files keep their places.
 
         :param looked: at all that are :attr:`needed`.
         """

@@ -75,8 +75,7 @@ PIPELINE = (
 
 SEQUENCE_BITS, ROW_BITS = 32, 31
 """Of a version that is made of the ledger's numbers: a batch a second for 136 years, 2,147,483,648
-rows in each. Batches count from 1 there, so that no version is as small as those that a server
-counts by itself.
+rows in each. Batches count from 1 there: no version is as small as those of a server's own.
 """
 
 # The server waits for a shard that is missing for as long, and then says so (its default, 1m, is
@@ -219,9 +218,8 @@ def refusal(
 ) -> Exception:
     """Return what a refusal of a request as a whole means.
 
-    Its rows are judged one by one, so what is said of all of them is about the request, the
-    login or the index; or it is not the server's own word at all, but that of a proxy before
-    it.
+    Its rows are judged one by one, so what is said of all of them is about the request, the login
+    or the index; or it is the word of a proxy before the server.
     """
     what = f"OpenSearch refuses {where}: {status} {kind}: {reason}"
     details = {"status": status}
@@ -307,8 +305,7 @@ def parse_seconds(duration: str) -> float:
 
 
 def version_number(upsert: Upsert, by_column: bool) -> int:
-    """Return the version as one whole number, which the server compares: the user's, or the batch
-    and the row in it.
+    """Return the version as one whole number, for the server: the user's, or of batch and row.
 
     :raises DeliveryRefused: a batch or row has too large a number.
     """

@@ -1,5 +1,4 @@
-"""Writes to OpenSearch or Elasticsearch: a document for each row, and never by an older version.
-Driver only.
+"""Writes to OpenSearch, Elasticsearch: a document a row, never by an older version. Driver only.
 
 Compare and replace are the server's own: *external versioning*. With ``version_type=external_gte``
 it does "only index the document if the given version is equal or higher than the version of the
@@ -94,8 +93,7 @@ class OpenSearchWriter(UpsertWriter):
         missing.
     :param index: its name, or that of an alias.
     :param by_column: a version is what the user's column says; else the row's place in the ledger.
-    :param tombstone_s: how long the index has to keep versions of what is deleted. None: nothing
-        is ever deleted.
+    :param tombstone_s: how long the index has to keep versions of deletes. None: there are none.
     """
 
     # Of documents in general, not of rows (Elasticsearch reference, *Metadata fields*): refused
@@ -269,8 +267,7 @@ class OpenSearchWriter(UpsertWriter):
         """Send a request, in smaller ones where it is more than the server or a proxy takes, or
         answers in time, and yield the answers.
 
-        :raises NotTaken: it is one row, or there was no answer so often in a row that the server
-            stands still.
+        :raises NotTaken: it is one row, or no answer came so often that the server stands still.
         """
         is_one, size = len(part.upserts) == 1, len(part.body)
         # An alias, so that nothing makes an index that was deleted meanwhile

@@ -1,5 +1,4 @@
-"""Writes to Redis: a hash for each row, replaced whole, and never by an older version. Driver
-only.
+"""Writes to Redis: a hash a row, replaced whole, and never by an older version. Driver only.
 
 Compare and replace are one script, which the server runs as one step (Redis documentation,
 *Scripting with Lua*: "atomic execution"). Versions are compared as texts: a Lua number is a

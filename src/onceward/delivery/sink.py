@@ -143,8 +143,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
         return None
 
     def _check_place(self, then: Mapping[str, Any] | None) -> None:
-        """Look, before a batch is decided, whether the target is one that can be written to, and
-        ``then`` was.
+        """Look, before a batch is decided, whether the target can be written to, and was ``then``.
 
         :raises OncewardError: it is not.
         :raises Exception: it cannot be asked now.

@@ -1,5 +1,4 @@
-"""After the decision, the driver delivers: chunk by chunk, and after each one the ledger says so.
-Driver only.
+"""After the decision, the driver delivers: chunk by chunk, each noted in the ledger. Driver only.
 
 On top of what every two-phase target does (:mod:`onceward.engine.two_phase`): committables are
 files of rows, and a committable is committed by removing its file, which comes last. Before it:
@@ -139,12 +138,10 @@ class WriteAheadTarget(TwoPhaseTarget):
     """One run of a query.
 
     :param deliver: the user's; called in the query's own thread, for one chunk after the other.
-        Its ``close``, if it has one, is called when the query has ended; it may be called again
-        after that.
+        Its ``close``, if any, is called when the query has ended; more calls may follow.
     :param folder: where tasks store rows, and nobody else's.
     :param chunk_rows: of batches that are decided from now on.
-    :param settings: of the sink, by name, as JSON has them: those that say what stored rows are to
-        become.
+    :param settings: of the sink, by name, as JSON: those that say what stored rows become.
     :param ledger: where the chain is kept, in words.
     :param place: what tells the target from any other of its name, as JSON; None: not known. It is
         in the ledger from the first chunk on.

@@ -7,14 +7,12 @@ a write that comes late. It is made of the value of the user's column, if there 
 row's place in the ledger (the batch's sequence, the row's number in the batch), which is the same
 at every try and larger for all that is decided later.
 
-Two things follow behind it, and all three are the *mark* of a write, which the target keeps with
-the row:
+Two things follow it; all three are the *mark* of a write, which the target keeps with the row:
 
 * the attempt that was decided. At one sequence a ledger decides one attempt: another one at the
   same place was decided by another ledger, or by this one before it was lost, and nobody knows
   which of the two is the later;
-* what the version counts by: the pipeline, and the user's column with its kind. Others cannot be
-  compared at all.
+* what the version counts by: the pipeline, the user's column and its kind. Others do not compare.
 
 Where the user's values differ, they alone decide. Where they do not, the places do, and then a
 place behind our own is one that the ledger cannot have given out: a chunk is delivered before the

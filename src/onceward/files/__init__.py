@@ -1,5 +1,4 @@
-"""The sink for files: Spark's own writers into a hidden folder, published once the batch is
-decided.
+"""The sink for files: Spark's own writers into a hidden folder, published once decided.
 
 In reading order: :mod:`sink` (what users build), :mod:`settings`, :mod:`target` (a pipeline and
 its batches, and whether a frame fits), :mod:`publishing` (from hidden to visible, and what a crash

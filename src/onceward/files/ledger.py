@@ -1,5 +1,4 @@
-"""Chains in a folder of a local disk: one file an entry, made by ``link(2)``, of which one caller
-wins. Driver only.
+"""Chains in a folder of a local disk: a file an entry, by ``link(2)``, which one wins. Driver only.
 
 ``<path>/<pipeline>/<slot>.json``, slots counted from 0 without gap. An entry is a ledger record or
 a takeover, and both are made in the same way: written to a file of their own, synced, and linked
@@ -11,8 +10,7 @@ who has lost a slot has lost the chain:
 * a record wins it, or its owner learns that there is a newer one.
 
 Renaming would not do, nor does Spark's ``createAtomic``, which looks first and renames then: a
-rename that comes late replaces what somebody else has put there meanwhile, and says that all is
-well.
+late rename replaces what somebody else has put there meanwhile, and says that all is well.
 
 Old entries are removed, and a very late owner could win the name of one. So before any is removed,
 an empty file ``floor-<slot>`` says from which slot on entries count (of several the highest); who

@@ -1,8 +1,6 @@
-"""Layout "manifest": files stay where Spark has written them, hidden, and a list of them makes a
-batch visible.
+"""Layout "manifest": files stay where Spark wrote them, hidden, and a list makes a batch visible.
 
-For stores in which nothing can be renamed, and for readers who need whole batches. Below the
-sink's path::
+For stores in which nothing can be renamed, or readers of whole batches. Below the sink's path::
 
     _onceward/prepared/<attempt>                  where an attempt writes, until it is published
     _onceward/files/_attempt=<attempt>/batch=<pipeline>@<number>/day=2026-11-22/part-….parquet

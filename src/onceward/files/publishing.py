@@ -1,5 +1,4 @@
-"""From hidden to visible: how the files of a batch are prepared, published and dropped. Driver
-only.
+"""From hidden to visible: how a batch's files are prepared, published, dropped. Driver only.
 
 Below the sink's path::
 
@@ -82,10 +81,8 @@ class Publisher:
     def check(self, written_to: str) -> None:
         """Check the path, and make what it lacks.
 
-        :param written_to: the path below which this pipeline has written its newest batch, as its
-            ledger says; or "".
-        :raises TargetUnreachable: the path cannot be written to, or is not the one that was
-            written to.
+        :param written_to: the path of this pipeline's newest batch, by its ledger; or "".
+        :raises TargetUnreachable: the path cannot be written to, or is not ``written_to``.
         :raises ConfigurationError: the path has files of another shape.
         """
         with self._writable():
@@ -127,8 +124,7 @@ class Publisher:
     # an attempt
 
     def must_have(self, columns: Sequence[str]) -> None:
-        """Check the columns of a frame that becomes CSV, before anything is written; without those
-        of ``partition_by``.
+        """Check the columns, but ``partition_by``, of a frame that becomes CSV, before any write.
 
         :raises InvalidColumn: the path has other columns.
         :raises SendFailed: the file system does not do its part.
@@ -197,8 +193,7 @@ class Publisher:
         return place
 
     def prepare(self, attempt: str, sequence: int, jobs: Sequence[WrittenFiles]) -> Committable:
-        """Return an attempt's files after its last job: durable, where no task changes them any
-        more.
+        """Return an attempt's files after its last job: durable, out of reach of all tasks.
 
         :raises ConfigurationError: there is something where they are to go.
         :raises ReportMismatch: there are others than the tasks have written.

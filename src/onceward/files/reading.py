@@ -60,11 +60,9 @@ def _as_said(value: str) -> str:
 
 
 def must_be_there(files: Files, settings: FileSinkSettings) -> None:
-    """Check that a path that has been written to has its shape: without it, another path is in its
-    place.
+    """Check that a path that was written to has its shape: else another is in its place.
 
-    A disk that is not mounted leaves an empty folder, and what is written there is hidden once it
-    is mounted again.
+    A disk that is away leaves an empty folder; what is written there is hidden when it is back.
 
     :raises TargetUnreachable: there is none.
     :raises OSError: the file system does not do its part.

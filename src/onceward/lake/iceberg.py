@@ -177,8 +177,7 @@ class Iceberg(LakeTable):
     def _waiting(self, table: IcebergTable, committable: Mapping[str, Any]) -> list[int]:
         """Return its snapshots, except for those that were published by hand.
 
-        That is asked when it was not staged a moment ago, or could not be published at the first
-        try.
+        That is asked when it was not just staged, or not published at the first try.
         """
         attempt, staged = committable["attempt"], list(committable["staged"])
         if attempt in self._new:

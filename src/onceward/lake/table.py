@@ -1,5 +1,4 @@
-"""What the two formats have in common: a batch is prepared in the table, and one commit of the
-format publishes it.
+"""What the two formats have in common: prepared in the table, a batch is published by one commit.
 
 That commit says which batch it brings, by the ledger's identity and the batch's number there. So
 it is known of every batch whether the table has it, however old that is and whatever became of the

@@ -147,8 +147,7 @@ class _Numbers:
 class MetricState:
     """The numbers of all pipelines of a process, made of events. Any thread; never waits.
 
-    :param failing_since: Unix time since when processes before this one have failed, without a
-        batch in between.
+    :param failing_since: Unix time since when earlier processes have failed, without a batch.
     """
 
     def __init__(self, *, per_partition: bool = False, failing_since: float | None = None) -> None:

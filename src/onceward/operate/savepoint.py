@@ -175,8 +175,7 @@ def create(
     :raises CheckpointReplaced: the ledger's batches are of another query than the checkpoint.
     :raises CheckpointRewound: the checkpoint has other offsets for the batch than the ledger, or
         lacks its newest batch.
-    :raises CheckpointUnreachable: the checkpoint cannot be read, or its files go faster than they
-        can be copied.
+    :raises CheckpointUnreachable: the checkpoint cannot be read, or not copied before files go.
     """
     source, name = Folder(checkpoint), pipeline_id(pipeline)
     if source.holds(Folder(to)):
@@ -381,8 +380,7 @@ def restore(savepoint: Savepoint, checkpoint: str, ledger: Ledger) -> None:
     """Make a checkpoint of the savepoint, with which the same pipeline goes on.
 
     :param checkpoint: a path at which nothing is yet.
-    :raises CheckpointRewound: more is committed than the savepoint has; from here on it would be
-        written twice.
+    :raises CheckpointRewound: more is committed than the savepoint has: it would be written twice.
     :raises LedgerBehind: the ledger has less than the savepoint.
     :raises CheckpointCorrupted: a file of the savepoint is damaged.
     """
@@ -429,10 +427,9 @@ def _newest(ledger: Ledger, pipeline: PipelineId) -> LedgerRecord | None:
 
 
 def _unpack(savepoint: Savepoint, checkpoint: str, replaced: Mapping[str, bytes]) -> None:
-    """Copy to a new checkpoint. On a local disk it gets its name when all is there; elsewhere,
-    and in a folder that is there, ``metadata`` comes last, without which no pipeline of the ledger
-    goes on. A fork there must not be started before this has ended well: its id is new to the
-    ledger.
+    """Copy to a new checkpoint. On a local disk it gets its name when all is there; elsewhere, and
+    in a folder that is there, ``metadata`` comes last, without which no pipeline of the ledger
+    goes on. A fork, new to the ledger, must not be started there before this has ended well.
     """
     target = Folder(checkpoint)
     is_there = target.is_local and os.path.isdir(target.path)

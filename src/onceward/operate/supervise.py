@@ -1,5 +1,4 @@
-"""Starts a streaming query again when it has failed, as often and as late as a strategy says.
-Driver only.
+"""Starts a failed streaming query again, as often and as late as a strategy says. Driver only.
 
 What may be started again is decided by the error (:class:`onceward.errors.Recovery`) and by the
 situation, not by the strategy. A pipeline that was fenced, is set up wrongly, or cannot write its

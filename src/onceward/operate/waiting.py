@@ -208,8 +208,7 @@ def name(query: StreamingQuery) -> str:
 
 
 def within(seconds: float, act: Callable[[], T]) -> T:
-    """Return what ``act`` returns, or raise what it raises. If it takes longer, it goes on in a
-    thread of its own.
+    """Return what ``act`` returns, or raise what it raises; if it is late, its thread goes on.
 
     :raises TimeoutError: it has taken longer.
     """

@@ -1,5 +1,4 @@
-"""The one place that knows Spark's insides: py4j, the JVM's objects, and what Spark does where its
-manual is silent.
+"""The one place that knows Spark's insides: py4j, the JVM's objects, and what no manual says.
 
 Nothing here knows Kafka's protocol, the ledger or a sink. A running batch: :mod:`query` is what
 Spark knows of it, :mod:`checkpoint_files` small files of ours beside its checkpoint. Its jobs:

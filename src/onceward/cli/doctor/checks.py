@@ -1,5 +1,4 @@
-"""Checks of this machine's Java, Spark, jars and workers' Python, then of brokers, topics and a
-pipeline's batches.
+"""Checks of this machine's Java, Spark, jars and workers' Python, then brokers, topics, batches.
 
 Called by ``onceward doctor``. They change nothing, and one that may not look warns instead of
 failing. What they cannot see is another machine's Python: a cluster's executors have to be looked

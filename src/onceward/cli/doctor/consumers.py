@@ -2,9 +2,8 @@
 
 Called by ``onceward doctor --consumers``.
 
-``isolation.level`` is a field of each ``Fetch``, and no group, member or offset tells of it. What
-remains: offsets that nobody who reads committed records comes to prove the opposite. It changes
-nothing.
+``isolation.level`` is a field of each ``Fetch``, and no group, member or offset tells of it.
+Offsets that nobody who reads committed records comes to prove the opposite. It changes nothing.
 """
 
 from __future__ import annotations
@@ -62,8 +61,7 @@ class Reader:
 def check_consumers(
     servers: str, command_config: Path | None, topics: Sequence[str]
 ) -> list[CheckResult]:
-    """Return a finding for each group that reads one of ``topics``, and for what could not be
-    looked at.
+    """Return a finding for each group that reads ``topics``, and for what could not be looked at.
 
     Fails only where reading of uncommitted records is proved. Needs Describe on the cluster or on
     each group, and Describe and Read on the topics; what is denied becomes a warning.

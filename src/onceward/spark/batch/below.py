@@ -9,8 +9,7 @@ offset, or what ``Source.getBatch`` gave), so what stands below the name can be 
 often as wanted.
 
 That holds for what gives the same rows each time and keeps no state: a filter, a projection, a
-watermark (which is a note for what stands above it, and left out here). Anything else below the
-name is refused.
+watermark (which is a note for what stands above it, and left out here). All else there is refused.
 """
 
 from __future__ import annotations

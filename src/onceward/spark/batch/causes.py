@@ -48,11 +48,9 @@ class Thrown:
 
 
 def thrown_by(error: BaseException) -> tuple[Thrown, ...]:
-    """Return what the JVM threw behind PySpark's ``error``, outermost first; empty where the JVM
-    threw nothing.
+    """Return what the JVM threw behind PySpark's ``error``, outermost first; empty: nothing.
 
-    An exception of a task is among the causes as far as it could be serialised; else the job's own
-    is the last.
+    A task's exception is among the causes if it could be serialised; else the job's own is last.
     """
     return thrown_from(_java_exception(error))
 

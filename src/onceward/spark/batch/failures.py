@@ -2,8 +2,7 @@
 
 Called by :mod:`onceward.spark.batch.job` for the job of a batch, and by
 :mod:`onceward.spark.batch.write_errors` for what failed outside of it: under adaptive execution
-(Spark 4.1 and later) the stages before a shuffle run before Spark calls the sink. Runs in the
-driver.
+(Spark 4.1 and later) the stages before a shuffle run before the sink is called. In the driver.
 """
 
 from __future__ import annotations

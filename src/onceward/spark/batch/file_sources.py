@@ -8,8 +8,7 @@ the files of a batch beside the checkpoint (``sources/<source>/<batch>``, each t
 before it, as ``<batch>.compact``) with their times, and lists them anew when it plans the batch
 (``getBatch``, with ``checkFilesExist = false``): one that is gone by then is left out, without a
 word. So is what was in one that has been emptied, as by ``copytruncate`` of logrotate. One that
-has other rows by now is read as it is: appending to a file that is listed already is a mistake,
-but a common one.
+has other rows by now is read as it is: appending to a listed file is a mistake, but a common one.
 """
 
 from __future__ import annotations
@@ -131,8 +130,7 @@ def warn_of_age(running: RunningBatch, pipeline: PipelineId) -> None:
 def must_have_files(running: RunningBatch, files: LoggedFiles) -> None:
     """Check that the batch's plan has the ``files`` that were logged for it.
 
-    :raises SourceFileMissing: it lacks some, or they are empty by now, and nobody has said that
-        they may be.
+    :raises SourceFileMissing: it lacks some, or they are empty by now, unless they may.
     """
     if not files or running.history is None:
         return

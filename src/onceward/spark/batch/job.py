@@ -1,8 +1,7 @@
 """One Spark job that can be stopped from outside while it runs. Driver only; called by targets.
 
 A task that hangs (its executor is stopped, say) keeps a job waiting for minutes. When the attempt
-is lost anyway, waiting for it only keeps the transaction open, so a watcher cancels the job by its
-tag.
+is lost anyway, waiting only keeps the transaction open: a watcher cancels the job by its tag.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ _ABORTED = "the query is being stopped; the batch was aborted, and the next star
 
 
 class JobInterrupted(Exception):
-    """The query is being stopped, or its job was cancelled by somebody. The batch is aborted;
-    nothing has failed.
+    """The query is being stopped, or its job was cancelled: the batch is aborted, nothing failed.
 
     Its text goes to Spark (``StreamExecution.isInterruptionException``), which takes a Python
     exception for the end of a stopped query only if it finds in it the words of the second
@@ -70,8 +68,7 @@ Lost = Callable[[], OncewardError | None]
 
 
 def collect(frame: DataFrame, lost: Lost) -> tuple[list[Row], int]:
-    """Collect the rows of ``frame`` by one Spark job; return them and the number of tasks of its
-    last stage.
+    """Collect ``frame`` by one Spark job; return its rows and the number of last-stage tasks.
 
     :raises SourceDataLost, WorkerPythonMismatch: what is known of Spark's failures
         (:mod:`onceward.spark.batch.failures`).
@@ -209,8 +206,7 @@ _GONE_SECONDS = 2.0
 
 
 def context_has_stopped(query: object, *, own: bool = False) -> bool:
-    """Return whether the context that the query was started in has stopped: an idle query of it is
-    active for ever.
+    """Return whether the query's context has stopped: an idle query of it is active for ever.
 
     :param own: also where there is another by now; else no start of this process works.
     """

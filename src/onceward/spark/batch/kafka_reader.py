@@ -120,11 +120,9 @@ def is_shown(name: str, value: str, printed: str) -> bool:
 def with_hidden_options(
     spark: SparkSession, frame: DataFrame, secrets: Mapping[str, str]
 ) -> DataFrame:
-    """Return ``frame``, straight from ``readStream.format("kafka").load()``, with further options
-    that no text shows.
+    """Return ``frame``, straight from ``readStream.format("kafka")``, with options no text shows.
 
-    :raises ConfigurationError: Spark is set to print them, or is laid out in a way that nobody
-        foresaw.
+    :raises ConfigurationError: Spark is set to print them, or is laid out in a new way.
     """
     gateway = spark.sparkContext._gateway
     assert gateway is not None  # noqa: S101 — a classic session has one

@@ -60,8 +60,7 @@ class ProgressWatch(StreamingQueryListener):
 
     :param heard: is given a query's id and its progress as Spark's JSON has it.
     :param idle: is given the id of a query whose trigger has found nothing new.
-    :param ended: is given the id of a query that has ended, and whether an exception has
-        (``failed``).
+    :param ended: is given the id of a query that has ended, and whether it ``failed``.
     """
 
     def __init__(

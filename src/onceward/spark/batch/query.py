@@ -1,5 +1,4 @@
-"""What Spark knows about the batch it is running: ids, offsets, kind of plan. The one reader of
-Spark's insides.
+"""What Spark knows about its running batch: ids, offsets, plan. The one reader of its insides.
 
 Called by ``engine.calls.foreach_batch`` at the start of every batch, in the driver, inside
 ``foreachBatch`` (there the Python call runs on the query's own JVM thread, so the thread's local
@@ -162,8 +161,7 @@ def failed_call(frame: DataFrame, batch_id: int) -> tuple[int, bool] | None:
     """Return, for a failed call, the number of the batch that Spark runs, and whether the call
     came in another thread.
 
-    In a thread of the function's, Spark may have counted the batch as done by then. None outside a
-    running query.
+    In a thread of the function's, Spark may have gone on by then. None outside a running query.
     """
     execution = query_by_id(frame)
     if execution is None:
@@ -428,12 +426,10 @@ def _offset(option: Any) -> Any:
 
 
 def _initial_offset(stream: Any) -> Any:
-    """Return where a source begins that has committed nothing: what ``MicroBatchExecution`` itself
-    asks it for batch 0.
+    """Return where a source begins that has committed nothing, as ``MicroBatchExecution`` asks.
 
     ``SparkDataStream.initialOffset`` answers the same at every call (Kafka's keeps it in the
-    checkpoint). Sources of the older interface (``Source``) have no such question; for them the
-    beginning is unknown.
+    checkpoint). Sources of the older interface (``Source``) do not say.
     """
     try:
         return json.loads(stream.initialOffset().json())

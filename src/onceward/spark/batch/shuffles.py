@@ -52,10 +52,9 @@ Blocks are lost with their executor, and whoever reads next computes them again,
 from what is left of a shuffle. Nothing tells of it: the job has no stage that was attempted twice,
 and every task is in its first attempt. Two cases:
 
-* A shuffle is behind the frame. Its lost output left a trace, and the batch
-  runs again. Then the blocks that are left must go, too (:func:`drop_blocks`): some are of the
-  first computation, some of a mix, and the next attempt would read them instead of computing
-  anything.
+* A shuffle is behind the frame. Its lost output left a trace, and the batch runs again. Then
+  blocks that are left must go, too (:func:`drop_blocks`): some are of the first computation, some
+  of a mix, and the next attempt would read them.
 * None is. Then a block is the same rows of the source however often it is computed, and one who
   reads it once loses nothing. But two who read it may see two answers (:class:`Readers`): a record
   whose lot is drawn again is in both frames of the batch, or in none.
@@ -156,11 +155,9 @@ def _counted(frame: DataFrame) -> tuple[int, DataFrame]:
 
 
 def drop_blocks(frame: DataFrame) -> None:
-    """Forget the stored blocks of every persisted frame behind ``frame``; it stays persisted, and
-    is computed anew.
+    """Forget the blocks of persisted frames behind ``frame``; they stay persisted, computed anew.
 
-    What is checkpointed is left alone: Spark has nothing to compute it from, and says so when a
-    block is missing.
+    What is checkpointed is left alone: Spark cannot compute a block again, and says so.
     """
     _drop(frame.sparkSession.sparkContext, _persisted_behind(frame))
 
@@ -273,8 +270,7 @@ class Shuffles:
 
     @contextmanager
     def read_once(self, frame: DataFrame) -> Iterator[None]:
-        """Watch the one job inside the block that computes ``frame``, and check that it was *one*
-        computation.
+        """Watch the job inside that computes ``frame``; check that it was *one* computation.
 
         :raises ComputationsMixed: it may not have been. The shuffles are forgotten, so that the
             next attempt computes all of them. An error of Spark's in which they got lost becomes

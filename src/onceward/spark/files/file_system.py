@@ -1,5 +1,4 @@
-"""The few things that publishing files needs of a file system: on a local disk, on HDFS, in S3.
-Driver only.
+"""What publishing files needs of a file system: on a local disk, on HDFS, in S3. Driver only.
 
 Called by the file sink. Paths are relative to the root of a :class:`Files`, with ``/`` between
 their parts. What all of them owe: a file is there whole or not at all, and whoever lists sees what
@@ -115,8 +114,7 @@ class Files(ABC):
 
     @abstractmethod
     def move(self, source: str, target: str) -> bool:
-        """Rename atomically; return False where there is no ``source``, or something is at
-        ``target``.
+        """Rename atomically; return False if there is no ``source``, or there is a ``target``.
 
         :raises ServerMisconfigured: they are on two disks.
         """

@@ -1,7 +1,6 @@
 """A frame into files, by Spark's own writers: one job. Driver only; called by the file sink.
 
-It is what ``frame.write.format(…).mode("append").save(folder)`` does, step by step, for two
-reasons:
+It does what ``frame.write.format(…).mode("append").save(folder)`` does, for two reasons:
 
 * The rows of the frame's own plan are what is written (:mod:`onceward.spark.batch.shuffles`).
 * How many rows were written is known to the command that wrote them: each task's result, of which
@@ -11,8 +10,7 @@ reasons:
   it to itself.
 
 A task attempt may publish its files only if the driver lets it (``OutputCommitCoordinator``), one
-for each partition; with version 1 of Hadoop's algorithm they stay below ``_temporary`` until the
-job commits.
+for each partition; with Hadoop's algorithm 1 they stay below ``_temporary`` until the job commits.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Turns Maven coordinates into jar files on disk, by Spark's own resolver, and remembers the
-answer.
+"""Turns Maven coordinates into jar files on disk, by Spark's own resolver, and caches them.
 
 Called by :mod:`onceward.spark.session.connector` for Spark's Kafka connector and by
 ``onceward_testing`` for the broker's class path. Runs in the driver or in a test process, never in
@@ -64,13 +63,11 @@ def cache_folder() -> Path:
 
 
 def resolve(*coordinates: str, without: Sequence[str] = (), transitive: bool = True) -> list[Path]:
-    """Resolve ``coordinates`` (``group:artifact:version``) and everything they depend on to
-    existing files.
+    """Resolve ``coordinates`` (``group:artifact:version``) and all they depend on to files.
 
     Conflicting versions are settled over all coordinates of one call. The first call starts a JVM
     (2 s when Ivy has the jars, up to minutes when it must fetch them); later calls read a small
-    file. Safe to call from several processes at once: one resolves, the others wait for its
-    answer.
+    file. Of several processes one resolves, and the others wait for its answer.
 
     :param without: ``group:artifact`` of dependencies to leave out.
     :param transitive: False: the coordinates themselves only, nothing that they depend on.

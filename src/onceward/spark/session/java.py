@@ -1,5 +1,4 @@
-"""Finds the Java that Spark and Kafka run on, and refuses one that is too old before anything is
-started with it.
+"""Finds the Java that Spark and Kafka run on, and refuses one too old, before any start.
 
 Called by :mod:`onceward.spark.session.jars`, by ``onceward_testing`` before it starts a broker,
 and by the command line. Runs in the driver or in a test process; the only I/O is one ``java
@@ -58,8 +57,7 @@ def java_found() -> tuple[Path, int]:
 
 @functools.cache
 def must_have_modules(java: Path) -> None:
-    """Refuse a Java that Spark's launcher cannot start: small runtimes lack a module that it asks
-    for.
+    """Refuse a Java that Spark's launcher cannot start: small runtimes lack a module.
 
     PySpark would say JAVA_GATEWAY_EXITED, and no more.
 

@@ -1,5 +1,4 @@
-"""Spark's Python worker daemon with what a task needs already imported, so that forked workers
-share it.
+"""Spark's Python worker daemon with a task's needs already imported, for forked workers to share.
 
 Named by :func:`onceward.spark.session.settings.spark_conf` as ``spark.python.daemon.module``;
 Spark starts it once per executor (``PythonWorkerFactory``), and it forks a worker per concurrent

@@ -1,5 +1,4 @@
-"""Keep archives that never change out of what a Python worker looks at for every task: 50 to 300
-ms each time.
+"""Keep archives that never change out of what Python workers look at for each task: 50 to 300 ms.
 
 Called at the start and the end of every task (executors), and by
 :mod:`onceward.spark.session.worker_daemon`.

@@ -1,5 +1,4 @@
-"""Avro's Java library in the driver's JVM: what it says of schemas, and the limits within which it
-reads.
+"""Avro's Java library in the driver's JVM: what it says of schemas, and limits of reading.
 
 Called by :mod:`onceward.formats.avro`, in the driver. It is the library that Spark's ``from_avro``
 reads with, so what it refuses here would fail there.
@@ -43,11 +42,9 @@ def avro_column(session: SparkSession, text: str) -> DataType:
 
 
 def why_not_readable_as(session: SparkSession, writer: str, reader: str) -> str | None:
-    """Return what Avro objects to in reading records written with ``writer`` as ``reader``; None
-    if each can be read.
+    """Return what Avro objects to in reading records of ``writer`` as ``reader``; None: nothing.
 
-    Some may be readable all the same: those whose union holds a member that both have, for
-    example.
+    Some may be readable all the same: those with a union's member that both have, say.
     """
     compatibility = _jvm(session).org.apache.avro.SchemaCompatibility
     try:

@@ -289,8 +289,7 @@ class IcebergTable:
         )
 
     def write(self, frame: DataFrame, name: str) -> tuple[int, int]:
-        """Write ``frame`` by one job into a staged snapshot, by that name; its id, and how many
-        rows it has.
+        """Write ``frame`` by one job into a staged snapshot of that name; return its id and rows.
 
         :raises ColumnMismatch, RowRefused, SendFailed: see :func:`failures_told`.
         """

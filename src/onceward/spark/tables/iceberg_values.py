@@ -6,11 +6,9 @@ Java takes for one (``1-2-3-4-5``), and it comes back as another text.
 
 A column has to take the values of a frame as they are. Spark's own rules let values change also
 where they are strict (``storeAssignmentPolicy``): large numbers lose digits on their way to a
-floating type, binary becomes text, and a time of day another one where a zone is left out or put
-in.
+floating type, binary becomes text, and a time of day another one with or without a zone.
 
-A table's metadata, asked by :mod:`iceberg_table`, are JSON (*Table Metadata* in Iceberg's
-specification).
+A table's metadata, asked by :mod:`iceberg_table`, are JSON (Iceberg's *Table Metadata*).
 """
 
 from __future__ import annotations

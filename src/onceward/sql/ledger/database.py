@@ -2,8 +2,7 @@
 the words in which kinds of servers differ. An interface; :mod:`postgresql` and :mod:`mysql` are
 it. Driver only.
 
-How long a session waits for the word of a server that may have none. Driver; executors with
-MySQL's sessions.
+How long a session waits for a server that says nothing. Driver; MySQL's in executors, too.
 
 A server that stands still, and a COMMIT that waits for a standby that is gone, keep their
 connection: the kernel answers its keepalives, and no limit of the server's own applies. So whoever
@@ -155,12 +154,10 @@ class Database(ABC):
 
     @abstractmethod
     def connect(self, name: str, idle_ms: int, statement_ms: int) -> Session:
-        """Open a session whose values mean the same whatever the server, the database or the login
-        has set.
+        """Open a session whose values mean the same whatever server, database or login has set.
 
         :param name: who asks, for the server's own lists.
-        :param idle_ms: how long it may stand still in a transaction before the server rolls that
-            back.
+        :param idle_ms: how long it may stand still in a transaction until that is undone.
         :param statement_ms: how long a statement may wait.
         """
 
@@ -192,8 +189,7 @@ class Database(ABC):
         """Check that the session is not shared by a pooler. Called inside a transaction that
         depends on the session's settings.
 
-        :raises ServerMisconfigured: somebody between us and the server has put another one in its
-            place.
+        :raises ServerMisconfigured: a pooler has put another in its place.
         """
 
     def was_there(self, error: Exception) -> bool:

@@ -113,8 +113,7 @@ class Ended(Exception):
 
 
 class MySQL(Database):
-    """At ``mysql://user:password@host:port/database`` or ``mariadb://…``. No error repeats the
-    address.
+    """At ``mysql://user:password@host:port/database`` or ``mariadb://…``. No error repeats it.
 
     :raises ConfigurationError: no such address, or PyMySQL is not installed.
     """
@@ -307,8 +306,7 @@ class MySQLSession:
     def commit(self) -> None:
         """Commit the transaction.
 
-        :raises Ended: the server had ended the session before: nothing was sent, and nothing is
-            committed.
+        :raises Ended: the server had ended the session before: nothing was sent or committed.
         """
         if not self.is_usable:
             raise Ended(

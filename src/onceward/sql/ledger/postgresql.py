@@ -73,8 +73,7 @@ _HAS_TRANSACTION_TIMEOUT = 170_000
 
 
 class PostgreSQL(Database):
-    """At ``postgresql://…``, as libpq takes it apart. No error repeats the address: it may hold a
-    password.
+    """At ``postgresql://…``, as libpq takes it. No error repeats it: it may hold a password.
 
     :raises ConfigurationError: no such address, or psycopg is not installed.
     """

@@ -4,15 +4,13 @@
 ``UPDATE`` that asks for the owner and the sequence that it knows, and changes no row if somebody
 else has been there. Not obvious is that a ``COMMIT`` without an answer may still be carried out
 *after* somebody has looked. So a doubt is settled by an ``UPDATE`` of the same row: it waits for
-the row's lock, sees what became of the commit, and fences it for good. A plain ``SELECT`` does
-neither.
+the row's lock, sees what became of the commit, and fences it for good. A ``SELECT`` does neither.
 
 What the row says lasts as long as the database's own promise. A standby that is promoted and had
 not all of it has lost decisions and takeovers. A query that is running then finds out
 (``LedgerBehind``, or ``Fenced``); one that starts just then may write its last batch again.
 
-Beside it a second table keeps the record of each batch, written by the same transaction, for
-``onceward verify``.
+Beside it a table keeps each batch's record, of the same transaction, for ``onceward verify``.
 
 Sessions are used for one transaction at a time and hold nothing in between. Kinds of servers
 differ (:mod:`onceward.sql.ledger.database`): what each needs stands in :mod:`postgresql` and

@@ -57,8 +57,7 @@ class Landing:
     """Where the rows of a frame go. Pickled into the job's closure.
 
     :param parameters: what PyMySQL needs to connect; it may hold a password.
-    :param texts: the columns that take texts as such, and no bytes: of documents, and of other
-        character sets.
+    :param texts: the columns that take texts, and no bytes: documents, other character sets.
     """
 
     parameters: Mapping[str, Any] = field(repr=False)

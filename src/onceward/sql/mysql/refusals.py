@@ -1,5 +1,4 @@
-"""What errors of a MySQL or MariaDB server mean for a batch, by their numbers. Driver and
-executors.
+"""What errors of a MySQL or MariaDB server mean for a batch, by number. Driver and executors.
 
 Source: *Server Error Message Reference* of MySQL 8.0, *MariaDB Error Codes*. What the rows or the
 table are known to be to blame for stops the query. Anything else may pass by itself (a lost

@@ -1,5 +1,4 @@
-r"""Tasks load their rows into the attempt's staging table. Executors; the driver makes and drops
-the table.
+r"""Tasks load rows into the attempt's staging table, which the driver makes and drops. Executors.
 
 Rows go by ``LOAD DATA LOCAL``, from this process's memory, as the lines that it reads: one line a
 row, fields between tabs, ``\`` before what would end a field, ``\N`` for null: the statement's

@@ -1,5 +1,4 @@
-"""The SQL of a batch, for MySQL and MariaDB. Pure: text and parameters, in PyMySQL's manner
-(``%s``).
+"""The SQL of a batch, for MySQL and MariaDB. Pure: text and parameters (``%s``).
 
 Each statement reads the rows once: a temporary table cannot be opened twice by one. Names of
 tables and ``op`` are compared as bytes, for in a collation 'd' and 'd ' may be the same; keys by

@@ -1,5 +1,4 @@
-"""Tasks copy their rows into the attempt's staging table. Executors; the driver makes and drops
-the table.
+"""Tasks copy rows into the attempt's staging table, which the driver makes and drops. Executors.
 
 What if the server crashes? The table is empty then (it is not logged), and the decision counts.
 
@@ -191,8 +190,7 @@ def copy(connection: Any, schema: str, name: str, rows: pa.Table) -> None:
 
 def run(connection: Any, statements: str) -> None:
     """Run statements in one message, ignoring their rows. A statement that is prepared first takes
-    two, which may reach two sessions of the server behind a transaction pooler as long as no
-    transaction is open.
+    two, which may reach two sessions of the server behind a pooler while no transaction is open.
     """
 
     def tell() -> None:
@@ -217,8 +215,7 @@ def in_time(connection: Any, call: Callable[[], Any], seconds: float, what: str)
     """Return what ``call`` returns, within ``seconds``. ADBC waits in C without a limit, so
     another thread waits for it.
 
-    :raises Overdue: it is waiting still. The connection is of no use any more, and may not be
-        closed under it.
+    :raises Overdue: it waits still; the connection is of no use, and may not be closed under it.
     :raises Exception: what those raise who are asked meanwhile (:mod:`onceward.patience`). The
         same.
     """

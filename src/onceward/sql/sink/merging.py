@@ -13,8 +13,7 @@ server takes. Which it takes is tried behind a savepoint and undone: PostgreSQL 
 written behind one as of another transaction than the batch's, and who asks whose they are finds
 nobody's.
 
-What was asked for is compared with what was done: triggers, rules and policies of a table may
-leave rows out.
+What was asked for is compared with what was done: triggers, rules, policies may leave rows out.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ been prepared is rolled back by the server. What if it is late, an executor that
 staging table is gone, and its transaction is named nowhere, and rolled back when it is listed.
 
 A staged piece is a transaction of its own, so that a slow plan leaves none open. One that is
-prepared is open while the plan computes the task's rows, and holds its locks until the batch is
-decided.
+prepared is open while the plan computes a task's rows, and holds locks until the decision.
 """
 
 from __future__ import annotations

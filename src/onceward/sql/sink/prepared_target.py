@@ -1,8 +1,6 @@
-"""The database sink's side of a pipeline whose tasks prepare transactions (``xa=True``). Driver
-only.
+"""The side of a database sink whose tasks prepare transactions (``xa=True``). Driver only.
 
-On top of what every two-phase target does (:mod:`onceward.engine.two_phase`), in the order of a
-batch:
+On top of all two-phase targets (:mod:`onceward.engine.two_phase`), in the order of a batch:
 
 1. At the start: does the server keep prepared transactions, does the table fit? What is prepared
    and was never decided is rolled back before the first attempt, of this chain: what another

@@ -204,8 +204,7 @@ class DatabaseRun:
         self._pause = _FIRST_PAUSE_SECONDS
 
     def check_table(self) -> None:
-        """Check the table before any other owner is fenced, as far as that is possible without a
-        frame.
+        """Check the table before another owner is fenced, as far as it goes without a frame.
 
         :raises TableMissing, InvalidColumn: the sink's table is not there, or has no such key.
         """
@@ -255,8 +254,7 @@ class DatabaseRun:
         return self.dialect.statements.quoted_pair(self.schema, name)
 
     def create_staging(self, name: str, staged: Mapping[str, str]) -> OpenWriter:
-        """Create a staging table as the owner, who must own the chain until it exists; return what
-        opens it in tasks.
+        """Create a staging table, owning the chain until it exists; return what opens it in tasks.
 
         :raises Fenced: somebody newer has the pipeline, and drops what they find.
         """
