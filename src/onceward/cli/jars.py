@@ -110,8 +110,7 @@ def _submit(connector: Connector, quoted: bool) -> str:
 
     jars = ",".join(str(jar) for jar in connector.jars)
     settings = {
-        # The interpreter that has onceward; workers follow it in local mode, PYSPARK_PYTHON
-        # elsewhere.
+        # The interpreter with onceward; local workers follow it, else it is PYSPARK_PYTHON.
         "spark.pyspark.driver.python": sys.executable,
         "spark.python.daemon.module": WORKER_DAEMON,
     }

@@ -78,8 +78,7 @@ SEQUENCE_BITS, ROW_BITS = 32, 31
 rows in each. Batches count from 1 there: no version is as small as those of a server's own.
 """
 
-# The server waits for a shard that is missing for as long, and then says so (its default, 1m, is
-# more than we wait).
+# For as long the server waits for a missing shard, and then says so (default 1m: too long).
 ANSWER = "timeout=20s&filter_path=errors," + ",".join(
     f"items.*.{name}" for name in ("status", "error", "result", "_index", "_id")
 )

@@ -96,8 +96,7 @@ class OpenSearchWriter(UpsertWriter):
     :param tombstone_s: how long the index has to keep versions of deletes. None: there are none.
     """
 
-    # Of documents in general, not of rows (Elasticsearch reference, *Metadata fields*): refused
-    # within a document.
+    # Of documents in general, not of rows (Elasticsearch, *Metadata fields*): refused within one.
     reserved: ClassVar[frozenset[str]] = frozenset(
         {
             "_data_stream_timestamp", "_field_names", "_id", "_ignored", "_index", "_nested_path",
@@ -455,8 +454,7 @@ class OpenSearchWriter(UpsertWriter):
     def _headers(self) -> dict[str, str]:
         if (at := urlsplit(self.url)).username is None:
             return {}
-        # In UTF-8, as servers read it. urllib3's own would fail on what is not Latin-1, and its
-        # error repeats the password.
+        # In UTF-8, as servers read it. urllib3 takes Latin-1, and its error repeats the password.
         login = f"{unquote(at.username)}:{unquote(at.password or '')}".encode()
         return {"authorization": f"Basic {base64.b64encode(login).decode()}"}
 

@@ -267,8 +267,7 @@ class UpsertColumns:
         if self.version is not None:
             column = chunk.rows.column(self.version)
             counted = _counted(column).to_pylist()
-            # No pipeline's name has a space. One column may hold numbers at one time and
-            # timestamps at another.
+            # No pipeline's name has a space. A column may hold numbers now, timestamps later.
             by += (
                 f" {'timestamp' if pa.types.is_timestamp(column.type) else 'integer'} "
                 f"{self.version}"

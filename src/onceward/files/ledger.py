@@ -384,8 +384,7 @@ class FolderChain(Chain):
             sync(self._folder)
             names = os.listdir(self._folder)
             old = [name for name, slot in _numbers(names, _ENTRIES).items() if slot < floor]
-            # The one before stays: whoever lists the folder just now may see neither the old nor
-            # the new one.
+            # The one before stays: who lists the folder just now may see neither old nor new.
             old += [n for n, slot in _numbers(names, _FLOORS).items() if slot < floor - _KEPT]
             for name in old:
                 (self._folder / name).unlink()

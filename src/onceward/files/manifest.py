@@ -159,7 +159,6 @@ def drop(files: Files, attempt: str) -> None:
 
 def _listed(files: Files, manifest: str) -> set[str]:
     """Return the attempts whose files a list names."""
-    # Not by splitlines(): the name of a partition's folder may have other ends of lines in it
-    # (U+0085, U+2028).
+    # Not by splitlines(): a partition's folder may have other line ends (U+0085, U+2028).
     lines = (files.text(manifest) or "").split("\n")
     return {line.partition(f"/{ATTEMPT}=")[2].partition("/")[0] for line in lines}

@@ -206,8 +206,7 @@ class Publisher:
                 ready, at = f"{PREPARED}/{attempt}{_READY}", ""
                 self.files.move(f"{PREPARED}/{attempt}", ready)
             else:
-                # a task that was given up may still write there, under other names than those that
-                # are there now
+                # a task that was given up may still write there, under other names than are there
                 ready = at = self._place(attempt, sequence).files
             found = self._found(ready, jobs)
             # Spark has made the attempt's folder, and nobody has synced its name

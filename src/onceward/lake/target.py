@@ -129,8 +129,7 @@ class LakeTarget(TwoPhaseTarget):
         self._table = table
         # of the chain, once it is ours
         self._identity = self._mark = ""
-        # The number of the newest batch that an earlier run has decided; None: table and ledger
-        # are yet to be compared
+        # The newest batch of earlier runs; None: table and ledger are yet to be compared
         self._inherited_last: int | None = None
 
     def list_prepared(self) -> list[Any]:

@@ -175,8 +175,7 @@ def _registry(
     from onceward.kafka.wire.options.settings import read_properties
 
     properties = {} if command_config is None else read_properties(command_config)
-    # In one file with Kafka's options, as Confluent's clients have it. Where the registry is, this
-    # command has been told.
+    # In one file with Kafka's options, as of Confluent's clients; where it is, --registry says.
     options = {
         name: value
         for name, value in properties.items()

@@ -98,16 +98,14 @@ def rows_below(frame: DataFrame, tag: str) -> DataFrame:
     own_session = execution.sparkSessionForStream()
     conf = own_session.conf()
     before = conf.get(_UNSUPPORTED_CHECK, "true")
-    # Spark plans streaming sources for streaming queries only. The setting is the query's own
-    # copy.
+    # Spark plans streaming sources for streaming queries only. This is the query's own copy.
     conf.set(_UNSUPPORTED_CHECK, "false")
     try:
         rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(own_session, plan)
         planned = rows.queryExecution().toRdd().setName(_ROWS_BELOW)
     finally:
         conf.set(_UNSUPPORTED_CHECK, before)
-    # As ForeachBatchSink.addBatch hands the batch itself over: rows of a plan that is made, no
-    # longer a stream.
+    # As ForeachBatchSink.addBatch hands the batch over: rows of a made plan, no stream any more.
     return DataFrame(own_session.internalCreateDataFrame(planned, rows.schema(), False), session)
 
 
@@ -120,8 +118,7 @@ def _find(plan: Any, tag: str) -> Any:
 
 def _without_watermarks(plan: Any, jvm: Any) -> Any:
     kind = str(plan.getClass().getSimpleName())
-    # Spark writes the time of the batch into a plan for some functions, and for others (now())
-    # that of its planning.
+    # Some functions have the batch's time in Spark's plan, others (now()) that of its planning.
     current = plan.containsPattern(
         jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     )

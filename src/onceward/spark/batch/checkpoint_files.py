@@ -130,8 +130,7 @@ class CheckpointFiles:
     def _reached(self) -> Iterator[Any]:
         """Give the file system; what goes wrong with it is told with the folder's name."""
         thread = self._jvm.java.lang.Thread
-        # A query that is being stopped is interrupted, and Hadoop's streams refuse an interrupted
-        # thread.
+        # A query being stopped is interrupted, and then Hadoop's streams refuse its thread.
         interrupted = thread.interrupted()
         try:
             configuration = self._session._jsparkSession.sessionState().newHadoopConf()

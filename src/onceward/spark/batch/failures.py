@@ -54,8 +54,7 @@ _TRACED_IN = ".TracingNullPointException"
 _NO_SYMBOL = "Cannot convert SQL "
 
 _KAFKA_SOURCE = "org.apache.spark.sql.kafka010."
-# KafkaExceptions, of availableNow: conditions, and what begins the message, for Spark 4.0 has no
-# condition there.
+# KafkaExceptions, of availableNow: conditions, and how the message begins, all that Spark 4.0 has.
 _OTHER_PARTITIONS = {
     "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_END_OFFSET_AND_PREFETCHED": "Kafka data source in "
     "Trigger.AvailableNow should provide the same topic partitions",

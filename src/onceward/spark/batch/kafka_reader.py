@@ -91,8 +91,7 @@ _MANY = 10_000
 # itself. A key has neither. Kafka's PEM reader, like others, passes over what stands before a
 # BEGIN line.
 _PEM_HEADING = "The secret key of a client:\n"
-# Nor has a login without a password (Kerberos, a cloud's own). Kafka's JaasConfig passes over
-# comments.
+# Nor has a login without a password (Kerberos, a cloud's). JaasConfig passes over comments.
 _JAAS_HEADING = "/* secret */ "
 _KNOWN_WORD = re.compile(r"secret|password|token", re.IGNORECASE)
 _REDACTED = "*********(redacted)"

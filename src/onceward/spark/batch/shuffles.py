@@ -465,8 +465,7 @@ def _shuffle_ids(rdd: Any, scheduler: Any) -> set[int]:
     found: set[int] = set()
     waiting = [rdd]
     while waiting:
-        # A stage's direct shuffles in one call: walking its RDDs one by one costs a dozen for each
-        # of them.
+        # A stage's direct shuffles in one call: RDD by RDD it would be a dozen for each.
         direct = scheduler.getShuffleDependenciesAndResourceProfiles(waiting.pop())._1()
         if direct.isEmpty():
             continue

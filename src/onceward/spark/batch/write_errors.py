@@ -68,8 +68,7 @@ def _encoding(session: SparkSession) -> str:
     return str(jvm.System.getProperty("sun.jnu.encoding"))
 
 
-# KafkaOffsetReader, of startingOffsets, at batch 0: a Scala assertion, which has no class or
-# condition of its own.
+# KafkaOffsetReader, of startingOffsets, at batch 0: a Scala assertion, without class or condition.
 _OTHER_PARTITIONS = (
     "assertion failed: If startingOffsets contains specific offsets, you must specify all"
 )

@@ -27,8 +27,7 @@ from onceward.spark.batch.write_errors import failures_told
 from onceward.spark.session.connector import must_have
 
 COMMITTER_OPTIONS = {
-    # Version 2 moves a task's files into the folder while other tasks still run, and leaves them
-    # there if they fail.
+    # Version 2 moves a task's files while others run, and leaves them there if they fail.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }

@@ -58,8 +58,7 @@ def java_options(defaults: Mapping[str, str], environment: Mapping[str, str]) ->
     said_to_all = " ".join(environment.get(name, "") for name in _JVM_VARIABLES)
     found = {}
     for name in _SETTINGS:
-        # Set here, a value replaces the one of spark-defaults.conf, so that one has to be
-        # repeated.
+        # Set here, a value replaces that of spark-defaults.conf, which has to be repeated.
         option = defaults.get(name, "")
         options = f"{said_to_all} {option} {defaults.get(name.replace('extra', 'default'), '')}"
         more = [] if _SOME_COLLECTOR.search(options) else [_COLLECTOR]
@@ -147,8 +146,7 @@ def spark_conf(*packages: str) -> dict[str, str]:
         for note in connector.notes:
             log.warning("%s", note)
         return {**launch_conf(connector), **settings}
-    # spark.jars would even do harm: executors would fetch it in place of what --jars of
-    # spark-submit names.
+    # spark.jars would even do harm: executors would fetch it, and not what --jars names.
     if packages:
         log.warning(
             "spark_conf(%s) comes too late in a job of spark-submit: name them with --packages",
@@ -177,8 +175,7 @@ def use_the_drivers_python(context: SparkContext) -> None:
     exist where the executors are, so nothing is changed.
     """
     if str(context.master).startswith("local") and not os.environ.get(_WORKER_PYTHON_VARIABLE):
-        # Spark reads this setting in spark-submit only and ignores it elsewhere; whoever set it
-        # meant it.
+        # Spark reads this in spark-submit only, and ignores it elsewhere; who set it meant it.
         context.pythonExec = context._conf.get(_WORKER_PYTHON_SETTING) or sys.executable
 
 

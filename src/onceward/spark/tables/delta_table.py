@@ -269,8 +269,7 @@ class DeltaTable:
         :raises ColumnMismatch, RowRefused, SendFailed: see :func:`failures_told`.
         """
         options = self._delta.DeltaOptions(
-            # It would have a shuffle of its own, behind the frame's plan and out of sight of those
-            # who check it.
+            # It would have a shuffle of its own, behind the plan and out of sight of checks.
             self._jvm.PythonUtils.toScalaMap({"optimizeWrite": "false"}),
             self._session._jsparkSession.sessionState().conf(),
         )

@@ -48,9 +48,8 @@ STRICT refuses that, and what else it lets through :func:`misfit` does not.
 
 _STAGED_AS = "wap.id"
 _OPTIONS = {
-    # Else Iceberg sends rows through a shuffle of its own, behind the frame's plan and out of
-    # sight of those who check it; and without the sorting that goes with it a task has a file open
-    # for each partition that it meets.
+    # Else Iceberg sends rows through a shuffle of its own, behind the plan and out of sight of
+    # checks; and without its sorting a task has a file open for each partition that it meets.
     "use-table-distribution-and-ordering": "false",
     "fanout-enabled": "true",
 }

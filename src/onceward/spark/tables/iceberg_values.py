@@ -135,8 +135,7 @@ class Metadata:
             int(entry["snapshot-id"]) for entry in self._document.get("snapshot-log") or []
         }
         on_refs = {int(ref["snapshot-id"]) for ref in (self._document.get("refs") or {}).values()}
-        # The log is cut off when somebody expires snapshots. What others were built on was
-        # current, or on a branch.
+        # The log is cut when snapshots expire. What others build on was current, or on a branch.
         built_on = {snapshot.get("parent-snapshot-id") for snapshot in self._snapshots.values()}
         published_as = {self._summary(one).get(_PUBLISHED_AS) for one in self._snapshots}
         published_from = {self._summary(one).get(_PUBLISHED_FROM) for one in self._snapshots}

@@ -44,8 +44,7 @@ _SHOWN = frozenset(
 """
 _DEFAULTS = {
     "connect_timeout": "30",
-    # A server that is gone without a word is noticed in half a minute, not in the quarter of an
-    # hour of TCP.
+    # A server that is gone is noticed in half a minute, not in the quarter of an hour of TCP.
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "4",
@@ -93,8 +92,7 @@ CREATE TABLE IF NOT EXISTS {table} (
         "INSERT INTO {table} (pipeline, owner, sequence, state, identity) VALUES (%s, 0, -1, '', "
         "%s) ON CONFLICT DO NOTHING"
     )
-    # The server notes with every row which transaction wrote it (xmin). So rows and batches are
-    # told apart without us.
+    # The server notes each row's transaction (xmin), which tells rows and batches apart.
     create_batches = """
 CREATE TABLE IF NOT EXISTS {batches} (
     pipeline text NOT NULL,

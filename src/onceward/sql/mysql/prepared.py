@@ -149,8 +149,7 @@ _NOT_ALLOWED = (1227, 1401)
 
 
 def each_by_itself(session: Session) -> None:
-    # XA COMMIT may not run inside another transaction. A marker that a prepared transaction still
-    # locks is not waited for.
+    # XA COMMIT may not run inside another transaction. Locked markers are not waited for.
     session.execute("SET autocommit = 1, innodb_lock_wait_timeout = 5")
 
 
@@ -217,8 +216,7 @@ def landing(
         for name in (column.name for column in written)
         if theirs[name].charset or theirs[name].type == "json"
     )
-    # In another character set a text has other bytes. What does not fit the server warns of, as it
-    # converts.
+    # In another character set a text has other bytes: what does not fit is warned of.
     looked_at = tuple(
         replace(column, most_bytes=None) if column.charset else column for column in written
     )

@@ -154,9 +154,8 @@ def load_straight(
             + (f" SET {texts}" if texts else ""),
             (path,),
         ).rowcount
-    # LOAD DATA LOCAL turns errors of a strict mode into warnings, skips rows with a duplicate key,
-    # and takes a stream that was cut short for the whole: a warning is an error here (Warned), and
-    # rows are counted.
+    # LOCAL makes warnings of errors, skips duplicate keys, and takes a cut stream for the whole: a
+    # warning is an error here (Warned), and rows are counted.
     if loaded != rows.num_rows:
         raise SendFailed(
             f"of {rows.num_rows} rows the server loaded {loaded} into {sql_name}",

@@ -109,8 +109,7 @@ class PostgreSQLStatements(Statements):
         self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge
     ) -> list[Rows]:
         names, keys = self.names(written), ", ".join(map(self.quoted, merge.key))
-        # Where there is nothing but a key, that: DO NOTHING would leave the row another batch's,
-        # and not count it.
+        # Only a key: DO NOTHING would leave the row another batch's, and not count it.
         news = [column.name for column in written if column.name not in merge.key]
         then = ", ".join(
             f"{name} = excluded.{name}" for name in map(self.quoted, news or merge.key[:1])

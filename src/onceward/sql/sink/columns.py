@@ -410,8 +410,7 @@ def parents_first(parts: Iterable[P], references: Sequence[Reference]) -> list[P
             parents[child].append(parent)
     places: dict[object, int] = {}
     for oid in tables:
-        # Without recursion: a chain of references may be long. A table is left once all that it
-        # points at have been.
+        # Without recursion: chains may be long. A table is left once all its parents have been.
         waiting, visited = [oid], set(places)
         while waiting:
             table = waiting[-1]

@@ -313,8 +313,7 @@ class DatabaseRun:
             self.schema, ledger = self.dialect.catalogue.find_schema(
                 connection, self.settings.ledger.table
             )
-            # Of a ledger, however it is spelled, and a pipeline in it: others may be beside it in
-            # the same schema.
+            # Of a ledger, however spelled, and a pipeline in it: others may be in the same schema.
             named_by = f"{ledger}/{self.settings.policy.pipeline}".encode()
             self._prefix = f"onceward_staging_{hashlib.sha256(named_by).hexdigest()[:16]}_"
             found = self.dialect.catalogue.staging_left(connection, self.schema, self._prefix)
