@@ -162,11 +162,12 @@ def names_a_ledger(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def call(ctx: typer.Context, **parameters: Any) -> None:
         # A ledger that the command line names comes before one that the shell does
-        typed = [name for name in _LEDGERS if _is_typed(ctx, name)]
+        sources = ((name, ctx.get_parameter_source(name)) for name in _LEDGERS)
+        typed = [name for name, at in sources if at is not None and at.name == "COMMANDLINE"]
         if len(typed) > 1:
+            options = (f"--{name.replace('_', '-')}" for name in typed)
             raise ContradictoryOptions(
-                "two ledgers are named",
-                next_step=f"leave out {' or '.join(map(_as_typed, typed))}",
+                "two ledgers are named", next_step=f"leave out {' or '.join(options)}"
             )
         for name in set(_LEDGERS) - set(typed) if typed else ():
             parameters[name] = defaults[name]
@@ -184,15 +185,6 @@ def names_a_ledger(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _LEDGERS = ("ledger_topic", "ledger_path", "ledger_url")
-
-
-def _is_typed(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _as_typed(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def table(*columns: str, rows: Iterable[Sequence[Any]] = ()) -> Any:

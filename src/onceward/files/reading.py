@@ -47,16 +47,12 @@ def reader_shape(settings: FileSinkSettings) -> dict[str, Any]:
     if settings.format in _READ_BY_OPTIONS:
         options = {name.lower(): value for name, value in settings.how.options.items()}
         by_name = {
-            _SAME.get(name, name): _as_said(value)
+            _SAME.get(name, name): value.lower() if value.lower() in ("true", "false") else value
             for name, value in options.items()
             if name not in _FOR_WRITERS_ONLY
         }
         shape["options"] = dict(sorted(by_name.items()))
     return shape
-
-
-def _as_said(value: str) -> str:
-    return value.lower() if value.lower() in ("true", "false") else value
 
 
 def must_be_there(files: Files, settings: FileSinkSettings) -> None:

@@ -69,7 +69,7 @@ def must_be_storable(rows: pa.Table) -> None:
 
 
 def _must_be_a_time_of_its_own(name: str, values: pa.Array) -> None:
-    least, most = _TIMES.get(_family(values.type), (None, None))
+    least, most = _TIMES.get(values.type.id, (None, None))
     if least is None or values.null_count == len(values):
         return
     span = pc.min_max(numbers(values))
@@ -101,13 +101,10 @@ def numbers(times: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return times.cast(pa.int64() if times.type.bit_width == 64 else pa.int32())
 
 
-def _family(kind: pa.DataType) -> str:
-    return (
-        "date" if pa.types.is_date32(kind) else "timestamp" if pa.types.is_timestamp(kind) else ""
-    )
-
-
-_TIMES = {"date": (-2_440_588, 2_145_000_000), "timestamp": (-210_866_803_200_000_000, 2**63 - 1)}
+_TIMES = {
+    pa.lib.Type_DATE32: (-2_440_588, 2_145_000_000),
+    pa.lib.Type_TIMESTAMP: (-210_866_803_200_000_000, 2**63 - 1),
+}
 """From 1970 on: from 4713 BC, the server's first day, to the year 5,874,000, or Arrow's end."""
 
 
