@@ -422,11 +422,12 @@ class OpenSearchWriter(UpsertWriter):
             kind = "x-ndjson" if "/_bulk?" in path else "json"
             headers["Content-Type"] = f"application/{kind}"
         pool, library = self._connected(), client_library()
+        base = urlsplit(self.url).path.rstrip("/")
 
         def ask() -> Any:
             try:
                 return pool.urlopen(
-                    method, self._base + path, body=body, headers=headers, retries=False,
+                    method, base + path, body=body, headers=headers, retries=False,
                     redirect=False,
                 )  # fmt: skip
             except library.exceptions.ReadTimeoutError as late:
@@ -457,10 +458,6 @@ class OpenSearchWriter(UpsertWriter):
         # In UTF-8, as servers read it. urllib3 takes Latin-1, and its error repeats the password.
         login = f"{unquote(at.username)}:{unquote(at.password or '')}".encode()
         return {"authorization": f"Basic {base64.b64encode(login).decode()}"}
-
-    @property
-    def _base(self) -> str:
-        return urlsplit(self.url).path.rstrip("/")
 
     @property
     def _path(self) -> str:

@@ -256,7 +256,7 @@ class _Run:
         self._is_dead: bool = before is not None and before._is_dead
         self._checkpoint = checkpoint
         self.query: StreamingQuery | None = None
-        self.end: QueryEnd | None = None
+        self.name, self.run_id, self.query_id = "(not started)", "", ""
         self._began = surroundings.monotonic()
         self._progressed = False
         self._was_asked = False
@@ -267,21 +267,9 @@ class _Run:
         return True if self.committed is not None else False if self._was_asked else None
 
     @property
-    def name(self) -> str:
-        return "(not started)" if self.end is None else self.end.name
-
-    @property
     def is_logged(self) -> bool:
         """Whether the sink has logged what its last batch failed with."""
         return runs.is_logged(self.run_id)
-
-    @property
-    def run_id(self) -> str:
-        return "" if self.end is None else self.end.run_id
-
-    @property
-    def query_id(self) -> str:
-        return "" if self.end is None else self.end.query_id
 
     def failure(self) -> Failure:
         return Failure(
@@ -307,7 +295,8 @@ class _Run:
                 next_step="let it return what DataStreamWriter.start() gives",
             )
         must_be_a_query(query, "supervise")
-        self.query, self.end = query, (end := QueryEnd(query))
+        self.query, end = query, QueryEnd(query)
+        self.name, self.run_id, self.query_id = end.name, end.run_id, end.query_id
         before = self.committed
         if before is None:
             before = self._newest_batch(query)

@@ -110,7 +110,7 @@ class QueryEnd:
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
         # Of a JVM that stands still, they could not be asked later
-        self.name, self.query_id = name(query), str(query.id)
+        self.name, self.query_id = str(query.name or query.id), str(query.id)
         self.run_id = str(getattr(query, "runId", ""))
         self._over = False
         self._stuck = False
@@ -200,11 +200,6 @@ def stopped_context() -> OncewardError:
         next_step="start the process again, as `onceward run` does; or let the function that "
         "starts the query build its session, too",
     )
-
-
-def name(query: StreamingQuery) -> str:
-    """Return the query's name, or else its id."""
-    return str(query.name or query.id)
 
 
 def within(seconds: float, act: Callable[[], T]) -> T:
