@@ -104,9 +104,7 @@ def within(timeout_ms: float) -> Iterator[None]:
 
 
 def ends_at(timeout_ms: float) -> float:
-    """Return when a wait of ``timeout_ms`` that begins now is over (monotonic); earlier within
-    :func:`within`.
-    """
+    """Return when a wait of ``timeout_ms`` from now ends (monotonic), or :func:`within` sooner."""
     return min(_ends_at.get(), surroundings.monotonic() + timeout_ms / 1000)
 
 

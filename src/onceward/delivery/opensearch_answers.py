@@ -173,8 +173,7 @@ def one_index(name: str, behind: Mapping[str, Any], found: Mapping[str, Any]) ->
 
 
 def written_to(called: str, then: Mapping[str, Any] | None) -> Index | None:
-    """Return the index that rows went to, as the ledger has it; None: :func:`place_called` says
-    none."""
+    """Return the index that rows went to, by the ledger; None: :func:`place_called` says none."""
     known = place_called(called, then)
     return None if known is None else Index(**{name: known[name] for name in Index._fields})
 

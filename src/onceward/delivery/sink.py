@@ -1,6 +1,4 @@
-"""``onceward.WriteAheadSink``: what the user builds and hands to ``foreachBatch``. Driver, and
-executor tasks.
-"""
+"""``onceward.WriteAheadSink``: what users build for ``foreachBatch``. Driver, executor tasks."""
 
 from __future__ import annotations
 

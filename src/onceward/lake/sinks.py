@@ -1,6 +1,4 @@
-"""``onceward.DeltaSink``, ``onceward.IcebergSink``: what the user builds and hands to
-``foreachBatch``. Driver only.
-"""
+"""``onceward.DeltaSink``, ``onceward.IcebergSink``: what users build. Driver only."""
 
 from __future__ import annotations
 

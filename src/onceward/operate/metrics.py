@@ -225,9 +225,7 @@ class Metrics:
         }
 
     def serve(self, port: int, host: str, *, failures: bool) -> None:
-        """Serve ``/metrics``, and ``/failures`` if asked for; where the port is taken, try again
-        in the background.
-        """
+        """Serve ``/metrics``, and ``/failures`` if asked; try a taken port again in a thread."""
         app = self._app(failures=failures)
         stopped = threading.Event()
         self._ends.append(stopped.set)

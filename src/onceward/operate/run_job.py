@@ -76,9 +76,7 @@ def exit_status(error: BaseException, *, worked_before: bool = False) -> int:
 
 
 def find_error(error: BaseException) -> OncewardError | None:
-    """Return the typed error in ``error``: itself, what it was raised from, or what ended the
-    query that it is about.
-    """
+    """Return the typed error in ``error``: itself, its origin, or what ended its query."""
     for each in _chain(error):
         found = each if isinstance(each, OncewardError) else _error_of_query(each)
         if found is not None:

@@ -88,9 +88,7 @@ class ChildJob:
             os.killpg(self.pid, signal.SIGKILL)
 
     def close(self, patience_s: float) -> None:
-        """Let what is left of a job that has ended go, a JVM that ends its event log for one; kill
-        what remains after ``patience_s``.
-        """
+        """Let the rest of an ended job end, a JVM's log say; kill it after ``patience_s``."""
         until = surroundings.monotonic() + patience_s
         while self._has_rest():
             if surroundings.monotonic() >= until:

@@ -153,9 +153,7 @@ def find_gap(names: Iterable[str], batch_id: int) -> str:
 
 
 def select_logs(names: Iterable[str]) -> list[str]:
-    """Return those files of a checkpoint that say what was read and how the state is laid out, but
-    none of its contents. Pure.
-    """
+    """Return files that say what was read and how state is laid out, not its contents. Pure."""
     return [
         name
         for name in names

@@ -27,8 +27,7 @@ _TRUST = (
 
 
 def as_commands(lines: Sequence[Acl], principal: str, bootstrap_servers: str | None) -> str:
-    """Format ACLs as lines for a shell: optional ones are commented out, without servers
-    ``$BOOTSTRAP`` stands for them."""
+    """Format ACLs for a shell, optional ones commented out; without servers ``$BOOTSTRAP``."""
     servers = shlex.quote(bootstrap_servers) if bootstrap_servers else '"$BOOTSTRAP"'
     connection = f"--bootstrap-server {servers}"
     text = [

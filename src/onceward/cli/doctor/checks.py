@@ -274,8 +274,7 @@ def check_brokers(
 
 
 def connected(servers: str, command_config: Path | None) -> tuple[KafkaClient, ProducerSettings]:
-    """Return a client with the patience of somebody in front of a screen. :raises
-    ConfigurationError: wrong settings."""
+    """Return a client for who waits at a screen. :raises ConfigurationError: wrong settings."""
     return connect(servers, command_config, "onceward-doctor", _QUICK)
 
 

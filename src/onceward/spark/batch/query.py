@@ -367,9 +367,7 @@ def _facts(execution: Any, run_id: str, *, stateful: bool) -> _RunFacts:
 
 
 def ended_batch(query: StreamingQuery) -> RunningBatch | None:
-    """Return the newest batch that Spark had logged when ``query`` failed, ``stateful`` left out;
-    None where there is none.
-    """
+    """Return the newest batch logged when ``query`` failed, without ``stateful``; None if none."""
     execution = query._jsq.streamingQuery()
     newest = execution.offsetLog().getLatestBatchId()
     if newest.isEmpty():

@@ -53,9 +53,7 @@ _TABLES = (
     167, 1064, 1136, 1305, 1336, 1362, 1363, 1415, 1418, 1419, 1422, 1424, 1442, 1443, 1449, 1785,
     3008, 3098, 3750,
 )  # fmt: skip
-"""A trigger or the table's definition makes a statement that the server does not carry out, until
-whoever has made it puts it right.
-"""
+"""Of a trigger or the table's definition: the server does not do it until that is put right."""
 _SETTINGS = {
     _TABLES: "change the table or its trigger, and start the query again; nothing of the batch "
     "was written",

@@ -32,8 +32,7 @@ _DENIED = "42501"
 _LOCKED = "55P03"
 _SEQUENCE_ENDS = "2200H"
 _OWN_TABLES = ("creating the staging table", "dropping the staging table", "numbering the rows")
-"""How errors begin of which no row can be to blame: a table of the sink's own is made or dropped.
-"""
+"""How errors begin of which no row is to blame: a table of the sink's own is made or dropped."""
 _CHECK, _NOT_IN_STATE = "23514", "55000"
 _POLICY, _NO_PARTITION = "ExecWithCheckOptions", "ExecFindPartition"
 _BY_FUNCTION: dict[tuple[str, str | None], tuple[type[OncewardError], str]] = {

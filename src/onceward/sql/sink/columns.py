@@ -399,9 +399,7 @@ P = TypeVar("P", bound=InTable)
 
 
 def parents_first(parts: Iterable[P], references: Sequence[Reference]) -> list[P]:
-    """Sort ``parts`` by their tables' foreign keys, parents first; otherwise, and within a table,
-    keep their order.
-    """
+    """Sort ``parts`` by their tables' foreign keys, parents first; all else keeps its order."""
     parts = list(parts)
     tables = dict.fromkeys(part.table.oid for part in parts)
     parents: dict[object, list[object]] = {oid: [] for oid in tables}

@@ -233,9 +233,7 @@ class Catalogue(Protocol):
 
 
 class PreparedWords(Protocol):
-    """How transactions are ended that tasks have prepared. Sessions are those of
-    :meth:`each_by_itself`.
-    """
+    """How what tasks have prepared is ended. Sessions are those of :meth:`each_by_itself`."""
 
     longest_pipeline: int
     """How long a pipeline's id may be, so that the server takes its transactions' names."""
@@ -323,9 +321,7 @@ class Dialect(ABC):
         table: Table,
         written: Sequence[Written],
     ) -> Beginner:
-        """Return what opens a transaction in tasks, each of which writes straight into ``table``
-        and prepares it.
-        """
+        """Return what opens a transaction in tasks, which write into ``table`` and prepare."""
 
     def fill_table(self, connection: Session, statements: Sequence[Rows]) -> None:
         """Make a temporary table and fill it."""
