@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 
-from onceward.errors import OncewardError, ResourceError
+from onceward.errors import ResourceError
 from onceward.ids import TopicPartition
 from onceward.kafka.dead_letters.text import shown
 from onceward.kafka.dead_letters.topic import Letter, parse_letter
@@ -95,8 +95,6 @@ def _fetch(
         batches = batches_from(position, answer)
         aborted = aborted_in(answer.responses[0].partitions[0])
         return batches, list(with_fates(batches, aborted))
-    except OncewardError:
-        raise
     except ValueError as error:
         raise ResourceError(
             f"{where} holds damaged records near offset {position}: {error}",
