@@ -89,8 +89,7 @@ _NOWHERE_SECONDS = 30.0
 class OpenSearchWriter(UpsertWriter):
     """Of one server, into one index.
 
-    :param url: ``http://user:password@host:port/path`` or ``https://…``; login and path may be
-        missing.
+    :param url: ``http://user:password@host:port/path`` (``https``); login and path are optional.
     :param index: its name, or that of an alias.
     :param by_column: a version is what the user's column says; else the row's place in the ledger.
     :param tombstone_s: how long the index has to keep versions of deletes. None: there are none.

@@ -1,5 +1,4 @@
-"""What a chunk means for a target of keys and values: which keys get which rows, each with a
-version. Values only.
+"""What a chunk means for keys and values: which keys get which rows and versions. Values only.
 
 A version is a text that sorts: of two writes of one key the one with the larger version is the
 later one, and a target that never lets a smaller one replace a larger one cannot be taken back by
@@ -93,8 +92,7 @@ class Upsert(NamedTuple):
         return f"{self.version} {self.attempt} {self.counted_by}"
 
     def replaces(self, stored: str | None) -> bool:
-        """Return whether it is to be written where the target has ``stored``, the mark of the last
-        write of the key.
+        """Return whether to write it where the target has ``stored``, the mark of the last write.
 
         True also for the very same write, which changes nothing but what a crash has left of it.
 

@@ -27,8 +27,7 @@ class Thrown:
     """One exception of a chain.
 
     :param kind: the name of its class, with the package.
-    :param condition: Spark's own name for it (``KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE``), or
-        empty.
+    :param condition: Spark's name (``KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE``), or empty.
     :param thrown_in: the class of the innermost frame of its stack, or empty.
     :param called_by: Spark's innermost class there, its helpers left out, or empty.
     """

@@ -127,8 +127,7 @@ def refused_reader(
     """Return what brokers have refused Spark's Kafka source, which reads through Kafka's Java
     client: when it plans a batch, or in a task.
 
-    :param topics, servers: those of the query, where they are known; the client's own words name
-        the topics mostly.
+    :param topics, servers: those of the query, if known; the client's words mostly name topics.
     """
     where = (f" topic {topics}" if topics else "") + (f" on {servers}" if servers else "")
     if denied := has_kind(causes, "TopicAuthorizationException"):

@@ -61,8 +61,7 @@ and every task is in its first attempt. Two cases:
 
 What remains:
 
-* A frame that is persisted in memory only (``StorageLevel.MEMORY_ONLY``) and does not fit is as
-  good as not persisted.
+* A frame in memory only (``MEMORY_ONLY``) that does not fit is as good as not persisted.
 * Two branches of one frame that are the first to read a persisted one may each compute a block of
   it, at the same time on two executors. An action that fills it first (``kept.count()``) helps.
 * What the function itself has read before the first write (``if not rejected.isEmpty()``) may have

@@ -158,8 +158,7 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
     :param partition_by: the columns whose values are in the names of folders.
     :raises ColumnMismatch: the frame does not fit, or a table that the query reads is another.
     :raises ConfigurationError: Spark refuses an option.
-    :raises RowRefused: the frame's own plan (:mod:`onceward.spark.batch.carried`) or the table
-        refuses a row.
+    :raises RowRefused: the plan (:mod:`onceward.spark.batch.carried`) or the table refuses a row.
     :raises SendFailed: ``place`` cannot be written to, or a catalog does not answer.
     :raises Exception: Spark's own, when the job fails for another reason.
     """

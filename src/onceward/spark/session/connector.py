@@ -1,5 +1,4 @@
-"""Which jars of Spark's Kafka connector fit the PySpark that is installed, and what had to be put
-together for it.
+"""Which jars of Spark's Kafka connector fit the installed PySpark, and what was put together.
 
 Called by :func:`onceward.spark.session.settings.spark_conf`, ``onceward jars`` and ``onceward
 doctor``. Driver only.

@@ -24,8 +24,7 @@ from types import ModuleType
 
 
 def drop_zip_importers() -> None:
-    """Take jars off ``sys.path``, and the importers of jars and of PySpark's own archives out of
-    the importer cache.
+    """Take jars off ``sys.path``, and importers of jars and PySpark's archives out of the cache.
 
     PySpark stays importable: its archives keep their place on ``sys.path``, and a new importer
     takes the directory that was read before. Other zips and eggs are left alone.

@@ -1,5 +1,4 @@
-"""A Delta table, written in two steps: files that no reader sees, then the commit that names them.
-Driver only.
+"""A Delta table, in two steps: files no reader sees, then the commit that names them. Driver only.
 
 ``DataFrameWriter`` does both in one go. Delta's own transaction has them apart
 (``OptimisticTransaction.writeFiles``, ``commit``), and the second one needs not be by the same

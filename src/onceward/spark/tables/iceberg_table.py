@@ -107,8 +107,7 @@ _INTO_TABLE = "into an Iceberg table"
 class IcebergTable:
     """The table ``name`` of the session's catalogs.
 
-    :raises ConfigurationError: the session has no Iceberg, or the name is that of a branch or a
-        snapshot.
+    :raises ConfigurationError: the session has no Iceberg, or it is a branch or a snapshot.
     :raises TableMissing: there is no such table.
     :raises TargetUnreachable: the catalog, or what is behind it, does not answer.
     """
@@ -267,8 +266,7 @@ class IcebergTable:
         return parse_fields(str(self._iceberg.SchemaParser.toJson(self._table.schema())))
 
     def fitting(self, frame: DataFrame) -> DataFrame:
-        """Return ``frame``, whose job fails with ``RowRefused`` at a value that the table does not
-        keep.
+        """Return ``frame``, whose job fails with ``RowRefused`` at values the table does not keep.
 
         :raises ColumnMismatch: a column cannot take the values of ``frame`` as they are.
         """

@@ -29,8 +29,7 @@ timestamp            datetime(6), in UTC         timestamp(6)
 timestamp_ntz        datetime(6)                 datetime(6)
 ===================  ==========================  ==================================================
 
-Others (array, struct, map, variant, intervals) are refused by name: ``to_json`` makes a string of
-them, for ``json``.
+Others (array, struct, map, variant, intervals) are refused by name: ``to_json`` makes ``json``.
 """
 
 from __future__ import annotations

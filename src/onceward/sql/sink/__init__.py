@@ -1,5 +1,4 @@
-"""The sink for tables of a database: rows and ledger record in one transaction of the database, or
-in prepared ones.
+"""The sink for tables of a database: rows and ledger record in one transaction, or prepared ones.
 
 In reading order: :mod:`sink` (what users build, and its side of a pipeline), :mod:`columns` (does
 a frame fit a table, and would the server change a value? pure), :mod:`attempt` (one batch and its

@@ -61,8 +61,7 @@ class PieceWriter(TaskWriter):
 
 
 class SessionCache(Generic[S]):
-    """The connections of this worker, by what they were made with: one, as a rule. The last one
-    used comes last.
+    """This worker's connections, by what they were made with: mostly one. Last used comes last.
 
     :param answers: is it still of use?
     :param give_up: close it, whatever state it is in, one that is :meth:`lent` as well. Never
