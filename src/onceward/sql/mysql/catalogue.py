@@ -64,6 +64,7 @@ from onceward.sql.sink.columns import (
     Table,
     Written,
     generated_error,
+    has_room,
     misfit_error,
     type_error,
 )
@@ -88,7 +89,7 @@ _STAGED: dict[type[DataType], str] = {
 }
 _BYTES = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "integer": 4, "bigint": 8}
 # That a decimal needs for all values
-_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+_DIGITS = {"tinyint": (3, 0), "smallint": (5, 0), "int": (10, 0), "bigint": (19, 0)}
 # That all fit
 _HOLDS_DIGITS = {"tinyint": 2, "smallint": 4, "mediumint": 6, "int": 9, "bigint": 18}
 _WIDER = {
@@ -151,7 +152,9 @@ def _fits(staged: str, base: str, mods: str) -> bool:
     if ours in _BYTES and base in _BYTES:
         return _BYTES[base] >= _BYTES[ours]
     if base == "decimal":
-        return _has_room(ours, our_mods, mods)
+        # What is binary has no exact decimal of a few digits
+        digits = tuple(map(int, our_mods.split(","))) if ours == "decimal" else _DIGITS.get(ours)
+        return digits is not None and has_room(map(int, mods.split(",")), digits)
     if ours == "decimal":
         precision, scale = map(int, our_mods.split(","))
         return scale == 0 and precision <= _HOLDS_DIGITS.get(base, -1)
@@ -161,18 +164,6 @@ def _fits(staged: str, base: str, mods: str) -> bool:
     if ours in ("timestamp", "datetime"):
         return f"{base}({mods})" == staged
     return base in _WIDER.get(ours, ())
-
-
-def _has_room(ours: str, our_mods: str, mods: str) -> bool:
-    if ours == "decimal":
-        precision, scale = map(int, our_mods.split(","))
-    elif ours in _DIGITS:
-        precision, scale = _DIGITS[ours], 0
-    else:
-        # What is binary has no exact decimal of a few digits
-        return False
-    theirs, their_scale = map(int, mods.split(","))
-    return their_scale >= scale and theirs - their_scale >= precision - scale
 
 
 def parsed(kind: str) -> tuple[str, str]:

@@ -75,6 +75,7 @@ from onceward.sql.sink.columns import (
     Table,
     Written,
     generated_error,
+    has_room,
     misfit_error,
     type_error,
 )
@@ -94,7 +95,7 @@ _STAGED: dict[type[DataType], str] = {
     TimestampNTZType: "timestamp without time zone",
 }
 # That a numeric needs for all values
-_DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
+_DIGITS = {"smallint": (5, 0), "integer": (10, 0), "bigint": (19, 0)}
 _HOLDS_DIGITS = {"smallint": 4, "integer": 9, "bigint": 18}  # that all fit
 _WIDER = {
     "smallint": ("integer", "bigint", "real", "double precision"),
@@ -139,7 +140,9 @@ def fitting(name: str, staged: str, column: Column, table: Table) -> Written:
     elif ours == "text":
         fits = base in _TEXTS
     elif base == "numeric":
-        fits = _has_room(ours, our_mods, mods)
+        # What is binary has no exact decimal of a few digits
+        digits = our_mods if ours == "numeric" else _DIGITS.get(ours)
+        fits = digits is not None and (not mods or has_room((*mods, 0)[:2], digits))
     elif ours == "numeric":
         precision, scale = our_mods
         fits = scale == 0 and precision <= _HOLDS_DIGITS.get(base, -1)
@@ -148,20 +151,6 @@ def fitting(name: str, staged: str, column: Column, table: Table) -> Written:
     if not fits:
         raise misfit_error(table.name, name, staged, column.type)
     return Written(name, cast, longest, pattern=_TIME_OF_DAY if cast and base == _TIME else "")
-
-
-def _has_room(ours: str, our_mods: tuple[int, ...], mods: tuple[int, ...]) -> bool:
-    if ours == "numeric":
-        precision, scale = our_mods
-    elif ours in _DIGITS:
-        precision, scale = _DIGITS[ours], 0
-    else:
-        # What is binary has no exact decimal of a few digits
-        return False
-    if not mods:
-        return True
-    theirs, their_scale = (*mods, 0)[:2]
-    return their_scale >= scale and theirs - their_scale >= precision - scale
 
 
 def parsed(kind: str) -> tuple[str, tuple[int, ...], str]:

@@ -261,6 +261,12 @@ def staged_columns(schema: StructType, staged: Callable[[str, DataType], str]) -
     return found
 
 
+def has_room(theirs: Iterable[int], ours: Iterable[int]) -> bool:
+    """Return whether a decimal of their digits (in all, behind the point) takes all of ours."""
+    (digits, scale), (our_digits, our_scale) = theirs, ours
+    return scale >= our_scale and digits - scale >= our_digits - our_scale
+
+
 Fitting = Callable[[str, str, Column, Table], Written]
 """How a column of that name, staged with that type, goes into the table's column.
 
