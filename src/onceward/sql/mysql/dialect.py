@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -25,7 +25,7 @@ from onceward.sql.sink.columns import (
     must_take,
     null_error,
 )
-from onceward.sql.sink.dialect import LOCK_SECONDS, Beside, Dialect
+from onceward.sql.sink.dialect import LOCK_SECONDS, Beside, Dialect, ask_columns
 from onceward.sql.sink.pieces import Bare
 
 # The task attempt of rows that the driver has
@@ -110,13 +110,13 @@ class MySQLDialect(Dialect):
         connection: Session,
     ) -> None:
         nulls = [column for column in written if column.never_null]
-        for column, number in _asked(connection, STATEMENTS.nulls, rows, nulls):
+        for column, number in ask_columns(connection, STATEMENTS.nulls, rows, nulls):
             if number:
                 raise null_error(table.name, column, number)
         limited = [column for column in written if column.most_bytes is not None]
         # MySQL copies a longtext into a shorter kind of text with its length modulo 256 or 65,536:
         # in a tinytext 256 bytes become an empty value, without an error or a warning.
-        for column, most in _asked(connection, STATEMENTS.most_bytes, rows, limited):
+        for column, most in ask_columns(connection, STATEMENTS.most_bytes, rows, limited):
             must_take(table.name, column, most, column.most_bytes, "bytes")
         for column in written:
             if column.charset and _number(connection, STATEMENTS.no_place(rows, column)):
@@ -159,18 +159,6 @@ def _outside_transactions(connection: Session) -> Iterator[None]:
             connection.close()
         raise
     connection.execute("SET autocommit = 0")
-
-
-def _asked(
-    connection: Session,
-    question: Callable[[Rows, Sequence[Written]], Rows],
-    rows: Rows,
-    columns: list[Written],
-) -> Iterable[tuple[Written, Any]]:
-    """Ask one question of all columns by one statement; yield each column with its answer."""
-    if not columns:
-        return ()
-    return zip(columns, connection.execute(*question(rows, columns)).fetchone(), strict=True)
 
 
 def _number(connection: Session, question: Rows) -> int:

@@ -18,7 +18,7 @@ from onceward.sql.postgresql.refusals import CONFLICTS, translate_errors, typed_
 from onceward.sql.postgresql.staging import OpenStagingWriter, must_be_storable, numbers
 from onceward.sql.postgresql.statements import STATEMENTS
 from onceward.sql.sink.columns import Rows, Table, Written, form_error, python_values
-from onceward.sql.sink.dialect import Beside, Dialect
+from onceward.sql.sink.dialect import Beside, Dialect, ask_columns
 from onceward.sql.sink.pieces import Bare
 
 
@@ -97,10 +97,7 @@ class PostgreSQLDialect(Dialect):
         connection: Session,
     ) -> None:
         formed = [column for column in written if column.pattern]
-        if not formed:
-            return
-        found = connection.execute(*STATEMENTS.out_of_form(rows, formed)).fetchone()
-        for column, number in zip(formed, found, strict=True):
+        for column, number in ask_columns(connection, STATEMENTS.out_of_form, rows, formed):
             if number:
                 raise form_error(table.name, column)
 

@@ -49,7 +49,7 @@ from onceward.sql.sink.columns import (
     python_values,
     staged_columns,
 )
-from onceward.sql.sink.dialect import LOCK_SECONDS, Dialect
+from onceward.sql.sink.dialect import LOCK_SECONDS, Dialect, ask_columns
 from onceward.sql.sink.merging import Merging, Order, Part, Steps, not_all
 from onceward.sql.sink.run import TABLE_COLUMN, DatabaseRun
 
@@ -422,10 +422,7 @@ class DatabaseAttempt(Attempt):
         self, rows: Rows, written: Sequence[Written], table: Table, connection: Session
     ) -> None:
         limited = [column for column in written if column.longest is not None]
-        if not limited:
-            return
-        longest = connection.execute(*self._statements.longest(rows, limited)).fetchone() or ()
-        for column, length in zip(limited, longest, strict=True):
+        for column, length in ask_columns(connection, self._statements.longest, rows, limited):
             must_take(table.name, column, length, column.longest, "characters")
 
     def commit(self) -> None:

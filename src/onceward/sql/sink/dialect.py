@@ -14,9 +14,9 @@ length only, so that a pipeline's id that is too long for that is refused when t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.sql.types import DataType
@@ -198,6 +198,18 @@ def words(texts: Sequence[str]) -> str:
 def in_statement(table: Table) -> str:
     """Return a table's name for statements with parameters."""
     return table.sql.replace("%", "%%")
+
+
+def ask_columns(
+    connection: Session,
+    question: Callable[[Rows, Sequence[Written]], Rows],
+    rows: Rows,
+    columns: list[Written],
+) -> Iterable[tuple[Written, Any]]:
+    """Ask one question of all columns by one statement; yield each column with its answer."""
+    if not columns:
+        return ()
+    return zip(columns, connection.execute(*question(rows, columns)).fetchone(), strict=True)
 
 
 class Catalogue(Protocol):
