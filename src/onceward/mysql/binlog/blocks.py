@@ -8,7 +8,6 @@ by key sees both.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -127,20 +126,6 @@ class RowBlock:
         """Return these rows."""
         images = self.images.filter(pa.array(rows))
         return replace(self, images=images, event=self.event[rows], row=self.row[rows])
-
-    @functools.cached_property
-    def before(self) -> pa.RecordBatch | None:
-        """The before-images of updates and deletions."""
-        if self.kind == "update":
-            return self.images.take(pa.array(np.arange(0, self.images.num_rows, 2)))
-        return self.images if self.kind == "delete" else None
-
-    @functools.cached_property
-    def after(self) -> pa.RecordBatch | None:
-        """The after-images of insertions and updates."""
-        if self.kind == "update":
-            return self.images.take(pa.array(np.arange(1, self.images.num_rows, 2)))
-        return self.images if self.kind == "insert" else None
 
 
 class PendingRows:
