@@ -29,7 +29,6 @@ from onceward.mysql.binlog.event import (
 from onceward.mysql.binlog.fields import EventFields
 from onceward.mysql.binlog.gtid_sets import END, TAG, GtidBinlogState, Gtids, GtidSet
 
-_MAY_HAVE_STATEMENTS = 1
 _LOGICAL_CLOCK = 2
 # Flags, source, number, clock, its two numbers, time in three, length.
 _USUAL = struct.Struct("<B16sQB16xIHBB")
@@ -41,9 +40,8 @@ _SERIAL_FIELDS = 12
 """Number of fields of a GTID_TAGGED event, as MySQL 8.3 to 9.7 write it."""
 
 
-_FLAGS, _SOURCE, _NUMBER, _TAG, _LAST_COMMITTED, _SEQUENCE, _COMMIT, _ORIGINAL_COMMIT, _LENGTH = (
-    range(9)
-)
+# Of a tagged one: fields by their numbers
+_SOURCE, _NUMBER, _TAG, _LAST_COMMITTED, _SEQUENCE, _COMMIT, _ORIGINAL_COMMIT = range(1, 8)
 _SIGNED_FIELDS = (_NUMBER, _LAST_COMMITTED, _SEQUENCE)
 
 
@@ -52,10 +50,6 @@ class Gtid(NamedTuple):
 
     text: str | None
     """None where the server gives none (``gtid_mode=OFF``)."""
-    rows_only: bool
-    """No statement of it changes anything. MariaDB never says so."""
-    length: int | None
-    """Bytes of the whole transaction in the binlog, from this event on."""
     committed_at_us: int | None
     """Microseconds since 1970, on the server where it was committed first."""
 
@@ -71,9 +65,9 @@ def parse_gtid(event: BinlogEvent) -> Gtid | None:
     if event.kind == MARIADB_GTID:
         fields = EventFields(event)
         number, domain = fields.fixed_int(8), fields.fixed_int(4)
-        # Its flags say of no transaction that there are only rows in it
+        # Its flags
         fields.fixed_int(1)
-        return Gtid(f"{domain}-{event.server_id}-{number}", False, None, None)
+        return Gtid(f"{domain}-{event.server_id}-{number}", None)
     return _parse_tagged(event) if event.kind == GTID_TAGGED else _parse_untagged(event)
 
 
@@ -102,34 +96,29 @@ def _parse_untagged(event: BinlogEvent) -> Gtid:
     at = event.start + HEADER_BYTES
     # Most are like that, and there is one in a transaction.
     if event.kind == GTID and event.stop - at >= _USUAL.size:
-        flags, source, number, clock, low, middle, high, size = _USUAL.unpack_from(
-            event.buffer, at
+        _, source, number, clock, low, middle, high, size = _USUAL.unpack_from(event.buffer, at)
+        is_whole = size < _IN_ONE_BYTE or (
+            size == _IN_TWO_BYTES and event.stop - at >= _USUAL.size + 2
         )
-        if size == _IN_TWO_BYTES and event.stop - at >= _USUAL.size + 2:
-            size = int.from_bytes(event.buffer[at + _USUAL.size : at + _USUAL.size + 2], "little")
-        elif size >= _IN_ONE_BYTE:
-            clock = 0
-        if clock == _LOGICAL_CLOCK and high < _TWO_TIMES >> 48 and 1 <= number < END:
-            name = f"{_source_text(source)}:{number}"
+        if is_whole and clock == _LOGICAL_CLOCK and high < _TWO_TIMES >> 48 and 1 <= number < END:
             return Gtid(
-                name,
-                not flags & _MAY_HAVE_STATEMENTS,
-                size,
-                high << 48 | middle << 32 | low or None,
+                f"{_source_text(source)}:{number}", high << 48 | middle << 32 | low or None
             )
     fields = EventFields(event)
-    flags, source, number = fields.fixed_int(1), bytes(fields.take(16)), fields.fixed_int(8)
+    _, source, number = fields.fixed_int(1), bytes(fields.take(16)), fields.fixed_int(8)
     if event.kind == GTID and not 1 <= number < END:
         raise damaged_event(event, f"a transaction with the number {number}")
     text = None if event.kind == ANONYMOUS_GTID else f"{_source_text(source)}:{number}"
-    length = committed = None
+    committed = None
     if fields.remaining >= 1 + 16 + 7 and fields.fixed_int(1) == _LOGICAL_CLOCK:
         fields.take(16)
         committed = fields.fixed_int(7)
         if committed & _TWO_TIMES:
             committed = fields.fixed_int(7)
-        length = fields.lenenc_int() if fields.remaining else None
-    return Gtid(text, not flags & _MAY_HAVE_STATEMENTS, length, committed or None)
+        # How long the transaction is
+        if fields.remaining:
+            fields.lenenc_int()
+    return Gtid(text, committed or None)
 
 
 @lru_cache(256)
@@ -155,9 +144,8 @@ def _parse_tagged(event: BinlogEvent) -> Gtid:
     text = (
         f"{uuid.UUID(bytes=source)}:{tag}:{number}" if tag else f"{_source_text(source)}:{number}"
     )
-    rows_only = not values.get(_FLAGS, _MAY_HAVE_STATEMENTS) & _MAY_HAVE_STATEMENTS
     committed = values.get(_ORIGINAL_COMMIT, values.get(_COMMIT))
-    return Gtid(text, rows_only, values.get(_LENGTH), committed or None)
+    return Gtid(text, committed or None)
 
 
 def _tagged_fields(event: BinlogEvent, fields: EventFields) -> dict[int, Any]:

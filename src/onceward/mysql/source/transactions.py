@@ -54,7 +54,7 @@ _MISSING = (
 )
 _MOST_PREPARED = 1000
 """The decision on an XA transaction that is forgotten is an error."""
-_NO_GTID = Gtid(None, rows_only=False, length=None, committed_at_us=None)
+_NO_GTID = Gtid(None, None)
 
 Handler = Callable[[BinlogEvent], None]
 
