@@ -269,7 +269,7 @@ def test_charsets_have_the_servers_characters():
     ]  # fmt: skip
 
 
-TABLE = TableMap(0, "d", "t", (), (), "mysql")
+TABLE = TableMap("d", "t", (), (), "mysql")
 
 
 def test_texts_that_arrow_cannot_hold_are_a_stop(monkeypatch):
@@ -307,7 +307,7 @@ def test_a_double_is_written_as_mysql_does(number, shown):
 
 def decimals(scale: int, *values: str):
     column = TableColumn("v", ColumnKind.DECIMAL, precision=38, scale=scale)
-    table = TableMap(0, "d", "t", (column,), (), "mysql")
+    table = TableMap("d", "t", (column,), (), "mysql")
     array = pa.array(values, pa.string()).cast(pa.decimal128(38, scale))
     return [
         each[5:-1]

@@ -263,7 +263,7 @@ class Decoder:
         """Take a statement that empties a selected table as a change of it."""
         verdict = classify(event, self._selects, lower_case_names=self._lower_case_names)
         if isinstance(verdict, Truncation):
-            table = TableMap(0, verdict.database, verdict.table, (), (), self._dialect)
+            table = TableMap(verdict.database, verdict.table, (), (), self._dialect)
             self._truncations.append(truncation_block(table, event, self._gtid, self._event_count))
             self._event_count += 1
 

@@ -54,7 +54,6 @@ _ROW_HASH = re.compile(r"DB_ROW_HASH_\d+")
 class TableMap:
     """A parsed TABLE_MAP event."""
 
-    id: int
     db: str
     table: str
     columns: tuple[TableColumn, ...]
@@ -153,8 +152,7 @@ class TableMap:
         optional = _OptionalMetadata(dict(_fields(data)), name, types, dialect, writer)
         layouts = parse_types(types, metadata, optional.names, name)
         columns = tuple(_parse_columns(layouts, nullable, optional))
-        number = int.from_bytes(body[:ID_BYTES], "little")
-        return TableMap(number, *name, columns, optional.key(), dialect)
+        return TableMap(*name, columns, optional.key(), dialect)
 
 
 def _is_row_hash(column: TableColumn) -> bool:

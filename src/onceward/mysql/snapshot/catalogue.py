@@ -77,7 +77,7 @@ def describe_table(query: Query, dialect: Dialect, database: str, table: str) ->
     row_bytes = _describe_row_bytes(query, where, database, table)
     places = tuple(names.index(column.name) for column in key)
     return TableDescription(
-        TableMap(0, database, table, tuple(found.values()), places, dialect),
+        TableMap(database, table, tuple(found.values()), places, dialect),
         key,
         row_bytes,
         tuple(map(select_expression, found.values())),
