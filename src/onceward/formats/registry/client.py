@@ -24,7 +24,7 @@ from onceward.formats.registry.answers import (
     subject_context,
     version_in,
 )
-from onceward.formats.registry.conversation import Conversation, NotRegistered, RetryLimits
+from onceward.formats.registry.conversation import Conversation, NotRegistered
 from onceward.formats.registry.http import client_library
 from onceward.formats.registry.references import self_contained
 from onceward.formats.registry.settings import parse_settings
@@ -106,7 +106,7 @@ class SchemaRegistry:
         before, _, last = settings.address.path.rpartition("/")
         # .../contexts/.eu: Confluent's way to have a context without its name in each subject
         self._own_context = last.strip(":") if before.endswith("/contexts") else ""
-        self._conversation = Conversation(settings, RetryLimits(timeout_s, request_timeout_s))
+        self._conversation = Conversation(settings, timeout_s, request_timeout_s)
         self._lock = threading.Lock()
         self._gone: frozenset[int] = frozenset()
         self.context = ""

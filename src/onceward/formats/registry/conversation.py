@@ -16,7 +16,6 @@ import random
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -69,22 +68,18 @@ class _Later(Exception):
         self.after_s = after_s
 
 
-@dataclass(frozen=True)
-class RetryLimits:
-    """:param timeout_s: for a question, all its tries and pauses. :param request_timeout_s: for
-    one try of it.
+class Conversation:
+    """With one registry.
+
+    :param timeout_s: for a question, all its tries and pauses. :param request_timeout_s: for one
+        try of it.
     """
 
-    timeout_s: float
-    request_timeout_s: float
-
-
-class Conversation:
-    """With one registry."""
-
-    def __init__(self, settings: RegistrySettings, patience: RetryLimits) -> None:
+    def __init__(
+        self, settings: RegistrySettings, timeout_s: float, request_timeout_s: float
+    ) -> None:
         self.settings = settings
-        self._limits = patience
+        self._timeout_s, self._request_timeout_s = timeout_s, request_timeout_s
         if settings.tls is not None:
             # A file that is missing is named now
             tls_context(settings.tls)
@@ -101,23 +96,23 @@ class Conversation:
         """Return what ``read`` makes of the answer's JSON; it raises :class:`NotFit` where that
         makes no sense.
 
-        :raises Unknown: the registry knows no such thing.
+        :raises NotRegistered: the registry knows no such thing.
         :raises RegistryRefused: it does not let us in.
         :raises UnsupportedSchema: it does not take the schema.
         :raises RegistryUnreachable: no answer in time.
         :raises InvalidRegistryResponse: none that makes sense.
         """
-        left = self._limits.timeout_s
+        left = self._timeout_s
         ends = time.monotonic() + left
         pause = _FIRST_PAUSE_S
         failed: _Later | None = None
         while True:
-            seconds = min(self._limits.request_timeout_s, left)
+            seconds = min(self._request_timeout_s, left)
             try:
                 return self._once(method, path, read, most_bytes, body, seconds)
             except _Later as later:
                 # A try for which there was little time left tells less than the one before it.
-                if failed is None or later.answered or seconds >= self._limits.request_timeout_s:
+                if failed is None or later.answered or seconds >= self._request_timeout_s:
                     failed = later
             # So that many do not come at once.
             wait = max(pause * random.uniform(0.5, 1), failed.after_s)  # noqa: S311
@@ -222,7 +217,7 @@ class Conversation:
         return " ".join(words.split())[:_QUOTED_CHARACTERS].rstrip(" .")
 
     def _timeout_error(self, method: str, path: str, later: _Later) -> Exception:
-        address, seconds = self.settings.address, self._limits.timeout_s
+        address, seconds = self.settings.address, self._timeout_s
         details = self._details(path, timeout_s=seconds)
         if later.nonsense:
             return InvalidRegistryResponse(

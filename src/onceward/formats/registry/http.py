@@ -43,11 +43,11 @@ class BeyondLimits(NotFit):
     """It is more than is read here, and may be right."""
 
 
-def parse_json(text: str | bytes, *, deepest: int = DEEPEST) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """Return the value of ``text``, which takes a few times its size in memory.
 
     :raises NotFit: it is no JSON in UTF-8. :raises BeyondLimits: its brackets are nested deeper
-        than ``deepest``, or there are too many.
+        than :data:`DEEPEST`, or there are too many.
     """
     try:
         decoded = text.decode() if isinstance(text, bytes) else text
@@ -58,21 +58,21 @@ def parse_json(text: str | bytes, *, deepest: int = DEEPEST) -> Any:
     try:
         value = json.loads(decoded, parse_constant=_no_number)
     except RecursionError:
-        raise BeyondLimits(f"JSON nested deeper than {deepest} levels") from None
+        raise BeyondLimits(f"JSON nested deeper than {DEEPEST} levels") from None
     except ValueError as error:
         raise NotFit(f"no JSON ({error})" if decoded.strip() else "empty") from None
-    _must_be_flat(value, deepest)
+    _must_be_flat(value)
     return value
 
 
-def _must_be_flat(value: Any, deepest: int) -> None:
+def _must_be_flat(value: Any) -> None:
     level = [value] if isinstance(value, (list, dict)) else []
-    for _ in range(deepest + 1):
+    for _ in range(DEEPEST + 1):
         if not level:
             return
         inside = (one.values() if isinstance(one, dict) else one for one in level)
         level = [inner for part in inside for inner in part if isinstance(inner, (list, dict))]
-    raise BeyondLimits(f"JSON nested deeper than {deepest} levels")
+    raise BeyondLimits(f"JSON nested deeper than {DEEPEST} levels")
 
 
 def _no_number(word: str) -> NoReturn:
