@@ -19,6 +19,7 @@ from typing import Literal
 from onceward.cli.doctor.kinds import CheckResult, ok, warn
 from onceward.errors import OncewardError
 from onceward.mysql.binlog.sql_tables import quote
+from onceward.mysql.snapshot.catalogue import list_selected_tables
 from onceward.mysql.source import requirements
 from onceward.mysql.source.connection import Server
 from onceward.mysql.source.grants import SelectGrant
@@ -241,7 +242,7 @@ def _tables(
     server: Server, settings: ChangesSettings, needed: Iterable[requirements.Requirement]
 ) -> Iterator[CheckResult]:
     """Check the engines and primary keys of the tables."""
-    seen = requirements.list_selected_tables(server, settings)
+    seen = list_selected_tables(server, settings)
     engines = {
         (str(database), str(table)): str(engine)
         for database, table, engine in server.query(

@@ -8,7 +8,6 @@ expression that the server answers without rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,8 @@ from onceward.mysql.binlog.sql_tables import quote_table
 from onceward.mysql.binlog.table_map import TableMap
 from onceward.mysql.binlog.values import select_expression
 from onceward.mysql.snapshot.keys import SORTED_HERE, SORTED_THERE, Key, KeyColumn, Query
+from onceward.mysql.source.connection import Server
+from onceward.mysql.source.settings import ChangesSettings
 
 _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
@@ -199,18 +200,17 @@ def _column_fields(
     return {"kind": _OTHERS[data_type]} if data_type in _OTHERS else None
 
 
-def list_tables(query: Query, selects: Callable[[str, str], bool]) -> list[tuple[str, str]]:
-    """Return the selected tables that are there."""
-    rows: Sequence[tuple[Any, ...]] = query(
+def list_selected_tables(server: Server, settings: ChangesSettings) -> list[tuple[str, str]]:
+    """Return database and table of each selected table that is there, sorted by name."""
+    rows = server.query(
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE NOT IN "
-        "('VIEW', 'SYSTEM VIEW', 'SEQUENCE', 'LOCAL TEMPORARY', 'TEMPORARY') ORDER BY "
-        "TABLE_SCHEMA, TABLE_NAME"
+        "('VIEW', 'SYSTEM VIEW', 'SEQUENCE', 'LOCAL TEMPORARY', 'TEMPORARY')"
     )
-    return [
+    return sorted(
         (str(database), str(table))
         for database, table in rows
-        if selects(str(database), str(table))
-    ]
+        if settings.selects(str(database), str(table))
+    )
 
 
 def _literal(text: str) -> str:

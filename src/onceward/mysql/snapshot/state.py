@@ -24,7 +24,7 @@ from onceward.mysql.binlog.sql_tables import quote_table
 from onceward.mysql.snapshot.catalogue import (
     TableDescription,
     describe_table,
-    list_tables,
+    list_selected_tables,
 )
 from onceward.mysql.snapshot.keys import Key, KeyColumn, KeyPlace, Query, range_condition
 from onceward.mysql.source.connection import Server, error_number
@@ -55,7 +55,7 @@ def begin_snapshot(server: Server, settings: ChangesSettings, start: Position) -
     :raises AccessDenied: a table may not be read, or not all columns of it.
     """
     _must_have_gtids(server, settings, start)
-    return new_state(server.query, server.dialect, list_tables(server.query, settings.selects))
+    return new_state(server.query, server.dialect, list_selected_tables(server, settings))
 
 
 def change_tables(
@@ -66,9 +66,7 @@ def change_tables(
 
     :raises ServerMisconfigured, AccessDenied: as :func:`begin_snapshot`, of tables that are new.
     """
-    tables = [
-        one for one in list_tables(server.query, settings.selects) if not before.selects(*one)
-    ]
+    tables = [one for one in list_selected_tables(server, settings) if not before.selects(*one)]
     if tables:
         _must_have_gtids(server, settings, at)
     state = new_state(server.query, server.dialect, tables)

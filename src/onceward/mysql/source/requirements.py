@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from onceward.errors import AccessDenied, ServerMisconfigured, SourceDataLost
 from onceward.mysql.binlog.event import SET_GTIDS
 from onceward.mysql.binlog.sql_tables import quote, quote_table
+from onceward.mysql.snapshot.catalogue import list_selected_tables
 from onceward.mysql.snapshot.state import is_missing
 from onceward.mysql.source.connection import Server, open_dump
 from onceward.mysql.source.grants import (
@@ -28,7 +29,6 @@ from onceward.mysql.source.grants import (
 )
 from onceward.mysql.source.settings import (
     FIRST_BYTE,
-    SYSTEM,
     ChangesSettings,
     Coordinates,
     Position,
@@ -218,22 +218,6 @@ def check_requirements(
     if whole:
         found += _check_patterns(server, settings)
     return [*found, *_check_tables(server, settings, list_selected_tables(server, settings))]
-
-
-def list_selected_tables(server: Server, settings: ChangesSettings) -> list[tuple[str, str]]:
-    """Return database and table of each selected table that is there, sorted by name."""
-    some = ", ".join(["%s"] * len(SYSTEM))
-    rows = server.query(
-        "SELECT table_schema, "  # noqa: S608
-        "table_name FROM information_schema.tables WHERE table_type IN ('BASE TABLE', 'SYSTEM "
-        f"VERSIONED') AND table_schema NOT IN ({some})",
-        SYSTEM,
-    )
-    return sorted(
-        (str(database), str(table))
-        for database, table in rows
-        if settings.selects(str(database), str(table))
-    )
 
 
 def _check_log_bin(variables: Mapping[str, str]) -> Requirement:

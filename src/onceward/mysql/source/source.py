@@ -36,12 +36,8 @@ from onceward.errors import (
 from onceward.formats.debezium.changes import TABLES, VALUES
 from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.binlog.json_rows import ValueForm
-from onceward.mysql.snapshot.state import (
-    advance_snapshot,
-    begin_snapshot,
-    change_tables,
-    is_over,
-)
+from onceward.mysql.snapshot.catalogue import list_selected_tables
+from onceward.mysql.snapshot.state import advance_snapshot, begin_snapshot, change_tables, is_over
 from onceward.mysql.source.connection import Server, follow
 from onceward.mysql.source.partitions import COLUMNS, join_pieces, read_partition
 from onceward.mysql.source.position_search import (
@@ -52,11 +48,7 @@ from onceward.mysql.source.position_search import (
     starting_position,
 )
 from onceward.mysql.source.ranges import IDLE_BYTES, PlannedRange, RangePlanner
-from onceward.mysql.source.requirements import (
-    ServerCheck,
-    check_added,
-    list_selected_tables,
-)
+from onceward.mysql.source.requirements import ServerCheck, check_added
 from onceward.mysql.source.settings import (
     BATCH_BYTES,
     HEARTBEAT_SECONDS,
