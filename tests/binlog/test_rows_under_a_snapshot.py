@@ -26,7 +26,7 @@ from made_tables import (
 from onceward.mysql.binlog.column_types import ColumnKind
 from onceward.mysql.binlog.decoder import Decoder
 from onceward.mysql.binlog.event import QUERY
-from onceward.mysql.snapshot.filtering import SnapshotFilter
+from onceward.mysql.snapshot.filtering import filter_changes
 from onceward.mysql.snapshot.keys import KeyColumn, is_behind
 from onceward.mysql.snapshot.state import advance_snapshot
 
@@ -49,7 +49,7 @@ def passed(*events, table="t"):
     decoder.feed(event(TABLE_MAP, table_map([INT, NAME], key=[0], table=table)))
     for each in events:
         decoder.feed(each)
-    found = SnapshotFilter(STATE, nobody).changes(decoder.blocks(), "text").to_pylist()
+    found = filter_changes(STATE, nobody, decoder.blocks(), "text").to_pylist()
     return [
         (change["op"], change["key"], change["before"] is not None, change["after"] is not None)
         for change in found

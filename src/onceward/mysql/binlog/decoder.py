@@ -220,23 +220,20 @@ class Decoder:
         """Changes remain to be taken."""
         return bool(self._pieces or self._waiting or self._truncations)
 
-    def blocks(self) -> list[RowBlock]:
-        """Return the next piece, decoded: a block for each table and kind of change.
-
-        :raises ChangeUnreadable: a value cannot be represented.
-        :raises BinlogCorrupted: a row is damaged.
-        """
-        return list(self._blocks())
-
     def flush(self) -> pa.Table:
         """Return the next piece as :data:`CHANGES`, in the binlog's order.
 
         :raises ChangeUnreadable, BinlogCorrupted: as :meth:`blocks`.
         """
-        return merge_changes(self._blocks(), self._values)
+        return merge_changes(self.blocks(), self._values)
 
-    def _blocks(self) -> Iterator[RowBlock]:
-        """Yield the blocks one by one, none of which is kept here."""
+    def blocks(self) -> Iterator[RowBlock]:
+        """Yield the next piece, decoded: a block for each table and kind of change, none of which
+        is kept here.
+
+        :raises ChangeUnreadable: a value cannot be represented.
+        :raises BinlogCorrupted: a row is damaged.
+        """
         if not self._pieces:
             self._close()
         waiting, truncations = self._pieces.popleft()

@@ -28,38 +28,30 @@ KeyFilter = Callable[[TableMap, Sequence[pa.Array]], Mask]
 """Returns a mask of keys, one column of them each."""
 
 
-class SnapshotFilter:
-    """The filter at the state with which a batch starts.
+def filter_changes(
+    state: State, query: Query, blocks: Iterable[RowBlock], values: ValueForm
+) -> pa.Table:
+    """Return the changes of ``blocks`` that pass in a batch that starts with ``state``; all are of
+    one file, in its order: :data:`CHANGES`.
 
     :param query: compares texts on the server; called only if a key has one.
+    :raises ChangeUnreadable: the primary key of the table under way is another one, or as
+        ``merge_changes``.
     """
-
-    def __init__(self, state: State, query: Query) -> None:
-        self._left = {tuple(each) for each in state["left"]}
-        self._under_way = None if state["table"] is None else tuple(state["table"])
-        self._key: Key = parse_key(state["key"] or [])
-        self._after = state["after"]
-        self._query = query
-
-    def changes(self, blocks: Iterable[RowBlock], values: ValueForm) -> pa.Table:
-        """Return the changes of ``blocks`` that pass, all of which are of one file, in its order:
-        :data:`CHANGES`.
-
-        :raises ChangeUnreadable: the primary key of the table under way is another one, or as
-            ``merge_changes``.
-        """
-        whole_blocks: list[RowBlock] = []
-        filtered_blocks: list[RowBlock] = []
-        for block in blocks:
-            name = (block.map.db, block.map.table)
-            if name in self._left:
-                continue
-            if name != self._under_way or block.kind == "truncate":
-                whole_blocks.append(block)
-            else:
-                filtered_blocks.append(block)
-        is_done = range_filter(self._key, None, self._after, self._query)
-        return select_changes(filtered_blocks, is_done, values, whole_blocks)
+    left = {tuple(each) for each in state["left"]}
+    under_way = None if state["table"] is None else tuple(state["table"])
+    whole_blocks: list[RowBlock] = []
+    filtered_blocks: list[RowBlock] = []
+    for block in blocks:
+        name = (block.map.db, block.map.table)
+        if name in left:
+            continue
+        if name != under_way or block.kind == "truncate":
+            whole_blocks.append(block)
+        else:
+            filtered_blocks.append(block)
+    is_done = range_filter(parse_key(state["key"] or []), None, state["after"], query)
+    return select_changes(filtered_blocks, is_done, values, whole_blocks)
 
 
 def range_filter(
@@ -158,9 +150,8 @@ def snapshot_filter(
             sessions.append(Server(settings))
         return sessions[0].query(statement)
 
-    snapshot_changes = SnapshotFilter(state, query)
     try:
-        yield lambda decoder: snapshot_changes.changes(decoder.blocks(), settings.values)
+        yield lambda decoder: filter_changes(state, query, decoder.blocks(), settings.values)
     finally:
         for server in sessions:
             server.close()
