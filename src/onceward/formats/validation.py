@@ -4,7 +4,7 @@ dead letter or stops the job by name. Driver only; called by the formats beside 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
 from pyspark.sql import Column, DataFrame
@@ -105,12 +105,13 @@ def in_place(rows: DataFrame, column: str, value: Column) -> list[Column]:
     return [value if name == column else column_named(name) for name in rows.columns]
 
 
-def conjunction(conditions: Sequence[Column]) -> Column | None:
-    """Return one condition that is true where all of ``conditions`` are; None of none.
+def conjunction(conditions: Iterable[Column | None]) -> Column | None:
+    """Return one condition that is true where all of ``conditions`` are that are there; None of
+    none.
 
     As a balanced tree: a chain of 500 is 500 deep, and Spark's visitors of expressions recurse.
     """
-    level = list(conditions)
+    level = [condition for condition in conditions if condition is not None]
     while len(level) > 1:
         pairs = [left & right for left, right in zip(level[::2], level[1::2], strict=False)]
         level = pairs + level[len(pairs) * 2 :]

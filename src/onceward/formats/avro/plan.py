@@ -121,6 +121,8 @@ class AvroPlan:
         self._beside = (
             adjacent_fields(self._reader, schemas.texts.values()) if self._texts else None
         )
+        ours = (self._beside.first, self._beside.second) if self._beside else (FIRST, SECOND)
+        self._first, self._second = (F.col(f"{DECODED}.{name}") for name in ours)
         # Once: a batch that has dead letters is planned anew
         self._pairs = {number: self._pair(text) for number, text in schemas.texts.items()}
         self._unfit = unfit
@@ -254,13 +256,7 @@ class AvroPlan:
 
     def _ends(self) -> Column:
         first, second = self._end
-        return (self._first() == first) & (self._second() == second)
-
-    def _first(self) -> Column:
-        return F.col(f"{DECODED}.{self._beside.first if self._beside else FIRST}")
-
-    def _second(self) -> Column:
-        return F.col(f"{DECODED}.{self._beside.second if self._beside else SECOND}")
+        return (self._first == first) & (self._second == second)
 
     def _record(self, read: DataFrame, decoded: str) -> tuple[Column, DataType | None]:
         """Return the column in ``decoded`` with the record's fields, or with its value if it is no
@@ -377,7 +373,7 @@ class AvroPlan:
             ),
             (ends, F.concat(by_id, F.lit(" a text in it is not UTF-8"))),
             (
-                self._first().isNotNull(),
+                self._first.isNotNull(),
                 F.concat(by_id, F.lit(" it is longer than its schema says, or damaged")),
             ),
             *self._doubtful(),

@@ -176,7 +176,8 @@ class JsonPlan:
             (_UNDECIDED, '"'),
         ):
             text = F.regexp_replace(text, pattern, instead)
-        read = F.to_json(F.from_json(text, only_variants(self._schema), STRICTLY))
+        variants = cast(StructType, only_variants(self._schema))
+        read = F.to_json(F.from_json(text, variants, STRICTLY))
         values = F.regexp_replace(F.regexp_replace(read, _ESCAPE, ""), _KEY, "")
         return [
             ~self._text.rlike(_A_HUGE_NUMBER)

@@ -16,7 +16,7 @@ something stricter is read in its place:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import cast
 
 from pyspark.sql import Column
@@ -157,7 +157,7 @@ class Types:
             # For Spark, NaN is larger than all others
             return F.abs(read) < float("inf")
         if isinstance(kind, StructType):
-            return _all(
+            return conjunction(
                 self.fits(read.getField(field.name), field.dataType, field.nullable)
                 for field in kind.fields
             )
@@ -165,7 +165,7 @@ class Types:
             return self._each_fits(read, kind.elementType, kind.containsNull)
         if isinstance(kind, MapType):
             once = F.size(F.array_distinct(F.map_keys(read))) == F.size(read)
-            return _all(
+            return conjunction(
                 (once, self._each_fits(F.map_values(read), kind.valueType, kind.valueContainsNull))
             )
         return None
@@ -190,25 +190,15 @@ def variant_text(read: Column) -> Column:
     return F.try_variant_get(read, "$", "binary").cast("string")
 
 
-def _all(conditions: Iterable[Column | None]) -> Column | None:
-    return conjunction([one for one in conditions if one is not None])
-
-
-def only_variants(kind: StructType) -> StructType:
-    """Return ``kind`` without the fields that have no VARIANT."""
-    found = _only_variants(kind)
-    assert isinstance(found, StructType)  # noqa: S101 — it was one
-    return found
-
-
-def _only_variants(kind: DataType) -> DataType:
+def only_variants(kind: DataType) -> DataType:
+    """Return ``kind``, of the same type, without the fields that have no VARIANT."""
     if isinstance(kind, StructType):
         fields = [field for field in kind.fields if contains_type(field.dataType, VariantType)]
-        return StructType([StructField(one.name, _only_variants(one.dataType)) for one in fields])
+        return StructType([StructField(one.name, only_variants(one.dataType)) for one in fields])
     if isinstance(kind, ArrayType):
-        return ArrayType(_only_variants(kind.elementType))
+        return ArrayType(only_variants(kind.elementType))
     if isinstance(kind, MapType):
-        return MapType(StringType(), _only_variants(kind.valueType))
+        return MapType(StringType(), only_variants(kind.valueType))
     return kind
 
 
