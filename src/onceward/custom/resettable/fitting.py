@@ -32,7 +32,6 @@ class Fitting:
     def __init__(self, schema: StructType) -> None:
         self._names = schema.fieldNames()
         self._checks = {field.name: field_check(field) for field in schema.fields}
-        self._fields = {field.name: field for field in schema.fields}
         unknown = [field.name for field in schema.fields if self._checks[field.name] is None]
         row_check = struct_check(schema)
         if unknown or row_check is None or not self._names:
@@ -101,8 +100,9 @@ class Fitting:
         )
 
     def _arrow_column(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        kind = self.arrow.field(name).type
-        if column.null_count and not self._fields[name].nullable:
+        wanted = self.arrow.field(name)
+        kind = wanted.type
+        if column.null_count and not wanted.nullable:
             number = column.is_null().to_pylist().index(True)
             raise _unfit(number, Unfit("is null, and the schema says NOT NULL", f".{name}"))
         try:
@@ -215,26 +215,15 @@ def _must_keep_values(source: pa.DataType, target: pa.DataType) -> None:
         raise Unfit(f"is {source}, and the schema wants {target}")
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
-    )
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    fixed = pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind)
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or fixed
-        or str(kind) == "binary_view"
-    )
-
-
 _KEPT = (
     (pa.types.is_integer, pa.types.is_integer),
-    (_is_text, pa.types.is_string),
-    (_is_bytes, pa.types.is_binary),
+    (pa.types.is_string, pa.types.is_string),
+    (pa.types.is_large_string, pa.types.is_string),
+    (pa.types.is_string_view, pa.types.is_string),
+    (pa.types.is_binary, pa.types.is_binary),
+    (pa.types.is_large_binary, pa.types.is_binary),
+    (pa.types.is_binary_view, pa.types.is_binary),
+    (pa.types.is_fixed_size_binary, pa.types.is_binary),
     (pa.types.is_decimal, pa.types.is_decimal),
     (pa.types.is_duration, pa.types.is_duration),
 )
