@@ -25,9 +25,11 @@ from onceward.mysql.binlog.blocks import snapshot_changes
 from onceward.mysql.binlog.decoder import Decoder
 from onceward.mysql.binlog.event import BinlogEvent
 from onceward.mysql.binlog.table_map import TableMap
-from onceward.mysql.binlog.values import SESSION, columns_from_text, select_expression
+from onceward.mysql.binlog.values import columns_from_text, select_expression
 from onceward_testing import LocalMySQL
 from support.binlog_files import events_of_file
+
+SESSION = "SET time_zone = '+00:00', character_set_results = NULL, sql_mode = ''"
 
 
 class Logged(MySQLPlace):

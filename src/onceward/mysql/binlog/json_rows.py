@@ -69,11 +69,6 @@ def debezium_geometry(value: bytes) -> str:
     return f'{{"wkb":"{wkb}","srid":{srid or "null"}}}'
 
 
-def debezium_bits(value: bytes) -> str:
-    """Return ``io.debezium.data.Bits``: the least byte first."""
-    return _base64(value[::-1])
-
-
 def _width(column: TableColumn) -> int:
     return (
         10 if column.kind is ColumnKind.DATE else _SECOND_BYTES + (column.fsp and column.fsp + 1)
@@ -236,9 +231,10 @@ def _value_texts(
         return _map_texts(array, debezium_geometry if debezium else _geometry), False
     if kind is ColumnKind.VECTOR:
         return _map_texts(array, _vector), False
-    return _map_texts(
-        array, debezium_bits if debezium and kind is ColumnKind.BIT else _base64
-    ), True
+    if kind is ColumnKind.BIT and debezium:
+        # io.debezium.data.Bits: the least byte first
+        array = pc.binary_reverse(array)
+    return _map_texts(array, _base64), True
 
 
 def escape(array: pa.Array, table: TableMap) -> pa.Array:

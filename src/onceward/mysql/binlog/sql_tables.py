@@ -120,28 +120,24 @@ class TokenReader:
 
     def __init__(self, tokens: Iterable[Token], database: str, lower_case_names: bool) -> None:
         self._words = iter(tokens)
-        self._next: Token | None = None
+        self.next: Token | None = None
+        """The next token; None behind the last one."""
         self._database = database.lower() if lower_case_names else database
         self._lower = lower_case_names
         self._advance()
 
-    @property
-    def next(self) -> Token | None:
-        """The next token; None behind the last one."""
-        return self._next
-
     def _advance(self) -> None:
-        self._next = next(self._words, None)
-        if self._next is not None and self._next.kind == "broken":
+        self.next = next(self._words, None)
+        if self.next is not None and self.next.kind == "broken":
             raise UnknownStatement
 
     def next_is(self, *keywords: str) -> bool:
         """Check whether the next token is one of these keywords."""
-        return self._next is not None and self._next.is_keyword(*keywords)
+        return self.next is not None and self.next.is_keyword(*keywords)
 
     def take(self) -> Token:
         """Return the next token, and advance."""
-        word = self._next
+        word = self.next
         if word is None:
             raise UnknownStatement
         self._advance()
@@ -156,7 +152,7 @@ class TokenReader:
 
     def skip_sign(self, sign: str) -> bool:
         """Advance if the next token is this sign, and return whether it was."""
-        if self._next != Token("sign", sign):
+        if self.next != Token("sign", sign):
             return False
         self._advance()
         return True

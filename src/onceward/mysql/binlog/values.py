@@ -340,9 +340,6 @@ def _array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) ->
     return binary_array(table, column, at, cells)
 
 
-SESSION = "SET time_zone = '+00:00', character_set_results = NULL, sql_mode = ''"
-"""As in a binlog: times in UTC, texts in their columns' own charsets, no padding of CHAR."""
-
 _BASE64 = "base64:type"
 _LINES = re.compile(rf'(?<!\\)"{_BASE64}\d+:(?:[A-Za-z0-9+/]{{76}}\\n)+[A-Za-z0-9+/]+=*"')
 """A text that is all of this, begins at a quote that nothing escapes, and has lines of 76."""
@@ -367,8 +364,9 @@ def columns_from_text(
     table: TableMap, columns: Sequence[pa.Array | Sequence[bytes | None]]
 ) -> pa.RecordBatch:
     """Return the values of MySQL's text protocol as the columns that a binlog's rows become: equal
-    rows give equal JSON. The session has set :data:`SESSION`, and selects by
-    :func:`select_expression`.
+    rows give equal JSON. The session gives them as a binlog does: times in UTC (``time_zone``),
+    texts in their columns' own charsets (``character_set_results = NULL``), no padding of CHAR
+    (``sql_mode = ''``); it selects by :func:`select_expression`.
 
     :param columns: the bytes of each of ``table``'s columns, in its order, null for NULL.
     :raises InvalidCell: bytes are no text of the column's charset.
