@@ -129,6 +129,6 @@ def test_changes_that_were_taken_apart_are_in_order_again():
 
 
 def test_a_batch_that_is_behind_brings_no_chunk_again():
-    after = advance_snapshot(None, None, STATE, caught_up=False)
+    after = advance_snapshot(None, STATE, caught_up=False)
     assert after["chunks"] == []
     assert {**after, "chunks": STATE["chunks"]} == STATE

@@ -26,7 +26,6 @@ from onceward.mysql.snapshot.state import (
     advance_snapshot,
     begin_snapshot,
     new_state,
-    next_state,
 )
 from onceward.mysql.source.connection import Server, open_dump
 from onceward.mysql.source.position_search import starting_position
@@ -103,7 +102,6 @@ class SnapshotPlay:
             tables += self._pieces(flush, decoder)
         after = start.snapshot and advance_snapshot(
             self.server,
-            self.settings,
             start.snapshot,
             caught_up=True,
             chunks=self.chunks,
@@ -144,10 +142,12 @@ class SnapshotPlay:
     def rows_now(self, table: str) -> dict[str, str]:
         """By key, the table as a snapshot without a writer has it: as JSON."""
         start = starting_position(self.settings, self.server)
-        chunk = next_state(
-            self.server.query, self.server.dialect,
-            new_state(self.server.query, self.server.dialect, [(self.schema, table)]), 1, 1 << 30,
-        )["chunks"][0]  # fmt: skip
+        state = advance_snapshot(
+            self.server, new_state(self.server, [(self.schema, table)]), caught_up=True, chunks=1,
+            rows=1 << 30,
+        )  # fmt: skip
+        assert state is not None
+        chunk = state["chunks"][0]
         found = whole_chunk(self.settings, chunk, start)
         return dict(zip(found["key"].to_pylist(), found["after"].to_pylist(), strict=True))
 

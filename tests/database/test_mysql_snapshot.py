@@ -335,9 +335,7 @@ def test_a_table_that_is_gone_is_the_streams_to_tell_of(played: Played) -> None:
         )
     play.begin()
     play.batch(before_reading=lambda: play.sql("DROP TABLE {s}.a", "DROP TABLE {s}.b"))
-    state = advance_snapshot(
-        play.server, play.settings, play.position.snapshot, caught_up=True, rows=1
-    )
+    state = advance_snapshot(play.server, play.position.snapshot, caught_up=True, rows=1)
     assert state is not None
     assert {tuple(chunk["table"]) for chunk in state["chunks"]} == {(play.schema, "c")}
 
@@ -431,7 +429,7 @@ def test_texts_are_in_the_order_of_the_server(played: Played, collation: str) ->
         play.sql(f"INSERT IGNORE INTO {{s}}.t VALUES {', '.join(rows)}")
     play.begin()
     state = advance_snapshot(
-        play.server, play.settings, play.position.snapshot, caught_up=True, chunks=100, rows=7
+        play.server, play.position.snapshot, caught_up=True, chunks=100, rows=7
     )
     assert state is not None
     (described_key,) = {str(chunk["key"]) for chunk in state["chunks"]}

@@ -55,7 +55,7 @@ def begin_snapshot(server: Server, settings: ChangesSettings, start: Position) -
     :raises AccessDenied: a table may not be read, or not all columns of it.
     """
     _must_have_gtids(server, settings, start)
-    return new_state(server.query, server.dialect, list_selected_tables(server, settings))
+    return new_state(server, list_selected_tables(server, settings))
 
 
 def change_tables(
@@ -69,7 +69,7 @@ def change_tables(
     tables = [one for one in list_selected_tables(server, settings) if not before.selects(*one)]
     if tables:
         _must_have_gtids(server, settings, at)
-    state = new_state(server.query, server.dialect, tables)
+    state = new_state(server, tables)
     if at.snapshot is not None:
         kept = [one for one in at.snapshot["left"] if settings.selects(*one)]
         under_way = at.snapshot["table"]
@@ -92,7 +92,6 @@ def _must_have_gtids(server: Server, settings: ChangesSettings, start: Position)
 
 def advance_snapshot(
     server: Server,
-    settings: ChangesSettings,
     state: State,
     *,
     caught_up: bool,
@@ -103,45 +102,16 @@ def advance_snapshot(
     is over, and this batch and all that follow are of the stream alone. Called beside the driver;
     may take seconds.
 
-    :param caught_up: the batch's end is where the binlog ended just now.
-    :raises ChangeUnreadable, ServerMisconfigured: a table has changed: it cannot go on.
-    """
-    if is_over(state):
-        return None
-    if caught_up:
-        return next_state(server.query, server.dialect, state, chunks, rows)
-    return {**state, "chunks": []}
-
-
-def new_state(query: Query, dialect: Dialect, tables: list[tuple[str, str]]) -> State:
-    """Return a state in which nothing is done yet.
-
-    :param tables: all selected ones that were there at some moment after the start of the stream.
-    :raises ServerMisconfigured: there can be no snapshot of one of them.
-    :raises AccessDenied: of one not all columns may be read.
-    """
-    for database, table in tables:
-        describe_table(query, dialect, database, table)
-        # This takes a privilege on all columns.
-        query(f"SELECT * FROM {quote_table(database, table)} LIMIT 0")  # noqa: S608 — quoted
-    left = [list(each) for each in tables]
-    return {"left": left, "table": None, "key": None, "after": None, "chunks": []}
-
-
-def is_over(state: State) -> bool:
-    """Check whether there are no more chunks than those in the state."""
-    return not state["left"] and state["table"] is None
-
-
-def next_state(
-    query: Query, dialect: Dialect, state: State, chunks: int, rows: int | None = None
-) -> State:
-    """Return the state behind the next ``chunks`` chunks, or so: the ends of tables count less.
-
+    :param caught_up: the batch's end is where the binlog ended just now; else it brings no chunks.
+    :param chunks: that it brings, or so: the ends of tables count less.
     :param rows: of a chunk; None: by the size of a table's rows.
     :raises ServerMisconfigured: a table has changed, so that there can be no snapshot of it.
     :raises ChangeUnreadable: the primary key of the table under way is another one.
     """
+    if is_over(state):
+        return None
+    if not caught_up:
+        return {**state, "chunks": []}
     left, table, key, after = list(state["left"]), state["table"], state["key"], state["after"]
     found: list[Chunk] = []
     now, room, table_now = time.time_ns() // 1_000_000, float(chunks), None
@@ -149,19 +119,39 @@ def next_state(
         if table is None:
             table, table_now, key, after = left.pop(0), None, None, None
         if table_now is None:
-            table_now = describe_if_there(query, dialect, table, key)
+            table_now = describe_if_there(server.query, server.dialect, table, key)
             # Its DROP or RENAME is in the stream, which stops there by name
             if table_now is None:
                 table = None
                 continue
             key = [column.to_json() for column in table_now.key]
-        end = _find_chunk_end(query, table_now, after, rows or rows_per_chunk(table_now))
+        end = _find_chunk_end(server.query, table_now, after, rows or rows_per_chunk(table_now))
         found.append({"table": table, "key": key, "after": after, "up_to": end, "ts_ms": now})
         room -= _SMALL if end is None else 1
         if end is None:
             table, key = None, None
         after = end
     return {"left": left, "table": table, "key": key, "after": after, "chunks": found}
+
+
+def new_state(server: Server, tables: list[tuple[str, str]]) -> State:
+    """Return a state in which nothing is done yet.
+
+    :param tables: all selected ones that were there at some moment after the start of the stream.
+    :raises ServerMisconfigured: there can be no snapshot of one of them.
+    :raises AccessDenied: of one not all columns may be read.
+    """
+    for database, table in tables:
+        describe_table(server.query, server.dialect, database, table)
+        # This takes a privilege on all columns.
+        server.query(f"SELECT * FROM {quote_table(database, table)} LIMIT 0")  # noqa: S608
+    left = [list(each) for each in tables]
+    return {"left": left, "table": None, "key": None, "after": None, "chunks": []}
+
+
+def is_over(state: State) -> bool:
+    """Check whether there are no more chunks than those in the state."""
+    return not state["left"] and state["table"] is None
 
 
 def parse_key(key: list[dict[str, str]]) -> Key:

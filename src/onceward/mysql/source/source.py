@@ -267,10 +267,7 @@ class MySQLChanges(PartitionedSource):
             raise found.error
         is_turn = not found.is_full or self._without_chunks >= _MOST_WITHOUT_CHUNKS
         state = advance_snapshot(
-            self._connected(),
-            self._settings,
-            begin.snapshot,
-            caught_up=found.error is None and is_turn,
+            self._connected(), begin.snapshot, caught_up=found.error is None and is_turn
         )
         self._without_chunks = 0 if state is None or state["chunks"] else self._without_chunks + 1
         end = replace(found.end, snapshot=state)
