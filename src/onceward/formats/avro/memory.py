@@ -4,12 +4,10 @@ A plan is fixed once its query is defined, so what a batch finds out is kept her
 is defined again, by :func:`onceward.formats.avro.decode`, a restart later. One memory for each
 registry, whatever objects stand for it.
 
-The schema ids that a query has met, in a file beside its checkpoint, or in the folder of
-``onceward run``: for the next process, which has another memory. Driver only.
-
-:func:`onceward.formats.avro.decode` reads it, and its step (:mod:`onceward.formats.avro.step`)
-writes it when a batch has met new ids. The user says where it is: Spark knows the checkpoint
-later.
+For the next process, which has another memory, the ids are in a file beside the query's
+checkpoint, or in the folder of ``onceward run``: ``decode`` reads it, and its step
+(:mod:`onceward.formats.avro.step`) writes it when a batch has met new ids. The user says where it
+is: Spark knows the checkpoint later.
 """
 
 from __future__ import annotations

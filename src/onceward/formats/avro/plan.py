@@ -10,11 +10,8 @@ only if, the record ended where its bytes end: cut off, it takes some of them fo
 some are missing; too long, something else is read in their place. They are drawn anew for each
 plan, so that nobody can write a record that holds them.
 
-``from_avro`` is costly and must be evaluated once a record. A predicate above a projection is
-pushed below it, taking a copy of the projected expression along; one above a *generator* is not.
-So the decoded record comes out of ``explode(array(…))``, an array of one. With ``on_error="stop"``
-the verdict is in a second one, and not in a filter: Spark puts the user's own conditions into our
-filter, and would drop a poison record by ``value.id > 5``, before ours is looked at.
+``from_avro`` is costly and must be evaluated once a record:
+:func:`onceward.formats.validation.with_one`.
 """
 
 from __future__ import annotations

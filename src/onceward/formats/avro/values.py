@@ -5,11 +5,10 @@ Avro's decoder nor Spark's ``from_avro`` looks at texts: bytes that are no UTF-8
 and be written by the sink.
 
 Decimals that Spark would cut down to 64 bits are read as wider ones, checked, and made narrow
-again. Where the
-reader's schema has a decimal of up to 18 digits, Spark's ``AvroDeserializer`` (4.0,
-``createDecimal``) takes the low 64 bits of the number, however long it is: 2^64 + 5 comes out as
-5. A writer whose decimals are wider writes such numbers, and the reader's precision is no part of
-what Avro compares. Of a decimal with more digits Spark takes the whole number, or none.
+again. Where the reader's schema has a decimal of up to 18 digits, Spark's ``AvroDeserializer``
+(4.0, ``createDecimal``) takes the low 64 bits of the number, however long it is: 2^64 + 5 comes
+out as 5. A writer whose decimals are wider writes such numbers, and the reader's precision is no
+part of what Avro compares. Of a decimal with more digits Spark takes the whole number, or none.
 
 So are ints: Avro's ``BinaryDecoder.readInt`` takes the low 32 bits of a number that takes up to
 five bytes, and not every serializer looks whether a number fits (fastavro's ``schemaless_writer``

@@ -1,10 +1,9 @@
 """Changes of tables in Debezium's envelope: ``ow.debezium``.
 
-In reading order: ``encoding`` (changes to records of Kafka), ``decoding`` (records that Debezium
-wrote to columns), ``images`` (a row's text to its columns, or a verdict; ``rows`` for a database);
-below them ``changes`` (the frame of ``ow.mysql_changes``), ``envelope`` (the record's shape) and
-``types``. All of it runs in the driver; executors run
-Spark's own JSON, and no Python.
+In reading order: ``encoding`` (changes to records of Kafka), ``decoding`` (the envelope, and
+records that Debezium wrote to columns), ``images`` (a row's text to its columns, or a verdict, and
+``rows`` for a database); below them ``changes`` (the frame of ``ow.mysql_changes``) and ``types``.
+All of it runs in the driver; executors run Spark's own JSON, and no Python.
 """
 
 from onceward.formats.debezium.decoding import decode as decode

@@ -2,9 +2,8 @@
 where they define a query.
 
 The verdicts are those of :mod:`onceward.formats.json` and :mod:`onceward.formats.avro`: whatever
-is no envelope stops the query by name, or is a dead letter. What an envelope is, :mod:`.envelope`
-says; ``schemas.enable`` puts it into the field ``payload`` of another object (Kafka Connect's
-``JsonConverter``).
+is no :func:`envelope` stops the query by name, or is a dead letter. ``schemas.enable`` puts it
+into the field ``payload`` of another object (Kafka Connect's ``JsonConverter``).
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """A row's text, one object of JSON, becomes the columns of its table, or a verdict that names the
-column. Driver only; called by :mod:`encoding`, and here by ``ow.debezium.rows``, for the columns
-``before`` and ``after`` of ``ow.mysql_changes``.
+column: of ``before`` and ``after`` of ``ow.mysql_changes``, for :mod:`encoding`, and for
+``ow.debezium.rows``, the changes of one table with its columns, ready for a database. Driver only.
 
 Unlike records that others wrote, a row has just the columns of its table: one that the schema does
 not have is no surplus but a schema that is out of date. One that is missing is one that was not
 there yet, or not any more: a batch may have rows from before an ALTER TABLE and from after it. So
 it is null, or an error where it must not be.
-
-``ow.debezium.rows``: the changes of one table with its columns, ready for a database. Driver
-only; called by users where they define a query, or in a function of ``foreachBatch``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Types that a column of a table can have, by the text that stands for its value. Driver only;
-called by :mod:`envelope` and :mod:`images`.
+called by :mod:`decoding` and :mod:`images`.
 
 Beside what JSON has (:mod:`onceward.formats.json.types`): DECIMAL, BINARY, days as numbers, times
 without a zone. Each is told by the whole of its text, so that nothing is rounded, cut or guessed:
@@ -17,9 +17,6 @@ TIMESTAMP        ``"2024-01-31T10:00:00.123Z"`` (``io.debezium.time.ZonedTimesta
 TIMESTAMP_NTZ    ``"2024-01-31 10:00:00.123"``
 VARIANT          anything; a null of JSON is a null
 ===============  ==================================================================================
-
-The placeholder that Debezium writes for a value which the database did not give it. Driver
-only; called by :mod:`onceward.formats.debezium.decoding`.
 
 PostgreSQL logs a TOASTed column only in a change of that column, unless the table has ``REPLICA
 IDENTITY FULL``; Oracle and SQL Server have the like of large objects. In the column's place
