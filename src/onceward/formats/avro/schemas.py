@@ -187,7 +187,7 @@ def without_times(text: str) -> str:
     columns had them so until it learnt of TIME, which it refuses unless
     ``spark.sql.timeType.enabled`` is set.
     """
-    return json.dumps(_changed(parse_json(text), _without_time)) if "time-m" in text else text
+    return json.dumps(change_types(parse_json(text), _without_time)) if "time-m" in text else text
 
 
 def _without_time(schema: dict[str, Any]) -> Any:
@@ -201,7 +201,7 @@ def without_java_texts(text: str) -> str:
     Schemas of Java programs say of which class a text shall be. Of a ``String`` the bytes that are
     no UTF-8 are others by the time that anybody can look at them.
     """
-    return json.dumps(_changed(parse_json(text), _without_class)) if _CLASS in text else text
+    return json.dumps(change_types(parse_json(text), _without_class)) if _CLASS in text else text
 
 
 def _without_class(schema: dict[str, Any]) -> Any:
@@ -209,19 +209,19 @@ def _without_class(schema: dict[str, Any]) -> Any:
     return rest["type"] if rest == {"type": "string"} else rest
 
 
-def _changed(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
+def change_types(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
     """Return ``schema`` with each type in it that is an object as ``change`` makes it."""
     if isinstance(schema, list):
-        return [_changed(member, change) for member in schema]
+        return [change_types(member, change) for member in schema]
     if not isinstance(schema, dict):
         return schema
     found = {
-        name: _changed(value, change) if name in ("type", "items", "values") else value
+        name: change_types(value, change) if name in ("type", "items", "values") else value
         for name, value in schema.items()
     }
     if found.get("type") in ("record", "error"):
         found["fields"] = [
-            one | {"type": _changed(one["type"], change)} for one in found["fields"]
+            one | {"type": change_types(one["type"], change)} for one in found["fields"]
         ]
     return change(found)
 

@@ -35,6 +35,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from onceward.formats.avro.schemas import change_types
 from onceward.formats.validation import conjunction
 from onceward.spark.types import contains_type
 
@@ -101,20 +102,10 @@ _NUMBERS = tuple(_WRONG)
 def widen(schema: Any) -> Any:
     """Give every decimal that could be cut down as many digits as can be, in a reader's schema as
     JSON."""
-    if isinstance(schema, list):
-        return [widen(member) for member in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kind = schema.get("type")
-    if _could_be_cut(schema):
-        return schema | {"precision": _most_digits(schema)}
-    found = {name: widen(schema[name]) for name in ("type", "items", "values") if name in schema}
-    if kind in ("record", "error"):
-        fields = schema.get("fields", ())
-        found["fields"] = [
-            one | {"type": widen(one["type"])} if isinstance(one, dict) else one for one in fields
-        ]
-    return schema | found
+    return change_types(
+        schema,
+        lambda one: one | {"precision": _most_digits(one)} if _could_be_cut(one) else one,
+    )
 
 
 def _could_be_cut(schema: dict[str, Any]) -> bool:
