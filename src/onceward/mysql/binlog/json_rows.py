@@ -37,13 +37,10 @@ _SECOND_BYTES = 19
 _HOURS_DIGITS = 3
 
 
-def debezium_temporals(
+def _debezium_temporals(
     table: TableMap, column: TableColumn, array: pa.Array
 ) -> tuple[pa.Array, bool]:
-    """Return the texts of a temporal column, and whether they are quoted.
-
-    :raises InvalidCell: a date is in no calendar.
-    """
+    """Return the texts of a temporal column, and whether they are quoted."""
     null = None if not array.null_count else array.is_null().to_numpy(zero_copy_only=False)
     if column.kind is ColumnKind.TIME:
         return _number_texts(_microseconds(column, array), null), False
@@ -62,7 +59,7 @@ def debezium_temporals(
     return _number_texts(numbers, null), False
 
 
-def debezium_geometry(value: bytes) -> str:
+def _debezium_geometry(value: bytes) -> str:
     """Return ``io.debezium.data.geometry.Geometry``."""
     srid = int.from_bytes(value[:4], "little")
     wkb = _base64(value[4:])
@@ -212,7 +209,7 @@ def _value_texts(
     """Return the texts of one column, and whether they are quoted."""
     kind, debezium = column.kind, values == "debezium"
     if debezium and kind in TEMPORAL:
-        return debezium_temporals(table, column, array)
+        return _debezium_temporals(table, column, array)
     if kind in (ColumnKind.INTEGER, ColumnKind.YEAR):
         return array.cast(pa.string()), False
     if kind is ColumnKind.DECIMAL:
@@ -228,7 +225,7 @@ def _value_texts(
     if kind is ColumnKind.BIT and column.bits == 1:
         return pc.if_else(pc.equal(array, b"\x01"), "true", "false"), False
     if kind is ColumnKind.GEOMETRY:
-        return _map_texts(array, debezium_geometry if debezium else _geometry), False
+        return _map_texts(array, _debezium_geometry if debezium else _geometry), False
     if kind is ColumnKind.VECTOR:
         return _map_texts(array, _vector), False
     if kind is ColumnKind.BIT and debezium:

@@ -279,11 +279,10 @@ class RowLayout:
         return Cells(np.concatenate([part.start for part in parts])[order], length, null)
 
 
-def count_rows(
-    images: Sequence[Sequence[TableColumn]], data: bytes, *, partial_json: bool = False
+def _count_rows(
+    images: Sequence[Sequence[TableColumn]], data: bytes, *, partial_json: bool
 ) -> int:
-    """Count the changes in an event's rows, each of which has these images: for errors about rows
-    that are not read.
+    """Count the changes in an event's rows, each of which has these images.
 
     :param partial_json: before a second image, bits say which JSON values are partial.
     """
@@ -336,4 +335,4 @@ def _count_event_rows(event: BinlogEvent, map: bytes) -> int:
     for _ in range(2 if partial or ROWS_EVENTS[event.kind] == "update" else 1):
         bits = int.from_bytes(data.take((many + 7) // 8), "little")
         images.append([column for place, column in enumerate(columns) if bits >> place & 1])
-    return count_rows(images, data.take(data.remaining), partial_json=partial)
+    return _count_rows(images, data.take_rest(), partial_json=partial)

@@ -186,11 +186,8 @@ _SRID_BYTES = 4
 _FLOAT_BYTES = 4
 
 
-def binary_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
-    """Return BIT, BINARY, VARBINARY, BLOB, GEOMETRY or VECTOR as bytes.
-
-    :raises InvalidCell: no server writes such a value.
-    """
+def _binary_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
+    """Return BIT, BINARY, VARBINARY, BLOB, GEOMETRY or VECTOR as bytes."""
     if column.kind is ColumnKind.BIT:
         fixed = at.words(f"V{column.width}", cells.start)
         raw = pa.Array.from_buffers(
@@ -238,11 +235,8 @@ def _check_bytes(table: TableMap, column: TableColumn, fits: pa.Array) -> None:
 _WORDS = {1: "u1", 2: "<u2", 3: "<u4", 4: "<u4", 8: "<u8"}
 
 
-def label_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
-    """Decode ENUM, a number of a label, or SET, a bit for each.
-
-    :raises InvalidCell: a number that is no label's.
-    """
+def _label_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
+    """Decode ENUM, a number of a label, or SET, a bit for each."""
     unknown = f"column {column.name!r} of {table.name} has a label that its type has not"
     numbers = at.words(_WORDS.get(column.width, "<u8"), cells.start)
     if column.kind is ColumnKind.ENUM:
@@ -270,7 +264,7 @@ def _take_labels(texts: list[str], numbers: Numbers, cells: Cells) -> pa.Array:
     return pc.take(pa.array(texts, pa.string()), pa.array(numbers, mask=cells.null))
 
 
-def json_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
+def _json_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
     """Decode MySQL's JSON to texts."""
     found: list[str | None] = []
     try:
@@ -334,10 +328,10 @@ def _array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) ->
     if kind is ColumnKind.TEXT:
         return decode_texts(table, column, _variable_bytes(table, column, at, cells))
     if kind is ColumnKind.JSON:
-        return json_array(table, column, at, cells)
+        return _json_array(table, column, at, cells)
     if kind in (ColumnKind.ENUM, ColumnKind.SET):
-        return label_array(table, column, at, cells)
-    return binary_array(table, column, at, cells)
+        return _label_array(table, column, at, cells)
+    return _binary_array(table, column, at, cells)
 
 
 _BASE64 = "base64:type"
