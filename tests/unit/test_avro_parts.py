@@ -396,7 +396,7 @@ def test_of_ids_that_a_registry_does_not_have_the_newest_are_remembered(
     remembered = memory.memory_for(registry)
     for number in range(1, 21):
         remembered.ask(registry, [number], wait_s=0)
-    assert remembered.missing() == {16, 17, 18, 19, 20}
+    assert {*remembered.missing()} == {16, 17, 18, 19, 20}
     asked = registry.asked
     remembered.schemas(registry, [])
     assert registry.asked == asked + 3
@@ -404,7 +404,7 @@ def test_of_ids_that_a_registry_does_not_have_the_newest_are_remembered(
         registry.add("s", record("int"), number)
     remembered.schemas(registry, [])
     remembered.schemas(registry, [])
-    assert remembered.missing() == {17, 18, 19}, "each of them is asked for in its turn"
+    assert {*remembered.missing()} == {17, 18, 19}, "each of them is asked for in its turn"
 
 
 def test_what_another_process_has_found_out_is_taken_over_and_asked_again():
@@ -413,7 +413,7 @@ def test_what_another_process_has_found_out_is_taken_over_and_asked_again():
     remembered = memory.SchemaMemory()
     remembered.ask(registry, [7], wait_s=0)
     remembered.recall([9, 8, 7], {})
-    assert (remembered.ids(), remembered.missing_in_order()) == ([7], [9, 8])
+    assert (remembered.ids(), remembered.missing()) == ([7], [9, 8])
     registry.add("s", record("int"), 8)
     known = remembered.schemas(registry, [])
     assert (set(known.texts), known.missing) == ({7, 8}, {9})
@@ -673,7 +673,7 @@ def registry() -> MemoryRegistry:
 def test_an_id_that_is_missing_is_asked_for_again_at_each_definition(registry: MemoryRegistry):
     known = memory_for(registry)
     known.ask(registry, [2, 3, 2**31], 0)
-    assert known.missing() == {3, 2**31}
+    assert {*known.missing()} == {3, 2**31}
     registry.add("late", "int", 3)
     schemas = known.schemas(registry, [1])
     assert sorted(schemas.texts) == [1, 2, 3]
@@ -691,7 +691,7 @@ def test_a_registry_that_comes_late_is_waited_for(registry: MemoryRegistry):
 
     registry.schema = late  # type: ignore[method-assign]
     known.ask(registry, [9], 60)
-    assert known.missing() == frozenset()
+    assert known.missing() == []
 
 
 class LaggingRegistry(MemoryRegistry):
@@ -728,7 +728,7 @@ def test_ids_that_are_missing_are_asked_for_again_in_turn(registry: MemoryRegist
         registry.add("late", "int", number)
     asked = registry.asked
     memory.ask_again(registry, 3)
-    assert (registry.asked, memory.ids(), memory.missing_in_order()) == (asked + 3, [3], [6, 4, 5])
+    assert (registry.asked, memory.ids(), memory.missing()) == (asked + 3, [3], [6, 4, 5])
     memory.ask_again(registry, 3)
     assert memory.ids() == [3, 6]
 
@@ -835,7 +835,7 @@ def test_an_id_that_was_deleted_for_good_is_forgotten_at_the_next_definition(
     assert (set(found.texts), found.missing) == ({2}, {1})
     # A record that has it still is one of an unknown id, as in a new process
     memory.ask(registry, [1], wait_s=0)
-    assert memory.missing() == {1}
+    assert memory.missing() == [1]
     registry.schemas[1] = gone
     assert set(memory.schemas(registry, [2]).texts) == {1, 2}
     del registry.schemas[1]

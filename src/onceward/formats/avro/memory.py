@@ -195,12 +195,9 @@ class SchemaMemory:
             ids = list(itertools.islice(self._missing, most))
         self.ask(registry, ids, wait_s=0)
 
-    def missing(self) -> frozenset[int]:
-        """Return the ids that the registry did not have when it was asked last."""
-        return frozenset(self.missing_in_order())
-
-    def missing_in_order(self) -> list[int]:
-        """Return the same, in the order in which they are to be asked for again."""
+    def missing(self) -> list[int]:
+        """Return the ids that the registry did not have when it was asked last, in the order in
+        which they are to be asked for again."""
         with self._lock:
             return list(self._missing)
 
@@ -428,7 +425,7 @@ class IdFile:
         """
         known = {
             "ids": sorted(memory.ids()),
-            "missing": memory.missing_in_order(),
+            "missing": memory.missing(),
             "fingerprints": memory.fingerprints() if self._has_address else {},
         }
         text = json.dumps(known)

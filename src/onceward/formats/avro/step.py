@@ -92,7 +92,7 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
                 self._id_file.write(self._memory)
         except OncewardError as refused:
             return refused
-        missing = self._memory.missing()
+        missing = {*self._memory.missing()}
         if not self.sets_aside and (gone := missing & self._memory.fingerprints().keys() & {*ids}):
             return _gone_error(self._registry, sorted(gone))
         if not self.sets_aside and missing.issuperset(ids):
@@ -186,7 +186,7 @@ _ANEW = (
 
 
 def _unseen_error(
-    registry: Registry, ids: list[int], missing: frozenset[int], where: str
+    registry: Registry, ids: list[int], missing: set[int], where: str
 ) -> NewSchemaId:
     there, not_there = [n for n in ids if n not in missing], [n for n in ids if n in missing]
     parts = [f"has {_listed(there)}"] if there else []
