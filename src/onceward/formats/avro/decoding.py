@@ -176,7 +176,7 @@ def decode_with(
         memory.ask(registry, unseen, unknown_id_wait_s)
         plan = new_plan(memory.schemas(registry, ids))
     step = AvroDecoding(
-        tag, plan, registry, memory, plan.ids,
+        tag, plan, registry, memory,
         sets_aside=on_error == "dead_letter", refresh_s=refresh_s, wait_s=unknown_id_wait_s,
         id_file=file,
     )  # fmt: skip

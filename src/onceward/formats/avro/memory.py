@@ -132,9 +132,6 @@ class Schemas:
     unreadable: dict[int, str]
     missing: frozenset[int]
 
-    def __contains__(self, schema_id: int) -> bool:
-        return schema_id in self.texts or schema_id in self.unreadable or schema_id in self.missing
-
 
 class SchemaMemory:
     """The memory of one registry. Any thread may use it."""

@@ -41,19 +41,17 @@ class AvroDecoding(ValidatingStep[AvroPlan]):
     """
 
     def __init__(
-        self, tag: str, plan: AvroPlan, registry: Registry, memory: SchemaMemory, ids: list[int],
-        *,
-        sets_aside: bool, refresh_s: float, wait_s: float, id_file: IdFile | None = None,
+        self, tag: str, plan: AvroPlan, registry: Registry, memory: SchemaMemory, *,
+        sets_aside: bool, refresh_s: float, wait_s: float, id_file: IdFile | None,
     ) -> None:  # fmt: skip
         super().__init__(tag, plan, sets_aside=sets_aside)
         self._registry = registry
         self._memory = memory
-        self._ids = ids
         self._wait_s = wait_s
         self._id_file = id_file
         self._is_noted = False
         self._monitor = RegistryMonitor(
-            registry, ids, refresh_s, lambda: memory.ask_again(registry, _ASKED_AT_ONCE)
+            registry, plan.ids, refresh_s, lambda: memory.ask_again(registry, _ASKED_AT_ONCE)
         )
 
     def before_batch(self) -> None:
