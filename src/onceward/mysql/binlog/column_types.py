@@ -59,7 +59,6 @@ class TableColumn:
     fsp: int = 0
     """Fractional seconds precision of a temporal type."""
     bits: int = 0
-    """Of a BIT column."""
     size: int = 0
     """Greatest length of a CHAR or BINARY in bytes: BINARY has as many."""
     is_padded: bool = False
@@ -67,7 +66,6 @@ class TableColumn:
     charset: str = ""
     """MySQL's name, of a text, an enum, a set."""
     labels: tuple[str, ...] = ()
-    """Of an enum or a set."""
     is_compressed: bool = False
     """One of MariaDB's COMPRESSED columns."""
     geometry: int = 0

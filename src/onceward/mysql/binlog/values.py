@@ -265,7 +265,6 @@ def _take_labels(texts: list[str], numbers: Numbers, cells: Cells) -> pa.Array:
 
 
 def _json_array(table: TableMap, column: TableColumn, at: CellBytes, cells: Cells) -> pa.Array:
-    """Decode MySQL's JSON to texts."""
     found: list[str | None] = []
     try:
         for document in at.slices(cells):

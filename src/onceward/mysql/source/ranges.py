@@ -94,7 +94,6 @@ class _PartitionBuilder:
     """In the open partition."""
     created_at: int | None = None
     era: int = 0
-    """See :class:`~onceward.mysql.source.settings.Position`."""
 
     def cut(
         self, file: str, pos: int, maps: tuple[bytes, ...] = (), gtid: str | None = None
@@ -184,7 +183,6 @@ class RangePlanner(TransactionWalk):
         self.unchecked_at: Coordinates | None = None
         """Before the first transaction with a selected table that was not checked."""
         self.unchecked_tables: set[tuple[str, str]] = set()
-        """Those tables."""
         self._parts = _PartitionBuilder(settings.part_bytes, start.file, start.pos, era=start.era)
         self._mark = self._parts.mark()
         self._known = (
@@ -223,7 +221,7 @@ class RangePlanner(TransactionWalk):
 
     # Transactions
 
-    def _on_begin(self, event: BinlogEvent) -> None:
+    def _on_begin(self) -> None:
         if self._only is not None and (self.gtid is None or self.gtid not in self._only):
             # of a later range
             self._is_skipping = True
@@ -233,7 +231,7 @@ class RangePlanner(TransactionWalk):
         self._savepoints.clear()
         self._mark = self._parts.mark()
 
-    def _on_end(self, event: BinlogEvent) -> None:
+    def _on_end(self) -> None:
         self._changes += self._here
         self._here = 0
         self._parts.between(self.place)
@@ -243,8 +241,8 @@ class RangePlanner(TransactionWalk):
             most = self._most_bytes if self._changes else IDLE_BYTES
             self.is_done = self.bytes >= most or self._changes >= self._max_changes
 
-    def _on_skipped(self, event: BinlogEvent) -> None:
-        super()._on_skipped(event)
+    def _on_skipped(self) -> None:
+        super()._on_skipped()
         self._parts.cut(*self._transaction_at)
         self._parts.begins(*self.place)
 
@@ -480,7 +478,6 @@ def _reaching_others(name: tuple[str, str]) -> Unsupported:
 
 
 def _table_name(event: BinlogEvent, body: bytes) -> tuple[str, str]:
-    """Return database and table of a table map."""
     try:
         return TableMap.parse_names(body)
     except BinlogCorrupted as error:

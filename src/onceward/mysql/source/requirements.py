@@ -70,7 +70,6 @@ class Requirement:
     name: str
     """A variable, a privilege, a table."""
     actual: str
-    """Its value."""
     is_met: bool
     """Changes can be read with this value."""
     why: str = ""

@@ -187,7 +187,6 @@ class ChangesSettings:
     user_tables: tuple[tuple[str, str], ...] = ()
     """:attr:`tables` as the user wrote them, once a server is known."""
     cascades_are_logged: bool = False
-    """The server writes changes by foreign keys into its binlog."""
 
     @property
     def where(self) -> str:

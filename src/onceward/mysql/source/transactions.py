@@ -84,7 +84,6 @@ class TransactionWalk:
         self.gtids: Gtids | None = None if at.gtids is None else Gtids.parse(at.dialect, at.gtids)
         self._skips = None if at.skips is None else GtidBinlogState.from_text(at.skips)
         self.prepared = dict(at.prepared or {})
-        """See :class:`~onceward.mysql.source.settings.Position`."""
         self.is_done = upto == self.place
         """The walk has ended. Events behind the end are not looked at."""
         self.bytes = 0
@@ -147,13 +146,13 @@ class TransactionWalk:
 
     # What subclasses look at
 
-    def _on_begin(self, event: BinlogEvent) -> None:
+    def _on_begin(self) -> None:
         """Handle the first event of a transaction that was not read before."""
 
-    def _on_end(self, event: BinlogEvent) -> None:
+    def _on_end(self) -> None:
         """Handle the end of a transaction; the place is behind it."""
 
-    def _on_skipped(self, event: BinlogEvent) -> None:
+    def _on_skipped(self) -> None:
         """Handle the end of a transaction that was read before."""
         if self.gtid is not None and self._skips is None:
             self.skipped_gtids.add(self.gtid)
@@ -201,7 +200,7 @@ class TransactionWalk:
         if self.dialect == "mariadb" and not event.body[12] & _STANDALONE:
             self._state = OPEN
         if not self._is_skipping:
-            self._on_begin(event)
+            self._on_begin()
 
     def _was_read(self, gtid: str | None) -> bool:
         if gtid is None:
@@ -281,9 +280,9 @@ class TransactionWalk:
         self.bytes += max(0, _end_position(event) - self._transaction_at.pos)
         self._advance_behind(event)
         if was_skipping:
-            self._on_skipped(event)
+            self._on_skipped()
         else:
-            self._on_end(event)
+            self._on_end()
         self.gtid = None
 
     def _mark_reached(self, state: Gtids) -> None:
