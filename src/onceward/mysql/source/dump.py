@@ -50,18 +50,21 @@ class Dump:
     ) -> None:  # fmt: skip
         self.reader = EventReader(dialect, file, position, block_bytes=block_bytes)
         """Its ``file`` and ``position`` are those of the next event."""
-        self._session = _DumpConnection(connection, seconds)
+        # PyMySQL has no public call for a dump: its private parts are used here.
+        self._connection = connection
+        self._connection._read_timeout = seconds
+        self._seconds = seconds
 
     def __enter__(self) -> Dump:
         try:
             self._request()
         except BaseException:
-            self._session.close()
+            self._close()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._session.close()
+        self._close()
 
     def blocks(
         self, file: str | None = None, position: int | None = None
@@ -83,7 +86,7 @@ class Dump:
                 return
             if reader.end is not None:
                 break
-            count = self._session.receive(reader.space(), self._at())
+            count = self._receive(reader.space())
             block = reader.events(count, until)
         if isinstance(reader.end, BinlogCorrupted):
             raise reader.end
@@ -99,29 +102,29 @@ class Dump:
             )
 
     def _request(self) -> None:
-        say, reader = self._session, self.reader
-        at = self._at()
+        reader = self.reader
         # Changes are read as a sink takes them: the server's default, a minute, ends a dump for a
         # batch that stands still for longer, each time.
-        say.query("SET SESSION net_write_timeout = 3600", at)
+        self._query("SET SESSION net_write_timeout = 3600")
         # Without checksums the server strips them, and sizes no longer add up to positions. One of
         # the names is an older server's.
         for variable in ("@master_binlog_checksum", "@source_binlog_checksum"):
-            say.query(f"SET {variable} = 'CRC32'", at)
+            self._query(f"SET {variable} = 'CRC32'")
         flags, name = _NON_BLOCK, reader.file.encode()
         if reader.dialect == "mariadb":
             # MariaDB withholds annotations unless asked for them, and rewrites events for a reader
             # that does not claim to be a MariaDB: either makes holes in the positions.
-            say.query(f"SET @mariadb_slave_capability = {_MARIADB_CAPABILITY}", at)
+            self._query(f"SET @mariadb_slave_capability = {_MARIADB_CAPABILITY}")
             flags |= _ANNOTATIONS
-        elif say.query("SELECT @@GLOBAL.gtid_mode", at) == ("ON",):
+        elif self._query("SELECT @@GLOBAL.gtid_mode") == ("ON",):
             # COM_BINLOG_DUMP has a position of 32 bits, this command one of 64: with an empty set
             # of GTIDs the file and position decide. Servers refuse it unless gtid_mode is ON. Id 0
             # of a reader never ends another one's dump.
             start = struct.pack("<HII", flags, 0, len(name)) + name
-            say.send(_DUMP_GTID, start + struct.pack("<QIQ", reader.position, 8, 0), at)
+            self._send(_DUMP_GTID, start + struct.pack("<QIQ", reader.position, 8, 0))
             return
         if reader.position >= _FAR:
+            at = self._at()
             raise ServerMisconfigured(
                 f"{at} is beyond the first 4 GiB of a binlog, which this server cannot be asked "
                 "for",
@@ -132,65 +135,56 @@ class Dump:
                 "then start from a new checkpoint, with a snapshot",
                 details={"at": at},
             )
-        say.send(_DUMP, struct.pack("<IHI", reader.position, flags, 0) + name, at)
+        self._send(_DUMP, struct.pack("<IHI", reader.position, flags, 0) + name)
 
     def _at(self) -> str:
         return f"{self.reader.file}:{self.reader.position}"
 
-
-class _DumpConnection:
-    """PyMySQL's private parts: it has no public call for a dump. Used here alone for dumps."""
-
-    def __init__(self, connection: Any, seconds: float) -> None:
-        self._connection = connection
-        self._connection._read_timeout = seconds
-        self._seconds = seconds
-
-    def query(self, statement: str, at: str) -> tuple[Any, ...] | None:
-        with self._driver_errors(at), self._connection.cursor() as cursor:
+    def _query(self, statement: str) -> tuple[Any, ...] | None:
+        with self._driver_errors(), self._connection.cursor() as cursor:
             cursor.execute(statement)
             row: tuple[Any, ...] | None = cursor.fetchone()
             return row
 
-    def send(self, command: int, body: bytes, at: str) -> None:
-        with self._driver_errors(at):
+    def _send(self, command: int, body: bytes) -> None:
+        with self._driver_errors():
             self._connection._execute_command(command, body)
             self._connection._sock.settimeout(self._seconds)
 
-    def receive(self, space: memoryview, at: str) -> int:
+    def _receive(self, space: memoryview) -> int:
         """Receive at least a byte into ``space``. PyMySQL's own buffer is empty by then."""
-        with self._driver_errors(at):
+        with self._driver_errors():
             count: int = self._connection._sock.recv_into(space)
         if count == 0:
-            raise _unreachable_error("it closed the connection", at)
+            raise self._unreachable_error("it closed the connection")
         return count
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Close without COM_QUIT: the server is still streaming."""
         self._connection._force_close()
 
     @contextmanager
-    def _driver_errors(self, at: str) -> Iterator[None]:
+    def _driver_errors(self) -> Iterator[None]:
         errors = library("changes of a MySQL or MariaDB need PyMySQL", "mysql", "pymysql").err
         try:
             yield
         except TimeoutError:
-            raise _unreachable_error(f"nothing came for {self._seconds:g} seconds", at) from None
+            raise self._unreachable_error(f"nothing came for {self._seconds:g} seconds") from None
         except OSError as error:
-            raise _unreachable_error(str(error), at) from error
+            raise self._unreachable_error(str(error)) from error
         except errors.InterfaceError as error:
-            raise _unreachable_error("the connection is closed", at) from error
+            raise self._unreachable_error("the connection is closed") from error
         except errors.MySQLError as error:
             code, text = (*error.args, 0, "")[:2]
             answer = ServerError(int(code) if isinstance(code, int) else 0, str(text))
             if not 1000 <= answer.code < 2000:  # PyMySQL's own words
-                raise _unreachable_error(f"{answer.code}, {answer.text}", at) from error
+                raise self._unreachable_error(f"{answer.code}, {answer.text}") from error
             raise DumpRefused(answer) from error
 
-
-def _unreachable_error(why: str, at: str) -> ServerUnreachable:
-    return ServerUnreachable(
-        f"the server did not go on sending its binlog at {at}: {why}",
-        next_step="see whether it runs; the query goes on from there when it is started again",
-        details={"at": at},
-    )
+    def _unreachable_error(self, why: str) -> ServerUnreachable:
+        at = self._at()
+        return ServerUnreachable(
+            f"the server did not go on sending its binlog at {at}: {why}",
+            next_step="see whether it runs; the query goes on from there when it is started again",
+            details={"at": at},
+        )
