@@ -778,7 +778,7 @@ def test_large_ranges_travel_in_several_tasks():
     reading = RowsReader(Texts(), schema, None, 0, 100, Carrier())
     parts = reading.partitions(reading.initialOffset(), reading.latestOffset())
     assert 5 <= len(parts) <= 10
-    assert max(len(part.stream) for part in parts) < 1_000_000
+    assert max(len(part.value) for part in parts) < 1_000_000
     assert sum(batch.num_rows for part in parts for batch in reading.read(part)) == 40
 
 

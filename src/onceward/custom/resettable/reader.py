@@ -47,20 +47,6 @@ _PART_BYTES = 512 << 10
 _MOST_ROWS = 1 << 31
 
 
-class RowsInTask(InputPartition):
-    """Rows that were read beside the driver: one Arrow stream."""
-
-    def __init__(self, stream: bytes) -> None:
-        self.stream = stream
-
-
-class PartToRead(InputPartition):
-    """A part of a range that its task reads: what the source's ``partitions`` named, JSON."""
-
-    def __init__(self, part: Any) -> None:
-        self.part = part
-
-
 class SourceReader(DataSourceStreamReader):
     """The common part of both kinds of source.
 
@@ -194,10 +180,8 @@ class RowsReader(SourceReader):
         self._rows.pop(position_text(end), None)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read the rows of a partition. Runs in a task."""
-        # Spark gives back what _partitions_for made.
-        assert isinstance(partition, RowsInTask)  # noqa: S101
-        with pa.ipc.open_stream(partition.stream) as stream:
+        """Read the rows of a partition, which are in it: one Arrow stream. Runs in a task."""
+        with pa.ipc.open_stream(partition.value) as stream:
             yield from stream
 
     def _next_range(self, at: Offset) -> Offset | None:
@@ -224,13 +208,12 @@ class PartsReader(SourceReader):
     """Of a ``PartitionedSource``: here ends and parts are named, and tasks read."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read the rows of a partition. Runs in a task."""
-        # Spark gives back what _partitions_for made.
-        assert isinstance(partition, PartToRead)  # noqa: S101
+        """Read the rows of a partition: what the source's ``partitions`` named, JSON. Runs in a
+        task."""
         with self.carrying():
-            pieces = self._pieces(copied(partition.part))
+            pieces = self._pieces(copied(partition.value))
             while True:
-                with calling(f"read_partition({shown(partition.part)})"):
+                with calling(f"read_partition({shown(partition.value)})"):
                     piece = next(pieces, _END)
                     if piece is _END:
                         return
@@ -261,10 +244,10 @@ class PartsReader(SourceReader):
         with calling(what):
             parts = self._source.partitions(copied(end.begins), copied(end.position))
             # One by one: a generator may give out one object again and again, changed in place.
-            return [PartToRead(as_partition(part, what)) for part in parts]
+            return [InputPartition(as_partition(part, what)) for part in parts]
 
 
-def _pieces(table: pa.Table) -> Iterator[RowsInTask]:
+def _pieces(table: pa.Table) -> Iterator[InputPartition]:
     rows = max(1, table.num_rows * _PART_BYTES // max(1, table.nbytes))
     for begin in range(0, table.num_rows, rows):
         sink = pa.BufferOutputStream()
@@ -272,7 +255,7 @@ def _pieces(table: pa.Table) -> Iterator[RowsInTask]:
         piece = table.slice(begin, rows).combine_chunks()
         with pa.ipc.new_stream(sink, table.schema) as stream:
             stream.write_table(piece)
-        yield RowsInTask(sink.getvalue().to_pybytes())
+        yield InputPartition(sink.getvalue().to_pybytes())
 
 
 def reader_class(base: type[Any]) -> type[Any]:
