@@ -280,31 +280,28 @@ CHUNK = {
 }
 
 
-def touched(log: Log, dumps: Iterator[int]) -> list[str]:
+def touched(log: Log, dumps: Iterator[int], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys that a snapshot finds changed between the beginning of a log and its end, in one
     dump or several.
     """
     begin = Position("mysql", "a server", 0, FILE, 4, None, None)
     high = Coordinates(log.events[-1].file, log.position)
 
-    def reading(place: Coordinates) -> object:
-        return log.dump(place, next(dumps))
-
-    return list(
-        chunks._rows_at_first_change(
-            lambda _: [], reading, CHUNK, begin, high, ChangesSettings({}, (("*", "*"),))
-        )
+    monkeypatch.setattr(
+        chunks, "open_dump", lambda settings, server, place: log.dump(place, next(dumps))
     )
+    settings = ChangesSettings({}, (("*", "*"),))
+    return list(chunks._rows_at_first_change(lambda _: [], CHUNK, begin, high, settings))
 
 
 @pytest.mark.parametrize(
     "dumps", [[100], [1] * 100, [0, 5, 0, 1, 0, 100]], ids=["whole", "cut", "late"]
 )
-def test_a_snapshot_reads_on_where_a_dump_ends_too_early(dumps):
+def test_a_snapshot_reads_on_where_a_dump_ends_too_early(dumps, monkeypatch):
     log = Log()
     log.transaction(*range(5))
     log.transaction(7)
-    assert touched(log, iter(dumps)) == keys(0, 1, 2, 3, 4, 7)
+    assert touched(log, iter(dumps), monkeypatch) == keys(0, 1, 2, 3, 4, 7)
 
 
 def test_a_snapshot_does_not_wait_forever_for_what_is_not_sent(monkeypatch):
@@ -312,7 +309,7 @@ def test_a_snapshot_does_not_wait_forever_for_what_is_not_sent(monkeypatch):
     log = Log()
     log.transaction(1)
     with raises(ServerUnreachable) as late:
-        touched(log, iter([3, *[0] * 1000]))
+        touched(log, iter([3, *[0] * 1000]), monkeypatch)
     assert late.value.details["at"] == f"{FILE}:{log.events[3].position}"
 
 

@@ -32,8 +32,8 @@ WITH CONSISTENT SNAPSHOT*.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,7 +59,6 @@ from onceward.mysql.source.connection import (
     open_dump,
     open_session,
 )
-from onceward.mysql.source.dump import Dump
 from onceward.mysql.source.settings import ChangesSettings, Coordinates, Position
 
 SESSION_SETTINGS = (
@@ -78,8 +77,6 @@ few large rows among many.
 """
 # ER_TABLE_DEF_CHANGED: the table is younger than the view
 _DEFINITION_CHANGED = 1412
-
-Reading = Callable[[Coordinates], AbstractContextManager[Dump]]
 
 
 class ConsistentView:
@@ -143,18 +140,10 @@ class ConsistentView:
             )
 
 
-def read_rows(
-    server: Server, reading: Reading, chunk: Chunk, as_of: Position, settings: ChangesSettings
+def _read_rows(
+    server: Server, chunk: Chunk, as_of: Position, settings: ChangesSettings
 ) -> Iterator[pa.Table]:
-    """Yield :data:`CHANGES`, of rows with the op ``r``, in pieces of some MiB: a table's rows may
-    be much larger than the server's statistics say.
-
-    :param server: a session for this alone. :param reading: opens a dump, on another session of
-        the same server.
-    :raises ChangeUnreadable: the table's primary key is another one, or its changes cannot be
-        read.
-    :raises BinlogPurged: the binlog is gone back to E.
-    """
+    """Read a chunk in a session for this alone; dumps are on others, of the same server."""
     query = server.query
     view, tries = ConsistentView(server, as_of), 0
     while True:
@@ -162,7 +151,7 @@ def read_rows(
         # The transaction holds the definition from here on
         query("SET character_set_results = 'utf8mb4'")
         table = describe_if_there(query, as_of.dialect, chunk["table"], chunk["key"])
-        first = _rows_at_first_change(query, reading, chunk, as_of, high, settings)
+        first = _rows_at_first_change(query, chunk, as_of, high, settings)
         untouched = _Untouched(server, table, chunk, as_of, settings.values, first)
         try:
             keys = untouched.keys()
@@ -217,7 +206,6 @@ def _numbered(rows: pa.Table, in_order: pa.Array) -> pa.Table:
 
 def _rows_at_first_change(
     query: Query,
-    reading: Reading,
     chunk: Chunk,
     as_of: Position,
     high: Coordinates,
@@ -243,7 +231,7 @@ def _rows_at_first_change(
                 if op != "t":
                     found.setdefault(key, None if op == "c" else before)
 
-    with closing(_read_blocks(reading, as_of.place, high)) as blocks:
+    with closing(_read_blocks(settings, as_of, high)) as blocks:
         fed_bytes, file = 0, as_of.file
         for events in blocks:
             for event in events:
@@ -263,9 +251,9 @@ def _rows_at_first_change(
 
 
 def _read_blocks(
-    reading: Reading, place: Coordinates, high: Coordinates
+    settings: ChangesSettings, as_of: Position, high: Coordinates
 ) -> Generator[list[BinlogEvent], None, None]:
-    """Yield all events between the two places.
+    """Yield all events between ``as_of`` and ``high``.
 
     A dump that is over before ``high`` continues in another one: the newest events may not be sent
     yet (``sync_binlog``), and a dump that is ended by KILL QUERY sends EOF in the middle.
@@ -273,10 +261,10 @@ def _read_blocks(
     Source: MySQL, ``sql/rpl_binlog_sender.cc`` (``Binlog_sender::run``: EOF once the thread is
     killed); MariaDB, ``sql/sql_repl.cc`` (``should_stop``).
     """
-    ends = time.monotonic() + _SECONDS
+    place, ends = as_of.place, time.monotonic() + _SECONDS
     while not place.is_at_or_behind(high):
         start = place
-        with reading(place) as dump:
+        with open_dump(settings, as_of.server, place) as dump:
             for events in dump.blocks():
                 yield _events_before(events, high)
                 place = Coordinates(dump.reader.file, dump.reader.position)
@@ -379,13 +367,14 @@ def _row_error(map: TableMap, columns: Sequence[pa.Array], invalid: InvalidCell)
 
 
 def read_chunk(settings: ChangesSettings, chunk: Chunk, as_of: Position) -> Iterator[pa.Table]:
-    """Yield the rows of one chunk, in a task, as :data:`onceward.mysql.binlog.blocks.CHANGES`.
+    """Yield the rows of one chunk, in a task, as :data:`onceward.mysql.binlog.blocks.CHANGES` with
+    the op ``r``, in pieces of some MiB: a table's rows may be much larger than the server's
+    statistics say.
 
     :raises ServerUnreachable: it does not answer, or another one does now.
     :raises BinlogPurged: it has not kept its binlog back to ``as_of``.
-    :raises ChangeUnreadable: as :func:`read_rows`.
+    :raises ChangeUnreadable: the table's primary key is another one, or its changes cannot be
+        read.
     """
     with open_session(settings, as_of.server) as server:
-        yield from read_rows(
-            server, lambda place: open_dump(settings, as_of.server, place), chunk, as_of, settings
-        )
+        yield from _read_rows(server, chunk, as_of, settings)
