@@ -20,7 +20,6 @@ from onceward.mysql.binlog.blocks import PendingRows, RowBlock, merge_changes, t
 from onceward.mysql.binlog.column_types import ColumnKind, TableColumn
 from onceward.mysql.binlog.compression import COMPRESSED_EVENTS, decompress
 from onceward.mysql.binlog.event import (
-    COMPRESSED_ROWS_EVENTS,
     DROP_SYSTEM_VERSIONING,
     FORMAT_DESCRIPTION,
     HEADER_BYTES,
@@ -197,7 +196,7 @@ class Decoder:
             self._gtid = event
         elif kind == QUERY:
             self._statement(event)
-        elif kind in COMPRESSED_EVENTS and not self._is_not_selected(event):
+        elif kind in COMPRESSED_EVENTS:
             for inner in inner_events(event, self._skippable):
                 self.feed(inner)
 
@@ -263,13 +262,6 @@ class Decoder:
             table = TableMap(verdict.database, verdict.table, (), (), self._dialect)
             self._truncations.append(truncation_block(table, event, self._gtid, self._event_count))
             self._event_count += 1
-
-    def _is_not_selected(self, event: BinlogEvent) -> bool:
-        """Check for compressed rows of a table that is not selected: they stay compressed."""
-        if event.kind not in COMPRESSED_ROWS_EVENTS:
-            return False
-        start = event.start + HEADER_BYTES
-        return self._numbers.get(bytes(event.buffer[start : start + ID_BYTES]), False) is None
 
     def _map(self, body: bytes) -> None:
         """Assign a table to a table id from here on."""
