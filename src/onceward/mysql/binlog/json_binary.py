@@ -31,11 +31,8 @@ def double_text(number: float) -> str:
     neither a plus sign nor a zero before it.
     """
     text = repr(number)
-    if "e" not in text:
-        if len(text) < _MOST_ZEROS:
-            return text[:-2] if text.endswith(".0") else text
-    elif "n" in text:  # pragma: no cover  nan: a server holds none
-        return "null"
+    if "e" not in text and len(text) < _MOST_ZEROS:
+        return text[:-2] if text.endswith(".0") else text
     mantissa, _, exponent = text.partition("e")
     sign = "-" if mantissa.startswith("-") else ""
     whole, _, fraction = mantissa.lstrip("-").partition(".")
@@ -43,8 +40,6 @@ def double_text(number: float) -> str:
     # The number is 0.DIGITS times ten to this power.
     point = int(exponent or 0) + (len(whole) if whole != "0" else len(digits) - len(fraction))
     digits = digits.rstrip("0")
-    if not digits:
-        return sign + "0"
     if point > -_MOST_ZEROS and (point <= _MOST_ZEROS or len(digits) > point):
         if point <= 0:
             return f"{sign}0.{'0' * -point}{digits}"
