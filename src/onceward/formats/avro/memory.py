@@ -57,45 +57,30 @@ class Registry(Protocol):
     """What is asked of a schema registry: :class:`onceward.SchemaRegistry`, or an object that
     answers alike.
 
-    ``url``, or else the object itself, tells one registry from another.
+    ``url``, or else the object itself, tells one registry from another. What is not there raises
+    :class:`~onceward.errors.SchemaUnknown`.
     """
 
     def schema(self, schema_id: int) -> RegisteredSchema:
-        """Return a schema by its id.
-
-        :raises SchemaUnknown: there is none.
-        """
+        """Return a schema by its id."""
 
     def resolved_text(self, schema_id: int) -> str:
-        """Return a schema as self-contained Avro.
+        """Return a schema, and what it refers to, as self-contained Avro.
 
-        :raises UnsupportedSchema: it is no Avro. :raises SchemaUnknown: one that it refers to is
-            not there.
+        :raises UnsupportedSchema: it is no Avro.
         """
 
     def versions(self, subject: str) -> list[Version]:
-        """Return all versions of a subject.
-
-        :raises SchemaUnknown: there is no such subject.
-        """
+        """Return all versions of a subject."""
 
     def latest(self, subject: str) -> Version:
-        """Return the newest version.
-
-        :raises SchemaUnknown: there is no such subject.
-        """
+        """Return the newest version."""
 
     def version(self, subject: str, number: int) -> Version:
-        """Return one version.
-
-        :raises SchemaUnknown: there is no such subject or version.
-        """
+        """Return one version."""
 
     def lookup(self, subject: str, schema_text: str) -> int:
-        """Return the id of a schema.
-
-        :raises SchemaUnknown: it is not registered there.
-        """
+        """Return the id of a schema that is registered there."""
 
     def register(self, subject: str, schema_text: str) -> int:
         """Register a schema unless it is, and return its id."""
