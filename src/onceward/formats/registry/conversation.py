@@ -62,7 +62,6 @@ class _Later(Exception):
         self, reason: str, *, answered: bool = True, nonsense: bool = False, after_s: float = 0.0
     ) -> None:
         super().__init__(reason)
-        self.reason = reason
         self.answered = answered
         self.nonsense = nonsense
         self.after_s = after_s
@@ -118,7 +117,7 @@ class Conversation:
             wait = max(pause * random.uniform(0.5, 1), failed.after_s)  # noqa: S311
             if time.monotonic() + wait >= ends:
                 raise self._timeout_error(method, path, failed)
-            log.debug("%s %s is asked again in %.1f s: %s", method, path, wait, failed.reason)
+            log.debug("%s %s is asked again in %.1f s: %s", method, path, wait, failed)
             patience.pause(wait)
             # A pause may take longer than it should
             left = max(ends - time.monotonic(), _FIRST_PAUSE_S)
@@ -222,14 +221,14 @@ class Conversation:
         if later.nonsense:
             return InvalidRegistryResponse(
                 f"the schema registry at {address} does not answer {method} {path} as it should, "
-                f"for {seconds:g} s: {later.reason}",
+                f"for {seconds:g} s: {later}",
                 next_step="check that url= leads to the registry's API with its whole path, and "
                 "what stands between",
                 details=details,
             )
         return RegistryUnreachable(
             f"the schema registry at {address} did not answer {method} {path} in {seconds:g} s: "
-            f"{later.reason}",
+            f"{later}",
             next_step="see that it runs and can be reached from the driver; url= and timeout_s= "
             "are SchemaRegistry's",
             details=details,
