@@ -22,8 +22,7 @@ _LONGEST = 3
 
 known_lags: dict[str, int] = {}
 """Records behind the last stable offset by pipeline, as of the last look of whoever looks
-(:mod:`onceward.operate.metrics`). A batch never waits for it.
-"""
+(:mod:`onceward.operate.metrics`). A batch never waits for it."""
 
 
 def log_batch(

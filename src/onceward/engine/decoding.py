@@ -48,8 +48,7 @@ DEAD_LETTER = (
 """The columns of :meth:`DecodingStep.dead_letters`: ``key`` and ``value`` binary, as they came;
 ``headers`` as Kafka's source has them, or null; where the record stood (string, int, bigint,
 timestamp; null where the source has no such thing); the name of the error's class, and what it
-says.
-"""
+says."""
 
 _REMEMBERED = 1_000
 

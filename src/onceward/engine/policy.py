@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 _COMMIT_MS = 60_000
 """By how much a transaction outlives the time limit of its batch: for the ledger record and
-``EndTxn``, so that it is ours to abort a batch and never the coordinator's.
-"""
+``EndTxn``, so that it is ours to abort a batch and never the coordinator's."""
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0}
 _UNITS |= {"minute": 60.0, "h": 3600.0, "hour": 3600.0, "d": 86400.0, "day": 86400.0}

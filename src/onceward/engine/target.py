@@ -80,8 +80,7 @@ class SourceIdentity:
 
     def explain(self, lost: OncewardError, running: RunningBatch) -> OncewardError:
         """Return what it means that Spark takes records of the batch for lost, or its partitions
-        for others: ``lost``, or what the source itself says.
-        """
+        for others: ``lost``, or what the source itself says."""
         return lost
 
 
@@ -98,8 +97,7 @@ def source_identity(running: RunningBatch, client_for: ClientFor | None) -> Sour
 
 def explain_outside(error: OncewardError, query: StreamingQuery) -> OncewardError:
     """Return ``error``, with which Spark has ended ``query`` outside of the batch's function; or,
-    of what it takes for lost, what the source says.
-    """
+    of what it takes for lost, what the source says."""
     if not isinstance(error, SourceDataLost | PartitionsAdded):
         return error
     try:
@@ -117,8 +115,7 @@ def explain_outside(error: OncewardError, query: StreamingQuery) -> OncewardErro
 
 BRANCH = "@"
 """Begins the name of a two-phase target's output, and where frames for it go; those of atomic
-targets are kinds, tables and topics.
-"""
+targets are kinds, tables and topics."""
 
 
 class SinkPlace(NamedTuple):
@@ -248,8 +245,7 @@ class Target(ABC):
 
     client_for: ClientFor | None = None
     """Returns the target's own client of the cluster that a source reads from; by it the source is
-    identified.
-    """
+    identified."""
 
     @abstractmethod
     def peek(self) -> LedgerRecord | None:
@@ -315,5 +311,4 @@ class AtomicTarget(Target):
     chain: Chain
     is_relied_on: bool = False
     """Something is done on the strength of what the ledger says even before the next commit: then
-    it is confirmed.
-    """
+    it is confirmed."""

@@ -52,8 +52,7 @@ class TaskWriter(ABC):
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
         """Take some rows: the frame's columns, in its order of rows. Called as often as Spark has
-        more of them.
-        """
+        more of them."""
 
     @abstractmethod
     def pre_commit(self) -> Any:
@@ -83,8 +82,7 @@ class Task(NamedTuple):
     @property
     def name(self) -> str:
         """Unique for all time, of characters that file and transaction names may have. Begins with
-        the pipeline's id and ``@``, which no id has.
-        """
+        the pipeline's id and ``@``, which no id has."""
         batch, (owner, number) = f"{self.batch.query_id[:8]}-{self.batch.batch_id}", self.attempt
         task = f"{self.frame}-{self.partition_id}.{self.task_attempt_id}"
         return f"{self.pipeline}@{batch}-{owner}.{number}-{task}"
@@ -130,8 +128,7 @@ class OpenTaskWriter:
     @contextmanager
     def calling(self, what: str) -> Iterator[None]:
         """Name what a method of the user's raises inside. The task fails, and may be tried again
-        by Spark. Errors of ours pass.
-        """
+        by Spark. Errors of ours pass."""
         try:
             yield
         except OncewardError:

@@ -56,8 +56,7 @@ log = logging.getLogger(__name__)
 
 KIND = "two_phase"
 """Of a ledger record's output: ``{"version": of the committables, "committables": […]}``. A target
-that keeps more there has a kind of its own.
-"""
+that keeps more there has a kind of its own."""
 
 _TASK_NAME = re.compile(r"([A-Za-z0-9._-]+)@[^@/\\\\\"\s]{1,8}-\d+-\d+\.\d+-\d+-\d+\.\d+")
 """As ``Task.name`` has it, with the pipeline's id in front."""
@@ -118,8 +117,7 @@ class TwoPhaseTarget(Target):
         self._shuffles = Shuffles()
         self.branch = ""
         """In a fan-out, its name there: what it makes besides, by the attempt's name alone, has
-        this one, too.
-        """
+        this one, too."""
         # What earlier runs have prepared, for the first attempt to drop
         self._undecided: list[Any] = []
         # What the ledger says is published, and is prepared here
@@ -219,8 +217,7 @@ class TwoPhaseTarget(Target):
 
     def published_in(self, newest: LedgerRecord) -> list[Any]:
         """Return what is published by the newest record. A target that was failed over, or
-        restored, may list it again: it has not heard of that.
-        """
+        restored, may list it again: it has not heard of that."""
         try:
             return self._committables(newest)
         except LedgerUnreadable:  # of another sink, or of another version of this one
@@ -255,8 +252,7 @@ class TwoPhaseTarget(Target):
 
     def publish_again(self, newest: LedgerRecord | None) -> None:
         """Commit what the newest record names, and is prepared although that is finished. Before
-        anything is dropped.
-        """
+        anything is dropped."""
         again, self._again = self._again, []
         if again and newest is not None:
             log.warning(

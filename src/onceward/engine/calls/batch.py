@@ -140,8 +140,7 @@ class Batch:
 
 def as_exception(error: BaseException) -> BaseException:
     """Return ``error``, or an Exception in its place: at anything else Py4J's thread ends without
-    an answer, for which the query would wait for ever. KeyboardInterrupt is for the process.
-    """
+    an answer, for which the query would wait for ever. KeyboardInterrupt is for the process."""
     if isinstance(error, Exception | KeyboardInterrupt):
         return error
     return BatchFailed(

@@ -210,8 +210,7 @@ def compare_all(
 def _order(then: Sequence[FrameWritten], again: Sequence[FrameWritten]) -> list[int]:
     """Return the order of ``again`` in which frames of committed places come first, as they were
     committed. Their own order, where a place has several: which is which only that tells. Frames
-    without rows do not count.
-    """
+    without rows do not count."""
     places, now = ([frame.where for frame in frames if frame.records] for frames in (then, again))
     own = list(range(len(again)))
     if len(set(now)) < len(now) or len(set(places)) < len(places):

@@ -134,8 +134,7 @@ def committed_in(run_id: str, batch_id: int) -> list[str]:
 
 def failed_at_last() -> OncewardError | str | None:
     """Return what ended the last run of a query for which a sink was open: the error that its call
-    met, or Spark's words; of several the most severe. None: every one ended well, or goes on.
-    """
+    met, or Spark's words; of several the most severe. None: every one ended well, or goes on."""
     with _lock:
         last = list(_last.values())
     outcomes = [error_in(run_id) or words for run_id, failure in last if (words := failure())]

@@ -147,8 +147,7 @@ class LedgerReader(Protocol):
 
 class Ledger(ABC):
     """Where ledgers are kept: settings, which users build and hand to a sink. Equal ones name the
-    same place.
-    """
+    same place."""
 
     @abstractmethod
     def chain(self, pipeline: PipelineId) -> Chain:
@@ -160,8 +159,7 @@ class Ledger(ABC):
 
     def recent(self, pipeline: PipelineId, limit: int = 100) -> list[LedgerRecord]:
         """Return the last records that are kept, newest first, for whoever only looks: nobody is
-        disturbed or waited for, and they may be outdated by the time it returns.
-        """
+        disturbed or waited for, and they may be outdated by the time it returns."""
         chain = self.chain(pipeline)
         try:
             return list(chain.history(limit))

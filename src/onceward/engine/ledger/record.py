@@ -21,8 +21,7 @@ from onceward.libraries import release
 
 VERSION = 2
 """Readers refuse any other version rather than guess; new optional fields do not raise it. Version
-1 knew Kafka only, and was never released.
-"""
+1 knew Kafka only, and was never released."""
 
 
 DELIVERED = "delivered"
@@ -73,8 +72,7 @@ class FrameWritten(NamedTuple):
 
 class Writer(NamedTuple):
     """Which driver wrote a record, for whoever is on call: Onceward's version, host, process id.
-    Nothing depends on it.
-    """
+    Nothing depends on it."""
 
     version: str
     host: str

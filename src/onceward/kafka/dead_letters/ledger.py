@@ -73,8 +73,7 @@ class OffsetSet:
     def to_text(self) -> str:
         """Return distances of the borders, little-endian and 64 bits wide, deflated, in base64:
         two to three bits an offset where every other one is in it, and next to nothing for long
-        stretches.
-        """
+        stretches."""
         distances = np.diff(np.asarray(self._borders, np.int64), prepend=0).astype("<i8")
         return base64.b64encode(zlib.compress(distances.tobytes(), 6)).decode()
 

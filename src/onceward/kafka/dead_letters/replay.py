@@ -141,8 +141,7 @@ class Replay:
     def _is_addressed(self, letter: Letter) -> bool:
         """Return whether a letter can go back. Headers are as good as who may write to the topic.
         Nobody's input are a ledger, Kafka's own topics, and this one, whose letters would come
-        back to it for ever.
-        """
+        back to it for ever."""
         name = "" if letter.home is None else letter.home.topic
         return name not in ("", self.topic, self.ledger_topic) and not name.startswith("__")
 

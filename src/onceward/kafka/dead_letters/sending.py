@@ -53,8 +53,7 @@ _ATTEMPTS = 3
 @dataclass(frozen=True, slots=True)
 class Parcel:
     """Letters of one partition that are fed back together, and its offsets from the first that was
-    looked at to the last: those that are done with when they have been fed back.
-    """
+    looked at to the last: those that are done with when they have been fed back."""
 
     where: TopicPartition
     letters: Sequence[Letter]
@@ -256,8 +255,7 @@ class Sender:
 
     def _must_fit(self, topic: str, letter: Letter, partition: int) -> None:
         """Refuse a letter that the topic would not take, by its name. The limit is of what goes
-        over the wire: what its producer had compressed may fit so again.
-        """
+        over the wire: what its producer had compressed may fit so again."""
         try:
             self._encode(topic, [letter], np.array([partition], np.int32), 0)
         except RecordTooLarge as too_large:
@@ -366,8 +364,7 @@ def _columns(letters: Sequence[Letter]) -> RecordColumns:
 
 def _by_key(letters: Sequence[Letter], count: int) -> Any:
     """Return where Kafka's default partitioner puts the key. Without a key: by the partition that
-    it came from, so that what came one after the other from one partition stays in one.
-    """
+    it came from, so that what came one after the other from one partition stays in one."""
     numbers = partition_of_keys(pa.array([letter.key for letter in letters], pa.binary()), count)
     from_where = [(letter.source or letter.where).partition % count for letter in letters]
     without_key = np.array([letter.key is None for letter in letters])

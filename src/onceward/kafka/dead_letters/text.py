@@ -22,8 +22,7 @@ from onceward.kafka.wire.client import KafkaClient
 
 MOST_GROUPS = 10_000
 """What is counted by itself; the rest is one group. Headers are others' text: they must not fill
-our memory.
-"""
+our memory."""
 
 
 class GroupName(NamedTuple):
@@ -64,8 +63,7 @@ class Group:
 @dataclass
 class Counts:
     """All that ``list`` says. ``gone``: partitions whose log begins later than at 0, and where:
-    what was there before has been removed by retention, replayed or not.
-    """
+    what was there before has been removed by retention, replayed or not."""
 
     topic: str
     groups: dict[GroupName, Group] = field(default_factory=dict)

@@ -41,8 +41,7 @@ from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, existing_leader,
 
 REPLAYED = "onceward.replayed"
 """How often a record was fed back, as an ASCII decimal: on the record in its source topic, and so
-on the dead letter, should it become one again.
-"""
+on the dead letter, should it become one again."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -222,8 +221,7 @@ class DeadLetterTopic:
         skip: Skip = lambda offset: offset,
     ) -> Iterator[Letter]:
         """Yield the letters of one partition, in offset order; see
-        :func:`onceward.kafka.wire.reads.committed.committed_records`.
-        """
+        :func:`onceward.kafka.wire.reads.committed.committed_records`."""
         extent = self.extents[where]
         begin = extent.begin if start is None else max(start, extent.begin)
         return (

@@ -245,8 +245,7 @@ class KafkaChain(Chain):
     def put(self, record: LedgerRecord, *, behind: int | None = None) -> None:
         """Append the record in the open transaction, as the last thing: pipelines share the
         partition, which is held up until the transaction ends. ``behind``: the sequence of the
-        record that must be the newest; default: the one before.
-        """
+        record that must be the newest; default: the one before."""
         partition = self._topic.partition()
         self.transaction.add_partitions([partition])
         self._put, self._deciding = record.sequence, _attempts(record)

@@ -297,14 +297,12 @@ class LedgerTopic:
 
     def trial_to_append(self, identity: ProducerIdentity) -> Fragment:
         """Return a record that is appended to be aborted: what lies before it is known to whoever
-        has it. It names who wrote it, as every record does, or it would pass for a stranger's.
-        """
+        has it. It names who wrote it, as every record does, or it would pass for a stranger's."""
         return self._fragment(json.dumps({"attempt": list(identity), "trial": True}).encode())
 
     def record_to_append(self, record: LedgerRecord) -> Fragment:
         """Return ``record`` as one fragment for :meth:`partition`; compressed when it is large
-        (thousands of partitions).
-        """
+        (thousands of partitions)."""
         self.partition()
         return self._fragment(encode(record, **{_PARTITIONS: self._partitions}))
 

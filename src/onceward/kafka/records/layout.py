@@ -53,8 +53,7 @@ class Payload:
     @staticmethod
     def of(array: Any) -> Payload:
         """Return the payload of any binary array, sliced or not. Copies only bytes that lie under
-        nulls (Arrow allows it).
-        """
+        nulls (Arrow allows it)."""
         offsets = binary_offsets(array)
         sizes = np.subtract(offsets[1:], offsets[:-1], dtype=np.int64)
         if not array.null_count:
@@ -223,8 +222,7 @@ class Rows:
     @staticmethod
     def of(columns: RecordColumns, now_ms: int) -> Rows:
         """Return ``columns`` (at least one row) measured. Raises InvalidColumn for times and
-        headers that Kafka cannot take.
-        """
+        headers that Kafka cannot take."""
         key = None if columns.key is None else Payload.of(columns.key)
         value = Payload.of(columns.value)
         lengths = np.empty((len(columns), 2), ">i4")

@@ -27,8 +27,7 @@ _Offsets = npt.NDArray[np.int64]
 
 def murmur2(key: Any) -> Hashes:
     """Return Kafka's 32-bit murmur2 (``org.apache.kafka.common.utils.Utils.murmur2``) of each key
-    of a binary array; a null key hashes as an empty one.
-    """
+    of a binary array; a null key hashes as an empty one."""
     if len(key) == 0:
         return np.empty(0, np.uint32)
     offsets = binary_offsets(key).astype(np.int64)

@@ -50,8 +50,7 @@ ABOUT = (ERROR_CLASS, ERROR_MESSAGE, PIPELINE, TIMESTAMP, TOPIC, PARTITION, OFFS
 
 TOO_LARGE = "RecordTooLarge"
 """The class of letters that are records of a pipeline's output, as it would have written them, not
-of its source.
-"""
+of its source."""
 
 
 HEADERS = "array<struct<key: string, value: binary>>"
@@ -63,8 +62,7 @@ LINEAGE = {
 
 _RECORD_OVERHEAD = 128
 """More than a record batch of one record has besides key, value and headers: 61 bytes of the
-batch's header, 6 varints of at most 5 and 10 bytes (``kafka.records.layout``).
-"""
+batch's header, 6 varints of at most 5 and 10 bytes (``kafka.records.layout``)."""
 _HEADER_OVERHEAD = 10
 
 

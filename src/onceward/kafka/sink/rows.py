@@ -30,13 +30,11 @@ from onceward.kafka.wire.options.settings import ProducerSettings
 _PIECE_BYTES = 4 << 20
 """Rows are put to their partitions, and partitions encoded, in pieces of about so many bytes:
 enough to pay for the calls, little enough that what they need in between (several times as much)
-does not count.
-"""
+does not count."""
 
 _MOST_TOGETHER_BYTES = 256 << 20
 """Of one partition that many are encoded at once, and the rest for themselves: an Arrow column
-ends at 2 GiB.
-"""
+ends at 2 GiB."""
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -43,8 +43,7 @@ _MOST_LOGINS = 8
 
 def remember(settings: ClientSettings) -> None:
     """Remember ``settings`` for the cluster that they name, ahead of others that it was read with:
-    a password may have been renewed, and another source may have another login.
-    """
+    a password may have been renewed, and another source may have another login."""
     servers = frozenset(settings.bootstrap_servers)
     others = [
         each
@@ -56,8 +55,7 @@ def remember(settings: ClientSettings) -> None:
 
 def known_clients(source: KafkaSource) -> list[KafkaClient]:
     """Return clients of the cluster that ``source`` reads from, shared by all who ask: one for
-    each login, for which of them is this source's nobody can tell.
-    """
+    each login, for which of them is this source's nobody can tell."""
     return [KafkaClient.shared(each) for each in _known.get(source.bootstrap_servers, ())]
 
 

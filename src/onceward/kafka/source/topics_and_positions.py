@@ -31,8 +31,7 @@ from onceward.spark.batch.kafka_reader import matching, whole_names
 class NamedTopics:
     """``subscribe``: topics by name. ``option`` is Spark's, with its value; ``short_name`` is for
     the brokers' logs; ``new_topics`` is where an unknown topic begins if others are known (None:
-    where the caller says). As text the topics are as messages name them.
-    """
+    where the caller says). As text the topics are as messages name them."""
 
     new_topics: Literal["earliest"] | None = None
 
@@ -59,8 +58,7 @@ class NamedTopics:
 
 class TopicsByPattern:
     """``subscribePattern``: Spark lists the cluster's topics before each batch, and reads new ones
-    from the earliest offset. Otherwise as :class:`NamedTopics`.
-    """
+    from the earliest offset. Otherwise as :class:`NamedTopics`."""
 
     new_topics: Literal["earliest"] | None = "earliest"
     short_name = "pattern"
@@ -137,8 +135,7 @@ def committed_positions(
     client: KafkaClient, group: str, partitions: Mapping[str, Sequence[int]]
 ) -> dict[TopicPartition, int]:
     """Return what consumer group ``group`` has committed for these partitions, or is about to
-    commit in a transaction.
-    """
+    commit in a transaction."""
     wanted = {
         TopicPartition(topic, number)
         for topic, numbers in partitions.items()

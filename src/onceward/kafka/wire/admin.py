@@ -60,8 +60,7 @@ class TopicAdmin(ABC):
     def topic_names(self) -> list[str]:
         """Return every topic that may be described, but Kafka's own (``__consumer_offsets``). What
         may not is left out silently, as brokers do (``MetadataRequest`` for all topics); one
-        without a leader somewhere is listed. :raises BrokerUnreachable: …
-        """
+        without a leader somewhere is listed. :raises BrokerUnreachable: …"""
         # So that a cluster that never answered is named
         self.brokers()
         answer = asked(
@@ -132,8 +131,7 @@ class TopicAdmin(ABC):
         timeout_ms: int | None = None,
     ) -> dict[str, str | None]:
         """Return every setting of one topic, broker or group. A broker's are asked of that broker,
-        which alone knows its static ones.
-        """
+        which alone knows its static ones."""
 
         def send(left_ms: float) -> Any:
             resource = DescribeConfigsRequest.DescribeConfigsResource(

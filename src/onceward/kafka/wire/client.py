@@ -145,8 +145,7 @@ class KafkaClient(TopicAdmin):
         self, requests: Sequence[tuple[Any, int | str]], timeout_ms: float | None = None
     ) -> list[Any]:
         """Send every ``(request, node)`` at once; answers in order, or the :class:`ConnectionLost`
-        in place.
-        """
+        in place."""
         answers = [self.send(request, node, timeout_ms) for request, node in requests]
         patience_s = ((timeout_ms or self.settings.request_timeout_ms) + _LATE_MS) / 1000
         return [_answer_or_lost(answer, patience_s) for answer in answers]
@@ -240,8 +239,7 @@ class KafkaClient(TopicAdmin):
 
     def known_leaders(self, topic: str) -> dict[int, int]:
         """Return by partition the leader's node id (or ``NO_LEADER``) as last heard, asking only
-        if ``topic`` is unknown.
-        """
+        if ``topic`` is unknown."""
         with self._lock:
             leaders = self._leaders.get(topic)
         return self.topic_partitions([topic])[topic] if leaders is None else leaders
@@ -362,9 +360,8 @@ class KafkaClient(TopicAdmin):
         return [node for node in self._connections.nodes() if isinstance(node, int)]
 
     def replication_factor(self, topic: str) -> int:
-        """Return the number of replicas of ``topic`` (the least of its partitions). :raises
-        TopicMissing: …
-        """
+        """Return the number of replicas of ``topic`` (the least of its partitions).
+        :raises TopicMissing: …"""
         return min(len(p.replica_nodes) for p in self._topics_asked([topic])[0].partitions)
 
     def close(self) -> None:

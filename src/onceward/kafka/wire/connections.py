@@ -335,8 +335,7 @@ class Connections:
 
     def forget_authentication_failures(self) -> None:
         """Let nodes that refused us be tried again: the password may be right by now, or the user
-        created, or the certificate renewed.
-        """
+        created, or the certificate renewed."""
         self._loop.manager._auth_failures.clear()
         if self._certificates is not None:
             self._certificates.forget()

@@ -20,19 +20,16 @@ from onceward.kafka.wire.error_table import Api, Meaning, Rule, code_name, find_
 
 SHORTEST_WAIT_MS = 1_000.0
 """A request that times out takes its connection with it, and everybody else's requests on it: so
-none gets less.
-"""
+none gets less."""
 
 Send = Callable[[float], Any]
 """Build the request anew and send it, waiting at most so many milliseconds: the answer, or
-ConnectionLost.
-"""
+ConnectionLost."""
 
 
 class Answered(NamedTuple):
     """An error code of an answer, with the topic that it is about where an answer speaks of
-    several, and the broker's own words where it has some.
-    """
+    several, and the broker's own words where it has some."""
 
     code: int
     topic: str = ""

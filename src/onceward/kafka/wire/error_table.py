@@ -70,8 +70,7 @@ class Meaning(Enum):
 class Rule:
     """One row. ``error`` is what is raised when the meaning is final, or when time runs out on a
     repeated one; ``next_step`` what the user does then, where the class of the error does not say
-    it already.
-    """
+    it already."""
 
     meaning: Meaning
     reason: str

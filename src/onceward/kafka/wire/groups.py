@@ -22,8 +22,7 @@ from onceward.kafka.wire.error_table import Api
 
 CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
 """``Group.GroupType`` (KIP-848, KIP-932, KIP-1071); brokers before 3.8 have the first alone and do
-not say so.
-"""
+not say so."""
 _CONSUMERS = ("", "consumer")
 _GROUP_ID_NOT_FOUND = 69
 _DESCRIBE = 8  # AclOperation.DESCRIBE
@@ -40,8 +39,7 @@ class ListedGroup:
     @property
     def has_offsets(self) -> bool:
         """Return whether it can have committed offsets, as consumers do. Connect's groups and
-        those of share consumers have none.
-        """
+        those of share consumers have none."""
         return self.kind in (CONSUMER, STREAMS) or (
             self.kind == CLASSIC and self.protocol in _CONSUMERS
         )
@@ -78,8 +76,7 @@ def list_groups(client: KafkaClient) -> list[ListedGroup]:
 
 def sees_all_groups(client: KafkaClient) -> bool:
     """Return whether this principal may ``Describe`` the cluster, and is therefore shown every
-    group. Others are left out silently (``KafkaApis.handleListGroupsRequest``).
-    """
+    group. Others are left out silently (``KafkaApis.handleListGroupsRequest``)."""
     try:
         answer = asked(
             Api.METADATA,

@@ -104,8 +104,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
         self.is_token = is_token
         self.connected: frozenset[NodeId] = frozenset()
         """The nodes that could be sent to without a set-up. Never changed but replaced: any thread
-        may read it.
-        """
+        may read it."""
 
     def get_connection(self, node_id: NodeId, **_: Any) -> KafkaConnection:
         """Return the connection to where ``node_id`` is now, which may still be in its set-up.
@@ -244,9 +243,8 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
         return found
 
     async def apart(self, function: Callable[[], Any], timeout_at: float) -> Any:
-        """Call ``function`` on a thread of its own and return its result. :raises
-        KafkaTimeoutError: not by ``timeout_at``.
-        """
+        """Call ``function`` on a thread of its own and return its result.
+        :raises KafkaTimeoutError: not by ``timeout_at``."""
         answer = Future()
 
         def settle(settled: Callable[[Any], Any], value: object) -> None:
@@ -309,8 +307,7 @@ _EXTENSION = b",tokenauth=true"
 
 class _Scram(SaslMechanismScram):  # type: ignore[misc] # kafka-python is untyped
     """SCRAM that also logs in with a delegation token, which its first message has to say
-    (KIP-48).
-    """
+    (KIP-48)."""
 
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)

@@ -55,8 +55,7 @@ SECURITY_OPTIONS = (
 
 class TokenProvider(Protocol):
     """Gives the OAUTHBEARER token of the moment. Must pickle: each executor process asks for its
-    own tokens.
-    """
+    own tokens."""
 
     def token(self) -> str:
         """Return a token that is valid now. Called once per connection and login (KIP-368)."""

@@ -32,8 +32,7 @@ from onceward.kafka.wire.options.security import (
 
 LONGEST_TRANSACTION_MS = 900_000
 """How long a transaction may be open unless a setting says otherwise: Kafka's default of
-transaction.max.timeout.ms.
-"""
+transaction.max.timeout.ms."""
 
 _COMPRESSIONS = tuple(codec.name.lower() for codec in Codec)
 
@@ -65,17 +64,14 @@ class ProducerSettings:
     compression_level: int | None = None
     batch_bytes: int = 1_000_000
     """Record batches are filled up to this size (batch.size); a record that is larger gets one of
-    its own. The broker's limit, message.max.bytes, is 1,048,588 by default.
-    """
+    its own. The broker's limit, message.max.bytes, is 1,048,588 by default."""
     max_request_bytes: int = 8 * 1024 * 1024
     """Record batches of one broker are put into one request up to this size, and no record may
-    take more once it is compressed (max.request.size).
-    """
+    take more once it is compressed (max.request.size)."""
     max_in_flight: int = 5
     """Unanswered requests per broker, 1 to 5: the broker remembers the last five batches of a
     producer in a partition, so that more could not be recognised as duplicates (KIP-98,
-    ``ProducerStateEntry``).
-    """
+    ``ProducerStateEntry``)."""
     delivery_timeout_ms: int = 120_000
     """From the call of ``send`` to the last acknowledgement (delivery.timeout.ms)."""
     transaction_timeout_ms: int | None = None

@@ -39,8 +39,7 @@ _CORRUPT_ANSWERS = 3
 
 Believe = Callable[[RecordBatch, Record], bool]
 """Is a record under the key one of those that are asked for? What is not believed is passed over,
-committed or not.
-"""
+committed or not."""
 
 
 class KeyReader:

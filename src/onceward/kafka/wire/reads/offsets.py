@@ -27,8 +27,7 @@ LATEST = -1
 EARLIEST_LOCAL = -4
 """``ListOffsetsRequest.EARLIEST_TIMESTAMP``, ``LATEST_TIMESTAMP``, and that of the first offset
 that the leader has itself (``EARLIEST_LOCAL_TIMESTAMP``, brokers from 3.4 on); other values are
-milliseconds since 1970.
-"""
+milliseconds since 1970."""
 
 _NOTHING_COMMITTED = -1
 _ONE_BROKER_MS = 5_000
@@ -88,8 +87,7 @@ def bounds_at_newest_leaders(
     """Return earliest offset and high watermark of each partition, as the leader with the highest
     leader epoch has them that any broker tells of (KIP-320): one that is cut off from the
     controllers goes on answering for what it led. None: that leader does not answer. Partitions
-    that nobody knows are left out.
-    """
+    that nobody knows are left out."""
     with suppress(OncewardError):
         client.topic_partitions({partition.topic for partition in partitions})  # and new brokers
     request = metadata_request(sorted({partition.topic for partition in partitions}))

@@ -80,28 +80,24 @@ def _hundredth(timeout_ms: int) -> int:
 class RequestedTimeouts:
     """The timeouts that we have asked for. By them what was done for our sake is told from a
     takeover: one of these asks for 99 to 100 % of that of the settings, a claim of our own next
-    epoch (``IdOwner.granted_to_us``) for less, which the brokers have allowed then.
-    """
+    epoch (``IdOwner.granted_to_us``) for less, which the brokers have allowed then."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._given_ms = timeout_ms  # with our identity
         self._earlier_ms: list[int] = []
         self.unanswered_ms: list[int] = []
         """By claims of the epoch after ours without an answer, so far: one may have been carried
-        out, or be yet.
-        """
+        out, or be yet."""
 
     def takeover_ms(self, timeout_ms: int) -> int:
         """Return the timeout for a takeover, where the settings say ``timeout_ms``: one that is
-        made at another moment hardly has the same.
-        """
+        made at another moment hardly has the same."""
         now_us = surroundings.wall_clock_ns() // 1_000
         return timeout_ms - now_us % _hundredth(timeout_ms)
 
     def next_claim_ms(self, timeout_ms: int) -> int:
         """Return the timeout for a claim of our next epoch, where the settings say ``timeout_ms``:
-        hardly any other request has the same. It counts as unanswered from now on.
-        """
+        hardly any other request has the same. It counts as unanswered from now on."""
         self.unanswered_ms.append(
             shortest_timeout(timeout_ms) + surroundings.random_below(_hundredth(timeout_ms))
         )
@@ -119,8 +115,7 @@ class RequestedTimeouts:
     @property
     def ours_ms(self) -> set[int]:
         """The timeouts of our own requests: under any other one our identity, or the epoch after
-        it, was given to somebody else since.
-        """
+        it, was given to somebody else since."""
         return {self._given_ms, *self.unanswered_ms, *self._earlier_ms}
 
 
@@ -131,8 +126,7 @@ class OwnTransaction(NamedTuple):
     took_part: bool
     """Anything of ours may have been open at the coordinator. If not, it had nothing to abort for
     us: a newer owner got the very next epoch, and the transaction that was aborted under it is the
-    owner's.
-    """
+    owner's."""
     asked_ms: Collection[int]
     """:attr:`RequestedTimeouts.ours_ms`."""
     twice: bool = False

@@ -100,8 +100,7 @@ class Transaction:
         """The identity of the open transaction, or of the next one."""
         self.version: Literal[1, 2] = 1
         """The transaction protocol in use (KIP-890), as the cluster had it when the id was taken
-        or recovered.
-        """
+        or recovered."""
         self.state = State.UNINITIALISED
         self._client, self._outdated = client, outdated
         self._coordinator = TransactionCoordinator(client, transactional_id)
@@ -332,8 +331,7 @@ class Transaction:
     def open_for_ms(self) -> float:
         """Milliseconds for which the coordinator may have known of the open transaction: since its
         first partition or offsets were announced to :meth:`add_partitions` or
-        :meth:`commit_offsets`. 0 when it cannot know of one.
-        """
+        :meth:`commit_offsets`. 0 when it cannot know of one."""
         opened_at = self._opened_at
         return 0.0 if opened_at is None or self.state is not State.OPEN else opened_at.age_ms()
 
@@ -441,8 +439,7 @@ class Transaction:
     def _lower_timeout_or_raise(self, refused: Refused) -> None:
         """Handle a refused ``InitProducerId``. If a timeout that nobody has set was too long, take
         the longest that the brokers allow, from now on; they may be restarted with a lower
-        transaction.max.timeout.ms while a pipeline runs. Else raise what the refusal means.
-        """
+        transaction.max.timeout.ms while a pipeline runs. Else raise what the refusal means."""
         if refused.code != _INVALID_TRANSACTION_TIMEOUT:
             raise_as_error(refused)
         if self._may_be_shorter:
