@@ -45,10 +45,8 @@ class Ending:
         self._over_at: float | None = None
 
     def __call__(self) -> None:
-        """Check whether the wait may go on.
-
-        :raises JobInterrupted: the query is being stopped, and the moment is over.
-        """
+        """Check whether the wait may go on. :raises JobInterrupted: the query is being stopped,
+        and the moment is over."""
         now = surroundings.monotonic()
         if self._over_at is None and now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS

@@ -51,9 +51,7 @@ class SourceIdentity:
 
     def start(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
         """Begin a run, before its first batch: the ledger ends with ``newest``.
-
-        :raises AdmissionRefused: as :meth:`identify`.
-        """
+        :raises AdmissionRefused: as :meth:`identify`."""
 
     def check_parts(self, running: RunningBatch) -> None:
         """Check that the batch leaves out no part of a source that is still there; identify what
@@ -201,10 +199,7 @@ class Attempt(ABC):
     @abstractmethod
     def prepared(self) -> Prepared:
         """Return the outputs, after the last frame: all is durable that the decision will make
-        true.
-
-        :raises ComputationsMixed: the frames may not be of one computation of the batch.
-        """
+        true. :raises ComputationsMixed: the frames may not be of one computation of the batch."""
 
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         """Put all that is decided together into the attempt, ``record`` last; or be aborted."""
@@ -212,11 +207,8 @@ class Attempt(ABC):
 
     @abstractmethod
     def commit(self) -> None:
-        """Decide: :attr:`record` and what it names become true, or neither.
-
-        :raises CommitInDoubt: no answer; it may or may not have happened. The engine calls
-            :meth:`Target.settle`.
-        """
+        """Decide: :attr:`record` and what it names become true, or neither. :raises CommitInDoubt:
+        no answer; it may or may not have happened. The engine calls :meth:`Target.settle`."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -268,10 +260,7 @@ class Target(ABC):
 
     def confirm(self) -> None:  # noqa: B027 — most ledgers are read where they are written
         """Confirm that the record of :meth:`open` or :meth:`settle` is the newest. Before a
-        refusal for it.
-
-        :raises LedgerOutdated: it is not; that batch may be all right.
-        """
+        refusal for it. :raises LedgerOutdated: it is not; that batch may be all right."""
 
     @abstractmethod
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> Attempt:

@@ -228,9 +228,7 @@ class ForeachBatchSink(ABC):
         writes: Sequence[Write] | None,
     ) -> None:
         """Remember why the batch is not written, for :func:`error_of` and for later batches.
-
-        :param writes: the frames of the call, if no others may take their place.
-        """
+        :param writes: the frames of the call, if no others may take their place."""
         if isinstance(error, OncewardError):
             # Spark runs a batch once the one before it is in its log of commits.
             error.worked_before = batch_id > 0 or self._has_committed(error)

@@ -90,10 +90,8 @@ def end(run_id: str, batch_id: int) -> None:
 
 
 def compute_again(running: RunningBatch, failed: OncewardError | None) -> None:
-    """Let a run compute a batch once more.
-
-    :raises StateOfFailedAttempt: Spark would commit the state of the attempt that failed.
-    """
+    """Let a run compute a batch once more. :raises StateOfFailedAttempt: Spark would commit the
+    state of the attempt that failed."""
     if running.computes_once:
         raise state_of_failed(running, failed) from failed
     if _keeps_state(running):

@@ -58,10 +58,8 @@ class Chain(ABC):
 
     @abstractmethod
     def newest(self) -> LedgerRecord | None:
-        """Read the newest record anew. As the owner.
-
-        :raises LedgerBehind: it is older than one that this owner has seen.
-        """
+        """Read the newest record anew. As the owner. :raises LedgerBehind: it is older than one
+        that this owner has seen."""
 
     @abstractmethod
     def identity(self) -> str:
@@ -104,11 +102,8 @@ class Chain(ABC):
 
     @abstractmethod
     def settle(self) -> LedgerRecord | None:
-        """End all doubt: afterwards a late append can no longer arrive. Returns the newest
-        record.
-
-        :raises LedgerBehind: it is older than one that this owner has seen.
-        """
+        """End all doubt: afterwards a late append can no longer arrive. Returns the newest record.
+        :raises LedgerBehind: it is older than one that this owner has seen."""
 
     @abstractmethod
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
@@ -196,10 +191,7 @@ def takeover_lost_error(
     chain: Chain, pipeline: PipelineId, where: str, how: str
 ) -> LedgerOutdated:
     """Return the error of an owner whose own takeover is gone, or what it has noted of publishing
-    the newest batch, and no batch with it.
-
-    :param how: what can have led to it.
-    """
+    the newest batch, and no batch with it. :param how: what can have led to it."""
     lost = LedgerOutdated(
         f"the chain of pipeline {pipeline} in {where} has all batches, and no longer what its "
         f"owner has written since: {how}",

@@ -169,10 +169,7 @@ def next_record(
     output: Output,
 ) -> LedgerRecord:
     """Return the record of a transaction that fed back what ``output`` says; ``after`` is what has
-    been replayed with it.
-
-    :raises RecordTooLarge: what was replayed is too scattered.
-    """
+    been replayed with it. :raises RecordTooLarge: what was replayed is too scattered."""
     sequence = 0 if newest is None else newest.sequence + 1
     if newest is not None and not topic_id:
         topic_id = newest.sources[0].identity[_TOPIC_ID]

@@ -195,9 +195,7 @@ class Extent:
 
 class DeadLetterTopic:
     """See the module. What is appended or decided later is for the next run of the command.
-
-    :raises TopicMissing, AccessDenied, BrokerUnreachable: naming the topic.
-    """
+    :raises TopicMissing, AccessDenied, BrokerUnreachable: naming the topic."""
 
     def __init__(self, client: KafkaClient, name: str) -> None:
         self.name = name

@@ -357,10 +357,7 @@ class KafkaChain(Chain):
         self.transaction.abort()
 
     def settle(self, *, confirm: bool = True) -> LedgerRecord | None:
-        """End all doubt and return the newest record.
-
-        :param confirm: as for :meth:`take`.
-        """
+        """End all doubt and return the newest record. :param confirm: as for :meth:`take`."""
         with patience.within(2 * self.transaction.patience_ms):
             if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
                 self.transaction.end_what_hangs(self._topic.partition())

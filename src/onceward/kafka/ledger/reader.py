@@ -56,10 +56,7 @@ class LedgerTopicReader:
 
     def pipelines(self) -> list[PipelineId]:
         """Return the pipelines whose newest committed record is no tombstone, sorted; none where
-        the topic is missing.
-
-        :raises AccessDenied, BrokerUnreachable, LedgerUnreadable: …
-        """
+        the topic is missing. :raises AccessDenied, BrokerUnreachable, LedgerUnreadable: …"""
         with self._lock:
             try:
                 self._read_on(range(self._partitions()))

@@ -30,9 +30,7 @@ _MOST_DRIVER_BYTES = 1 << 30
 @dataclass(frozen=True, slots=True)
 class KafkaSinkSettings:
     """What :class:`onceward.KafkaSink` was built with; see there for meanings, units and defaults.
-
-    :raises ConfigurationError: naming the setting and what it takes.
-    """
+    :raises ConfigurationError: naming the setting and what it takes."""
 
     policy: SinkPolicy
     topic: str | None

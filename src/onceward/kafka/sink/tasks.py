@@ -62,11 +62,8 @@ class TaskSpec:
 
 
 def open_kafka_writer(spec: TaskSpec, task: TaskAttempt) -> KafkaWriter:
-    """Connect to the sequencer and return the task's writer.
-
-    :raises SequencerUnreachable: there is nobody to tell it to but the driver that waits for the
-        job.
-    """
+    """Connect to the sequencer and return the task's writer. :raises SequencerUnreachable: there
+    is nobody to tell it to but the driver that waits for the job."""
     sequencer = SequencerClient(spec.credentials, task, spec.connect_timeout_s)
     try:
         with _reporting_errors(sequencer):

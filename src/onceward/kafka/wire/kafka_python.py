@@ -190,10 +190,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
                 ) from None
 
     async def _socket_to(self, address: Address, timeout_at: float) -> socket.socket:
-        """Return a connected socket.
-
-        :raises KafkaConnectionError: why there is none.
-        """
+        """Return a connected socket. :raises KafkaConnectionError: why there is none."""
         found = await self._resolved(address, timeout_at)
         failures = []
         for position, info in enumerate(found):

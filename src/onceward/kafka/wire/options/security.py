@@ -118,10 +118,7 @@ def security_from_options(
 
 def imported_provider(named: str) -> TokenProvider:
     """Return the object that ``module:object`` names, for whoever can pass none: commands. A class
-    is called.
-
-    :raises ConfigurationError: it cannot be imported, or has no ``token()``.
-    """
+    is called. :raises ConfigurationError: it cannot be imported, or has no ``token()``."""
     module, _, name = named.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
@@ -426,9 +423,7 @@ def _own_certificate(security: Security) -> dict[str, str]:
 
 def _pem_text(file: str | None, text: str | None) -> str | None:
     """Return what a PEM file or text says, in ASCII: only its comments may be in anything else.
-
-    :raises FileUnreadable: the file cannot be read.
-    """
+    :raises FileUnreadable: the file cannot be read."""
     if file is not None:
         try:
             with open(file, encoding="ascii", errors="ignore") as source:

@@ -124,9 +124,7 @@ def _topics_in_answer(client: KafkaClient, request: Any, node: int) -> Sequence[
 
 def existing_leader(client: KafkaClient, partition: TopicPartition) -> int:
     """Return the node id of the leader of a partition that is there, or ``NO_LEADER``.
-
-    :raises TopicMissing, PartitionMissing, AccessDenied, BrokerUnreachable: …
-    """
+    :raises TopicMissing, PartitionMissing, AccessDenied, BrokerUnreachable: …"""
     leaders = client.known_leaders(partition.topic)
     if partition.partition not in leaders:
         # It may have been added since

@@ -56,10 +56,8 @@ WasCommitted = Callable[[ProducerIdentity], bool | None]
 
 
 class Markers:
-    """Those of one transactional id, in one run. Its caller holds a lock.
-
-    :param was_committed: asked of what this run did not end itself.
-    """
+    """Those of one transactional id, in one run. Its caller holds a lock. ``was_committed`` is
+    asked of what this run did not end itself."""
 
     def __init__(self, coordinator: TransactionCoordinator, was_committed: WasCommitted) -> None:
         self._coordinator, self._was_committed = coordinator, was_committed
