@@ -308,10 +308,7 @@ class MicroBatches:
             raise explained from lost
 
     def _attempt(
-        self,
-        writes: Sequence[Write],
-        running: RunningBatch,
-        supplemented: LedgerRecord | None,
+        self, writes: Sequence[Write], running: RunningBatch, supplemented: LedgerRecord | None
     ) -> LedgerRecord:
         """Try once: the batch is decided when it returns, aborted or fenced when it raises."""
         assert self._identity is not None  # noqa: S101 — the batch was admitted
@@ -384,11 +381,7 @@ class MicroBatches:
 
 
 def as_often_as_it_takes(
-    policy: SinkPolicy,
-    running: RunningBatch,
-    once: Callable[[], T],
-    verb: str,
-    attempt: int = 1,
+    policy: SinkPolicy, running: RunningBatch, once: Callable[[], T], verb: str, attempt: int = 1
 ) -> tuple[T, int]:
     """Return what ``once`` returns, and at which attempt; ``attempt`` is the number of the first,
     ``verb`` says in the log what the next one does."""

@@ -34,11 +34,7 @@ class WritingSink(Protocol):
     def _write(self, frame: DataFrame, batch_id: int, writes: Sequence[Write]) -> None: ...
 
     def _fail(
-        self,
-        frame: DataFrame,
-        batch_id: int,
-        error: BaseException,
-        writes: Sequence[Write] | None,
+        self, frame: DataFrame, batch_id: int, error: BaseException, writes: Sequence[Write] | None
     ) -> None: ...
 
 

@@ -221,11 +221,7 @@ class ForeachBatchSink(ABC):
         return found is not None and found.was_taken
 
     def _fail(
-        self,
-        frame: DataFrame,
-        batch_id: int,
-        error: BaseException,
-        writes: Sequence[Write] | None,
+        self, frame: DataFrame, batch_id: int, error: BaseException, writes: Sequence[Write] | None
     ) -> None:
         """Remember why the batch is not written, for :func:`error_of` and for later batches.
         :param writes: the frames of the call, if no others may take their place."""

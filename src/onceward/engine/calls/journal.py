@@ -298,10 +298,7 @@ def _fingerprints(writes: Sequence[Write]) -> list[tuple[str | None, int]]:
 
 
 def call_history(
-    running: RunningBatch,
-    newest: LedgerRecord | None,
-    policy: SinkPolicy,
-    journal: Journal | None,
+    running: RunningBatch, newest: LedgerRecord | None, policy: SinkPolicy, journal: Journal | None
 ) -> CallHistory:
     """Return what is known of the calls before ``running``; asks Spark only if one is odd."""
     offered, spark = running.batch.batch_id, running.history

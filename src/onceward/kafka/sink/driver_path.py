@@ -88,10 +88,7 @@ def write(
     with events.step(events.CHECK, **ids) as values:
         written = check([report], returned, 1, first_sequences)
         values["records"] = sum(part.count for part in written.values())
-    following = {
-        **first_sequences,
-        **{lease.partition: lease.next_sequence for lease in returned},
-    }
+    following = {**first_sequences, **{lease.partition: lease.next_sequence for lease in returned}}
     return Sent(written, following, report.oldest_ms)
 
 

@@ -302,10 +302,7 @@ class GroupOffsets:
             expected = least_offsets(
                 source.end for index, source in enumerate(newest.sources) if index in local
             )
-        elif resume in (
-            "adopt",
-            "skip_missing",
-        ):
+        elif resume in ("adopt", "skip_missing"):
             # A chain is begun on purpose; admission says whether it may be
             expected = least_offsets(source.start for source in local.values())
         else:

@@ -20,11 +20,7 @@ from onceward.kafka.wire.error_table import Api
 from onceward.kafka.wire.options.settings import ClientSettings
 
 # org.apache.kafka.common.config.ConfigResource.Type
-_RESOURCE_TYPES = {
-    "topic": 2,
-    "broker": 4,
-    "group": 32,
-}
+_RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}
 _KINDS = {"topic": Kind.TOPIC, "group": Kind.GROUP}
 _TOPIC_ALREADY_EXISTS = 36
 _ONE_BROKER_MS = 1_000

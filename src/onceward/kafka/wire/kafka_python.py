@@ -339,10 +339,7 @@ def _with_data_before_the_end(transport: KafkaTCPTransport) -> KafkaTCPTransport
     def data_before_the_end() -> tuple[bytes, Exception | None]:
         data, error = receive()
         # The end of the stream is there again at the next read
-        return (
-            data,
-            None if data else error,
-        )
+        return (data, None if data else error)
 
     transport._sock_recv = data_before_the_end
     return transport

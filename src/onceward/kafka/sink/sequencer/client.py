@@ -108,10 +108,7 @@ class SequencerClient:
         """
         with contextlib.suppress(OncewardError):
             # A task that was stopped may still say what it met
-            self._ended, stopped = (
-                None,
-                self._ended,
-            )
+            self._ended, stopped = (None, self._ended)
             self._write(frames.frame(Op.FAIL, frames.encode_error(error)))
             while self._next_frame()[0] is not Op.DONE:
                 pass

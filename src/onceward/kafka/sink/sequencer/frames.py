@@ -129,8 +129,7 @@ class FrameBuffer:
 def hello_frame(token: bytes, task: TaskAttempt) -> bytes:
     """Encode the first frame of a connection."""
     return frame(
-        Op.HELLO,
-        _HELLO.pack(token, task.partition_id, task.attempt_number, task.task_attempt_id),
+        Op.HELLO, _HELLO.pack(token, task.partition_id, task.attempt_number, task.task_attempt_id)
     )
 
 

@@ -14,13 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from onceward import patience, surroundings
-from onceward.errors import (
-    BrokerUnreachable,
-    Fenced,
-    OncewardError,
-    RecordTooLarge,
-    SendFailed,
-)
+from onceward.errors import BrokerUnreachable, Fenced, OncewardError, RecordTooLarge, SendFailed
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.records.batch import Fragment, stamp
 from onceward.kafka.wire.acls import Kind

@@ -15,12 +15,7 @@ from typing import Any
 
 from kafka.protocol.consumer import FetchRequest
 
-from onceward.errors import (
-    BrokerUnreachable,
-    ResourceError,
-    SourceDataLost,
-    UnsupportedBroker,
-)
+from onceward.errors import BrokerUnreachable, ResourceError, SourceDataLost, UnsupportedBroker
 from onceward.ids import TopicPartition
 from onceward.kafka.records.reader import (
     ControlType,

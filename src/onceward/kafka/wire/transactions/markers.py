@@ -25,12 +25,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from onceward.errors import (
-    AccessDenied,
-    BatchFailed,
-    BrokerUnreachable,
-    UnsupportedBroker,
-)
+from onceward.errors import AccessDenied, BatchFailed, BrokerUnreachable, UnsupportedBroker
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.wire.client import NO_LEADER, KafkaClient, partition_gone
 from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error

@@ -25,13 +25,7 @@ from contextlib import contextmanager, suppress
 from typing import Literal, NoReturn
 
 from onceward import surroundings
-from onceward.errors import (
-    BatchFailed,
-    BrokerUnreachable,
-    CommitInDoubt,
-    Fenced,
-    OncewardError,
-)
+from onceward.errors import BatchFailed, BrokerUnreachable, CommitInDoubt, Fenced, OncewardError
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error
@@ -264,10 +258,7 @@ class Transaction:
             # the same epoch.
             try:
                 identity = self._coordinator.end(
-                    self.identity,
-                    commit=True,
-                    deadline=self._deadline(),
-                    version=self.version,
+                    self.identity, commit=True, deadline=self._deadline(), version=self.version
                 )
             except Refused as refused:
                 self._raise_commit_refusal(refused)
