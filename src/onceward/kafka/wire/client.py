@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from typing import Any, Literal
@@ -141,14 +142,13 @@ class KafkaClient(TopicAdmin):
             self._connections.forget_authentication_failures()
             raise
 
-    def call_many(
-        self, requests: Sequence[tuple[Any, int | str]], timeout_ms: float | None = None
-    ) -> list[Any]:
-        """Send every ``(request, node)`` at once; answers in order, or the :class:`ConnectionLost`
-        in place."""
-        answers = [self.send(request, node, timeout_ms) for request, node in requests]
-        patience_s = ((timeout_ms or self.settings.request_timeout_ms) + _LATE_MS) / 1000
-        return [_answer_or_lost(answer, patience_s) for answer in answers]
+    def call_many(self, requests: Iterable[tuple[Any, int | str]], timeout_ms: float) -> list[Any]:
+        """Send every ``(request, node)`` at once; return the answers that came, in order."""
+        came = []
+        for answer in [self.send(request, node, timeout_ms) for request, node in requests]:
+            with suppress(ConnectionLost, FutureTimeoutError):
+                came.append(patience.result(answer, (timeout_ms + _LATE_MS) / 1000))
+        return came
 
     def call_any(self, request: Any, timeout_ms: float | None = None, *, turn: int = 0) -> Any:
         """Send to any broker (connected ones, others, bootstrap servers), beginning with the one
@@ -434,15 +434,6 @@ def partition_gone(where: TopicPartition) -> SendFailed:
 def _as_kafka_spells(topic_id: UUID) -> str:
     """Return an id as ``org.apache.kafka.common.Uuid.toString`` spells it."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
-
-
-def _answer_or_lost(answer: Future[Any], patience_s: float) -> Any:
-    try:
-        return patience.result(answer, patience_s)
-    except FutureTimeoutError:
-        return ConnectionLost("no answer: the IO thread is stuck")
-    except ConnectionLost as lost:
-        return lost
 
 
 def _one_coordinator(answer: Any) -> Any:

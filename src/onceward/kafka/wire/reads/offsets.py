@@ -17,7 +17,6 @@ from onceward.ids import TopicPartition
 from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.admin import metadata_request
 from onceward.kafka.wire.client import NO_LEADER, KafkaClient
-from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.conversation import Refused, asked
 from onceward.kafka.wire.deadline import Backoff, Deadline
 from onceward.kafka.wire.error_table import Api, Meaning, code_name, find_rule
@@ -118,7 +117,7 @@ def bounds_at_newest_leaders(
 def _topics_in_answer(client: KafkaClient, request: Any, node: int) -> Sequence[Any]:
     try:
         return list(client.call(request, node, _ONE_BROKER_MS).topics)
-    except (ConnectionLost, OncewardError):
+    except OncewardError:
         return ()
 
 
@@ -150,15 +149,14 @@ def _ask_leaders(
         leader = existing_leader(client, partition)
         if leader != NO_LEADER:
             led.setdefault(leader, []).append(partition)
-    requests = [
+    requests = (
         (_list_offsets_request(group, time_ms, read_committed), node)
         for node, group in led.items()
-    ]
+    )
     answers = client.call_many(requests, max(1.0, deadline.remaining_ms))
     return [
         (TopicPartition(topic.name, found.partition_index), found.error_code, found.offset)
         for answer in answers
-        if not isinstance(answer, ConnectionLost)
         for topic in answer.topics
         for found in topic.partitions
     ]
