@@ -41,9 +41,6 @@ class OffsetSet:
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
-    def __bool__(self) -> bool:
-        return bool(self._borders)
-
     def __len__(self) -> int:
         """Return how many stretches."""
         return len(self._borders) // 2

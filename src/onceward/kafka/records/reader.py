@@ -21,15 +21,6 @@ import crc32c
 
 from onceward.kafka.records.compression import Codec, CorruptRecords, decompress
 
-__all__ = [
-    "ControlType",
-    "CorruptRecords",
-    "Record",
-    "RecordBatch",
-    "TimestampType",
-    "read_batches",
-]
-
 DEFAULT_LIMIT_BYTES = 256 * 1024 * 1024
 
 # Base offset, length, partition leader epoch, magic

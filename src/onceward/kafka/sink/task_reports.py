@@ -23,14 +23,12 @@ from onceward.engine.ledger.record import Output
 from onceward.engine.task_writer import check_each_task_once
 from onceward.errors import ReportMismatch
 from onceward.ids import TopicPartition
+from onceward.kafka.records.batch import MAX_SEQUENCE
 from onceward.kafka.records.checksum import ContentChecksum, Stretch, combine_runs
 from onceward.kafka.sink.sequencer.leases import ReturnedLease
 
 KIND = "kafka"
 """The kind of a ledger record's output."""
-
-# How many there are; behind the last comes 0
-_SEQUENCES = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +248,7 @@ def _in_chains(
     segments of the task that held it, in the order in which that wrote them."""
     by_task = np.lexsort((np.arange(len(segments)), wrote.attempt, wrote.place))
     returned = np.lexsort((np.arange(len(leased.place)), leased.attempt, leased.place))
-    size = (leased.next - leased.base) % _SEQUENCES
+    size = (leased.next - leased.base) % (MAX_SEQUENCE + 1)
     # a lease that sent nothing
     returned = returned[size[returned] > 0]
     count = segments["count"][by_task]
@@ -276,7 +274,7 @@ def _in_chains(
         & (leased.place[at] == wrote.place[by_task])
         & (leased.attempt[at] == wrote.attempt[by_task])
         & (begun >= 0)
-        & ((leased.base[at] + begun) % _SEQUENCES == segments["base_sequence"][by_task])
+        & ((leased.base[at] + begun) % (MAX_SEQUENCE + 1) == segments["base_sequence"][by_task])
     )
     for wrong in np.flatnonzero(~fits)[:1].tolist():
         segment = segments[by_task[wrong]]

@@ -42,10 +42,7 @@ from typing import NamedTuple, NoReturn
 
 from onceward.errors import AttemptSuperseded, EpochPoisoned, OncewardError
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
-
-MAX_SEQUENCE = 2**31 - 1
-"""Sequences are signed 32-bit numbers that go on at 0 (Kafka:
-``DefaultRecordBatch.incrementSequence``)."""
+from onceward.kafka.records.batch import MAX_SEQUENCE
 
 NO_LIMIT = 0
 """As the ``limit`` of a lease: every partition that is wanted and free."""

@@ -17,13 +17,8 @@ from kafka.protocol.consumer import FetchRequest
 
 from onceward.errors import BrokerUnreachable, ResourceError, SourceDataLost, UnsupportedBroker
 from onceward.ids import TopicPartition
-from onceward.kafka.records.reader import (
-    ControlType,
-    CorruptRecords,
-    Record,
-    RecordBatch,
-    read_batches,
-)
+from onceward.kafka.records.compression import CorruptRecords
+from onceward.kafka.records.reader import ControlType, Record, RecordBatch, read_batches
 from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost

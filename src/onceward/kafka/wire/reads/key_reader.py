@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 from onceward.errors import BrokerUnreachable, LedgerUndecided, LedgerUnreadable
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.kafka.records.reader import ControlType, CorruptRecords, Record, RecordBatch
+from onceward.kafka.records.compression import CorruptRecords
+from onceward.kafka.records.reader import ControlType, Record, RecordBatch
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.deadline import Backoff, Deadline
 from onceward.kafka.wire.reads.committed import (
