@@ -6,7 +6,7 @@ The part of ``kafka.wire.client`` that preflight checks need (driver).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
@@ -14,7 +14,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from onceward.errors import AccessDenied, OncewardError
 from onceward.kafka.wire.acls import Kind
-from onceward.kafka.wire.conversation import Answered, asked
+from onceward.kafka.wire.conversation import Answered, Code, Resources, asked
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api
 from onceward.kafka.wire.options.settings import ClientSettings
@@ -53,18 +53,38 @@ class TopicAdmin(ABC):
     @abstractmethod
     def brokers(self) -> list[int]: ...
 
+    def ask(
+        self,
+        api: Api,
+        subject: str,
+        build: Callable[[], Any],
+        codes: Callable[[Any], Iterable[Code]],
+        *,
+        node_id: int | None = None,
+        timeout_ms: float | None = None,
+        resources: Resources | None = None,
+    ) -> Any:
+        """Ask one broker, or whichever answers (None), as :func:`asked` does."""
+
+        def send(left_ms: float) -> Any:
+            if node_id is None:
+                return self.call_any(build(), left_ms)
+            return self.call(build(), node_id, left_ms)
+
+        deadline = Deadline(timeout_ms or self.settings.request_timeout_ms)
+        return asked(api, subject, send, codes, deadline, resources=resources)
+
     def topic_names(self) -> list[str]:
         """Return every topic that may be described, but Kafka's own (``__consumer_offsets``). What
         may not is left out silently, as brokers do (``MetadataRequest`` for all topics); one
         without a leader somewhere is listed. :raises BrokerUnreachable: …"""
         # So that a cluster that never answered is named
         self.brokers()
-        answer = asked(
+        answer = self.ask(
             Api.METADATA,
             "the list of topics",
-            lambda left_ms: self.call_any(metadata_request(None), left_ms),
+            lambda: metadata_request(None),
             lambda listed: [getattr(listed, "error_code", 0) or 0],
-            Deadline(self.settings.request_timeout_ms),
         )
         return sorted(topic.name for topic in answer.topics if not topic.is_internal)
 
@@ -95,21 +115,16 @@ class TopicAdmin(ABC):
                 for key, value in (configs or {}).items()
             ],
         )
-        timeout_ms = self.settings.request_timeout_ms
-        answer = asked(
+        answer = self.ask(
             Api.CREATE_TOPICS,
             f"topic {name}",
-            lambda left_ms: self.call_any(
-                CreateTopicsRequest(
-                    topics=[topic],
-                    timeout_ms=timeout_ms,
-                    validate_only=validate_only,
-                    min_version=4,
-                ),
-                left_ms,
+            lambda: CreateTopicsRequest(
+                topics=[topic],
+                timeout_ms=self.settings.request_timeout_ms,
+                validate_only=validate_only,
+                min_version=4,
             ),
             lambda made: [Answered(t.error_code, t.name, t.error_message) for t in made.topics],
-            Deadline(timeout_ms),
             resources={Kind.TOPIC: name},
         )
         self.forget_leaders([name])
@@ -128,26 +143,18 @@ class TopicAdmin(ABC):
     ) -> dict[str, str | None]:
         """Return every setting of one topic, broker or group. A broker's are asked of that broker,
         which alone knows its static ones."""
-
-        def send(left_ms: float) -> Any:
-            resource = DescribeConfigsRequest.DescribeConfigsResource(
-                resource_type=_RESOURCE_TYPES[kind], resource_name=name, configuration_keys=None
-            )
-            request = DescribeConfigsRequest(resources=[resource], min_version=1)
-            return (
-                self.call(request, int(name), left_ms)
-                if kind == "broker"
-                else self.call_any(request, left_ms)
-            )
-
-        answer = asked(
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_RESOURCE_TYPES[kind], resource_name=name, configuration_keys=None
+        )
+        answer = self.ask(
             Api.DESCRIBE_CONFIGS,
             f"{kind} {name}",
-            send,
+            lambda: DescribeConfigsRequest(resources=[resource], min_version=1),
             lambda described: [
                 Answered(each.error_code, words=each.error_message) for each in described.results
             ],
-            Deadline(timeout_ms or self.settings.request_timeout_ms),
+            node_id=int(name) if kind == "broker" else None,
+            timeout_ms=timeout_ms,
             resources={_KINDS[kind]: name} if kind in _KINDS else {},
         )
         return {config.name: config.value for config in answer.results[0].configs}

@@ -59,14 +59,12 @@ def list_groups(client: KafkaClient) -> list[ListedGroup]:
     :raises BrokerUnreachable: a broker does not answer, so that its groups are not known."""
     found: dict[str, ListedGroup] = {}
     for node in client.brokers():
-        answer = asked(
+        answer = client.ask(
             Api.LIST_GROUPS,
             f"broker {node}",
-            lambda left_ms, node=node: client.call(  # type: ignore[misc]
-                ListGroupsRequest(min_version=0, max_version=5), node, left_ms
-            ),
+            lambda: ListGroupsRequest(min_version=0, max_version=5),
             lambda listed: [listed.error_code],
-            Deadline(client.settings.request_timeout_ms),
+            node_id=node,
         )
         for group in answer.groups:
             kind = (getattr(group, "group_type", None) or CLASSIC).lower()
@@ -78,17 +76,13 @@ def sees_all_groups(client: KafkaClient) -> bool:
     """Return whether this principal may ``Describe`` the cluster, and is therefore shown every
     group. Others are left out silently (``KafkaApis.handleListGroupsRequest``)."""
     try:
-        answer = asked(
+        answer = client.ask(
             Api.METADATA,
             "the cluster",
-            lambda left_ms: client.call_any(
-                DescribeClusterRequest(
-                    include_cluster_authorized_operations=True, endpoint_type=1, min_version=0
-                ),
-                left_ms,
+            lambda: DescribeClusterRequest(
+                include_cluster_authorized_operations=True, endpoint_type=1, min_version=0
             ),
             lambda answer: [Answered(answer.error_code, words=answer.error_message)],
-            Deadline(client.settings.request_timeout_ms),
         )
     except (AccessDenied, UnsupportedBroker):
         # The request is Kafka's since 2.8 (KIP-700)

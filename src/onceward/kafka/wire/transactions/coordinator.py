@@ -26,7 +26,7 @@ from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.admin import metadata_request
 from onceward.kafka.wire.client import CoordinatorKind, KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
-from onceward.kafka.wire.conversation import Answered, Code, asked, converse
+from onceward.kafka.wire.conversation import Answered, Code, converse
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api
 
@@ -278,21 +278,16 @@ class TransactionCoordinator:
 def idempotent_identity(client: KafkaClient) -> ProducerIdentity:
     """Ask any broker for a producer id without transactions, for ``at_least_once``. :raises
     BrokerUnreachable, AccessDenied: the second without IdempotentWrite (before 3.0)."""
-    deadline = Deadline(client.settings.request_timeout_ms)
-    answer = asked(
+    answer = client.ask(
         Api.INIT_PRODUCER_ID,
         "an idempotent producer",
-        lambda left_ms: client.call_any(
-            InitProducerIdRequest(
-                transactional_id=None,
-                transaction_timeout_ms=2**31 - 1,
-                min_version=0,
-                max_version=5,
-            ),
-            left_ms,
+        lambda: InitProducerIdRequest(
+            transactional_id=None,
+            transaction_timeout_ms=2**31 - 1,
+            min_version=0,
+            max_version=5,
         ),
         lambda given: [given.error_code],
-        deadline,
     )
     return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 

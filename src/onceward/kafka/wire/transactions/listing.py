@@ -18,9 +18,10 @@ ended by a commit marker, or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -73,11 +74,10 @@ def list_transactions(client: KafkaClient) -> list[tuple[str, int, str]]:
     :raises BrokerUnreachable: a broker does not answer, so that its ids are not known."""
     found: list[tuple[str, int, str]] = []
     for node in client.brokers():
-        answer = _ask_node(
-            client,
+        answer = client.ask(
             Api.LIST_TRANSACTIONS,
             f"broker {node}",
-            ListTransactionsRequest(
+            lambda: ListTransactionsRequest(
                 state_filters=[],
                 producer_id_filters=[],
                 duration_filter=-1,
@@ -85,8 +85,8 @@ def list_transactions(client: KafkaClient) -> list[tuple[str, int, str]]:
                 min_version=0,
                 max_version=1,
             ),
-            node,
             lambda listed: [listed.error_code],
+            node_id=node,
         )
         found += [
             (each.transactional_id, each.producer_id, each.transaction_state)
@@ -144,24 +144,21 @@ def open_producers(
     by_leader = sorted(partitions, key=lambda p: (leaders[p], p))
     for leader, group in groupby(by_leader, key=leaders.__getitem__):
         kind = DescribeProducersRequest.TopicRequest
-        request = DescribeProducersRequest(
-            topics=[
-                kind(name=topic, partition_indexes=[p.partition for p in of_topic])
-                for topic, of_topic in groupby(group, key=lambda p: p.topic)
-            ]
-        )
-        answer = _ask_node(
-            client,
+        topics = [
+            kind(name=topic, partition_indexes=[p.partition for p in of_topic])
+            for topic, of_topic in groupby(group, key=lambda p: p.topic)
+        ]
+        answer = client.ask(
             Api.DESCRIBE_PRODUCERS,
             f"broker {leader}",
-            request,
-            leader,
+            partial(DescribeProducersRequest, topics=topics),
             lambda answer: [
                 Answered(p.error_code, t.name, p.error_message)
                 for t in answer.topics
                 for p in t.partitions
             ],
-            timeout_ms,
+            node_id=leader,
+            timeout_ms=timeout_ms,
         )
         found += [
             OpenProducer(
@@ -335,21 +332,3 @@ def end_in_partition(
 
 class _Written(Exception):
     """The marker is there."""
-
-
-def _ask_node(
-    client: KafkaClient,
-    api: Api,
-    subject: str,
-    request: Any,
-    node: int,
-    codes: Callable[[Any], Sequence[int | Answered]],
-    timeout_ms: int | None = None,
-) -> Any:
-    return asked(
-        api,
-        subject,
-        lambda left_ms: client.call(request, node, left_ms),
-        codes,
-        Deadline(timeout_ms or client.settings.request_timeout_ms),
-    )
