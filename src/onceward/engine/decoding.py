@@ -72,12 +72,9 @@ class DecodingStep(ABC):
     def explain(
         self, error: OncewardError, rows: Callable[[], DataFrame] | None
     ) -> OncewardError | None:
-        """Return a better error for a batch that has failed, or None.
-
-        The step may learn from ``error`` what the next start of the query has to know.
-
-        :param rows: gives the batch's rows below the tag; None where the batch is over.
-        """
+        """Return a better error for a batch that has failed, or None. The step may learn from
+        ``error`` what the next start of the query has to know. :param rows: gives the batch's rows
+        below the tag; None where the batch is over."""
         return None
 
 

@@ -52,10 +52,8 @@ class Bound:
         source_records: int, tasks: int, driver_records: int, driver_bytes: int
     ) -> Bound:
         """Return the bound for a batch of ``source_records``, whose plan has so many ``tasks``.
-
         All tasks together give no more than 64 times ``driver_bytes``, or ``driver_records``
-        kilobytes a task where that is more.
-        """
+        kilobytes a task where that is more."""
         room = min(_ROOM * source_records, driver_records)
         rows = next(
             (level for level in _LEVELS if room <= level <= driver_records), driver_records

@@ -63,17 +63,13 @@ class SourceIdentity:
 
     def must_not_go_back(self, running: RunningBatch) -> None:
         """Check that no source goes back behind what was read. Called before each attempt, unless
-        somebody has decided that it may.
-
-        :raises SourceDataLost: one does, and its records may still be there.
-        """
+        somebody has decided that it may. :raises SourceDataLost: one does, and its records may
+        still be there."""
 
     def identify(self, running: RunningBatch) -> tuple[Any, ...]:
         """Return for each source what tells it from others (JSON; None: unknown). Called after the
-        batch was read.
-
-        :raises AdmissionRefused: a source is not the one that the ledger speaks of.
-        """
+        batch was read. :raises AdmissionRefused: a source is not the one that the ledger speaks
+        of."""
         return (None,) * len(running.sources)
 
     def explain(self, lost: OncewardError, running: RunningBatch) -> OncewardError:
@@ -137,10 +133,7 @@ class SinkPlace(NamedTuple):
 
 class Write(NamedTuple):
     """One frame of a batch and where it goes (a topic, say); None: where the target's settings or
-    the rows say.
-
-    ``set_aside``: the engine's own, of dead letters (``engine.decoding``).
-    """
+    the rows say. ``set_aside``: the engine's own, of dead letters (``engine.decoding``)."""
 
     frame: DataFrame
     where: str | None = None
@@ -148,12 +141,10 @@ class Write(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """The outputs of an attempt: all of it durable, none of it visible.
-
-    ``outputs`` goes into the ledger, by the target's name, ``summary`` into the log at DEBUG.
-    ``state`` is DECIDED where :meth:`Target.finish` will have something to do. ``values`` go with
-    the event of the commit: ``bytes`` of payload, ``too_large``, records that became dead letters.
-    """
+    """The outputs of an attempt: all of it durable, none of it visible. ``outputs`` goes into the
+    ledger, by the target's name, ``summary`` into the log at DEBUG. ``state`` is DECIDED where
+    :meth:`Target.finish` will have something to do. ``values`` go with the event of the commit:
+    ``bytes`` of payload, ``too_large``, records that became dead letters."""
 
     outputs: Mapping[str, Output]
     summary: str = ""
@@ -171,10 +162,8 @@ def event_ids(pipeline: PipelineId, running: RunningBatch) -> dict[str, Any]:
 
 
 class Attempt(ABC):
-    """One try at one batch.
-
-    The methods come in this order; :meth:`abort` may come at any time before :meth:`commit`.
-    """
+    """One try at one batch. The methods come in this order; :meth:`abort` may come at any time
+    before :meth:`commit`."""
 
     id: AttemptId
     """No other attempt of the pipeline has it."""
@@ -190,11 +179,9 @@ class Attempt(ABC):
 
     @abstractmethod
     def write(self, write: Write, running: RunningBatch) -> int:
-        """Run the plan of one frame of the batch, once; return how many rows it wrote.
-
-        They are invisible until :meth:`commit`. Every row exactly once, or raise. Called for each
-        frame of the batch, one after the other.
-        """
+        """Run the plan of one frame of the batch, once; return how many rows it wrote. They are
+        invisible until :meth:`commit`. Every row exactly once, or raise. Called for each frame of
+        the batch, one after the other."""
 
     @abstractmethod
     def prepared(self) -> Prepared:
@@ -228,12 +215,10 @@ def foreign_output_error(record: LedgerRecord) -> LedgerUnreadable:
 
 
 class Target(ABC):
-    """A place to write to, of one pipeline.
-
-    Every method may raise :class:`onceward.errors.Fenced`: somebody newer owns the pipeline, and
-    the engine stops for good. Any other :class:`onceward.errors.OncewardError` that says
-    ``Recovery.RUN_AGAIN`` lets the engine abort and run the batch again.
-    """
+    """A place to write to, of one pipeline. Every method may raise
+    :class:`onceward.errors.Fenced`: somebody newer owns the pipeline, and the engine stops for
+    good. Any other :class:`onceward.errors.OncewardError` that says ``Recovery.RUN_AGAIN`` lets
+    the engine abort and run the batch again."""
 
     client_for: ClientFor | None = None
     """Returns the target's own client of the cluster that a source reads from; by it the source is
@@ -242,21 +227,15 @@ class Target(ABC):
     @abstractmethod
     def peek(self) -> LedgerRecord | None:
         """Return the newest ledger record, without touching a predecessor that may be alive; None:
-        not certain.
-
-        It may be outdated by the time it returns. A query that will be refused anyway must not
-        fence a healthy one first.
-        """
+        not certain. It may be outdated by the time it returns. A query that will be refused anyway
+        must not fence a healthy one first."""
 
     @abstractmethod
     def open(self, running: RunningBatch) -> LedgerRecord | None:
         """Check what can be checked, fence every predecessor, end what it left undecided, *then*
-        read the ledger.
-
-        After it returns, no earlier owner of the pipeline can decide anything, so the record is
-        final. If it is decided and not finished, the engine calls :meth:`finish` before anything
-        else.
-        """
+        read the ledger. After it returns, no earlier owner of the pipeline can decide anything, so
+        the record is final. If it is decided and not finished, the engine calls :meth:`finish`
+        before anything else."""
 
     def confirm(self) -> None:  # noqa: B027 — most ledgers are read where they are written
         """Confirm that the record of :meth:`open` or :meth:`settle` is the newest. Before a

@@ -56,11 +56,9 @@ class TaskWriter(ABC):
 
     @abstractmethod
     def pre_commit(self) -> Any:
-        """Make all rows durable, and none of them visible. Called after the last rows.
-
-        :returns: the committable, JSON values by which the driver can make it visible, or drop it,
-            later, and on another machine; None when there is nothing to commit.
-        """
+        """Make all rows durable, and none of them visible. Called after the last rows. :returns:
+        the committable, JSON values by which the driver can make it visible, or drop it, later,
+        and on another machine; None when there is nothing to commit."""
 
     def close(self) -> None:  # noqa: B027 — not every writer holds something
         """Release what it holds; without a :meth:`pre_commit` before it, drop what was written.

@@ -169,10 +169,8 @@ class TwoPhaseTarget(Target):
         others: Sequence[Any] = (),
     ) -> None:
         """Find what of ``before`` was never decided, once the chain is taken, which ends with
-        ``newest``.
-
-        :param others: what is decided and another target's, which may be listed here, too.
-        """
+        ``newest``. :param others: what is decided and another target's, which may be listed here,
+        too."""
         earlier = newest is not None and newest.run_id != running.run_id
         self._inherited = newest.sequence if newest is not None and earlier else None
         if not self._is_looked_at:
@@ -446,12 +444,8 @@ class TwoPhaseAttempt(Attempt):
 
 def check_chain_exists(chain: Chain, running: RunningBatch, policy: SinkPolicy) -> None:
     """Check before a chain is taken, which makes one, that it is there if an earlier batch was
-    committed in it.
-
-    Where an earlier batch of this very run was not handed over, admission says so.
-
-    :raises LedgerUnreachable: it is not: a disk that is not mounted, say.
-    """
+    committed in it. Where an earlier batch of this very run was not handed over, admission says
+    so. :raises LedgerUnreachable: it is not: a disk that is not mounted, say."""
     first_of_run = running.history is None or running.history.first_of_run()
     if running.batch.batch_id > 0 and policy.resume != "adopt" and first_of_run:
         chain.must_be_there()
@@ -477,10 +471,8 @@ def as_json(found: object, by: str) -> list[Any]:
 
 def drop_all(committer: Committer, committables: Sequence[Any], pipeline: PipelineId) -> list[Any]:
     """Drop what was not decided, and never will be. What fails, the next start lists again; so it
-    does what a query leaves that is stopped (:func:`onceward.patience.dropping`).
-
-    Return what is left when the time is over (:func:`onceward.patience.within`).
-    """
+    does what a query leaves that is stopped (:func:`onceward.patience.dropping`). Return what is
+    left when the time is over (:func:`onceward.patience.within`)."""
     with patience.dropping():
         for number, committable in enumerate(committables):
             patience.ask()

@@ -46,11 +46,9 @@ _Sink = TypeVar("_Sink", bound="ForeachBatchSink")
 
 
 class ForeachBatchSink(ABC):
-    """A callable for ``DataStreamWriter.foreachBatch``.
-
-    One sink object belongs to one query; a second one that is given it while the first runs is
-    refused. When a query is started again in the same process, the new run takes the sink over and
-    fences what the old one left behind.
+    """A callable for ``DataStreamWriter.foreachBatch``. One sink object belongs to one query; a
+    second one that is given it while the first runs is refused. When a query is started again in
+    the same process, the new run takes the sink over and fences what the old one left behind.
 
     :param ledger: has the chain of batches that the sink continues, which in one run of a query
         has one owner.
@@ -115,10 +113,8 @@ class ForeachBatchSink(ABC):
 
     def __call__(self, frame: DataFrame, batch_id: int = -1) -> None:
         """Write one micro-batch of one frame exactly once. Called by Spark or your own function.
-
         :raises OncewardError: the batch is not written; :func:`error_of` finds it behind Spark's
-            own exception.
-        """
+        own exception."""
         with self.batch(frame, batch_id) as batch:
             batch.write(frame)
 
@@ -152,9 +148,7 @@ class ForeachBatchSink(ABC):
 
     def close(self) -> None:
         """Give back connections and threads; the next batch opens them again. Nothing is aborted.
-
-        Happens by itself, within seconds, when the query fails or ends.
-        """
+        Happens by itself, within seconds, when the query fails or ends."""
         self._runs.close()
 
     def _write(self, frame: DataFrame, batch_id: int, writes: Sequence[Write]) -> None:

@@ -53,12 +53,9 @@ _DAMAGED = "its file cannot be read"
 
 
 class FailureKind(Enum):
-    """What a failed call leaves behind.
-
-    ``FAILED``: the batch may not be committed. ``REPLAY``: it is, and whether it has all the rows
-    that the function hands over now was not found out. ``REFUSED``: it may be committed by another
-    call, without the rows of this one.
-    """
+    """What a failed call leaves behind. ``FAILED``: the batch may not be committed. ``REPLAY``: it
+    is, and whether it has all the rows that the function hands over now was not found out.
+    ``REFUSED``: it may be committed by another call, without the rows of this one."""
 
     FAILED = "failed"
     REPLAY = "replay"

@@ -49,10 +49,8 @@ def replay(
     journal: Journal | None,
     look: Callable[[], object] = lambda: None,
 ) -> Sequence[Write]:
-    """Run the plan of the batch of ``newest`` and drop its rows.
-
-    Return the frames that the committed batch lacks, if the user wants them written
-    (``resume="write_missing"``).
+    """Run the plan of the batch of ``newest`` and drop its rows. Return the frames that the
+    committed batch lacks, if the user wants them written (``resume="write_missing"``).
 
     :param look: raises ``SourceDataLost`` where it is known that the batch cannot be read again.
     :raises BatchChanged: there are rows that the committed batch has not.
@@ -222,13 +220,9 @@ def _order(then: Sequence[FrameWritten], again: Sequence[FrameWritten]) -> list[
 def compare(
     committed: Sequence[FrameWritten], now: Sequence[FrameWritten], *, exactly: bool = False
 ) -> ReplayOutcome:
-    """Compare the frames that have rows.
-
-    ``MORE_FRAMES``: all committed ones, in order (:func:`_order`), and others after them.
-
-    :param exactly: fewer rows are other rows, too: the batch is known to lack some, and a sum
-        proves nothing of which.
-    """
+    """Compare the frames that have rows. ``MORE_FRAMES``: all committed ones, in order
+    (:func:`_order`), and others after them. :param exactly: fewer rows are other rows, too: the
+    batch is known to lack some, and a sum proves nothing of which."""
     then, again = [f for f in committed if f.records], [f for f in now if f.records]
     if again == then or (not exactly and _are_covered(again, then)):
         return ReplayOutcome.NOTHING_NEW

@@ -27,10 +27,8 @@ from onceward.ids import AttemptId, PipelineId
 
 
 class Chain(ABC):
-    """One owner's chain.
-
-    Every method may raise :class:`onceward.errors.Fenced`: a newer owner has taken the chain.
-    """
+    """One owner's chain. Every method may raise :class:`onceward.errors.Fenced`: a newer owner has
+    taken the chain."""
 
     owners_grow: ClassVar[bool] = False
     """Of two attempts of the chain, that with the smaller ``owner`` is of the older one."""
@@ -43,10 +41,7 @@ class Chain(ABC):
     @abstractmethod
     def peek(self) -> LedgerRecord | None:
         """Return the newest record without disturbing anybody; None if there is none, or it is not
-        certain.
-
-        It may be outdated by the time it returns.
-        """
+        certain. It may be outdated by the time it returns."""
 
     def must_be_there(self) -> None:  # noqa: B027 — only a folder can be replaced
         """Raise LedgerUnreachable unless the store has this chain, which an earlier batch must
@@ -64,11 +59,8 @@ class Chain(ABC):
     @abstractmethod
     def identity(self) -> str:
         """Return what tells this chain from every other, also from a deleted one in its place. As
-        the owner.
-
-        A copy has the same, wherever it is moved (in Kafka: within the cluster, and as long as the
-        topic is).
-        """
+        the owner. A copy has the same, wherever it is moved (in Kafka: within the cluster, and as
+        long as the topic is)."""
 
     @abstractmethod
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
@@ -89,10 +81,7 @@ class Chain(ABC):
 
     def progress(self, record: LedgerRecord) -> LedgerRecord:
         """Replace the newest record by ``record``, of the same sequence, in another state; as it
-        was written.
-
-        Where it is in doubt nothing is lost: what is undone is done once more.
-        """
+        was written. Where it is in doubt nothing is lost: what is undone is done once more."""
         self.noted = record
         self.append(record)
         return record

@@ -40,12 +40,9 @@ class RecordState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a batch put into one target.
-
-    ``kind`` says what can read ``data``, which are JSON values in that kind's ``version``: of
-    ``kafka`` a manifest (:mod:`onceward.kafka.sink.task_reports`), of ``two_phase`` and ``files``
-    the committables.
-    """
+    """What a batch put into one target. ``kind`` says what can read ``data``, which are JSON
+    values in that kind's ``version``: of ``kafka`` a manifest
+    (:mod:`onceward.kafka.sink.task_reports`), of ``two_phase`` and ``files`` the committables."""
 
     kind: str
     version: int

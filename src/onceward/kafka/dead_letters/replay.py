@@ -31,10 +31,9 @@ _NAMED = 5
 @dataclass
 class Outcome:
     """What a replay has done so far: it is filled while it goes on, and what it says is committed.
-
     ``fed_back``: letters by target topic. ``left_out``: letters that were not wanted.
-    ``unaddressed``: those that have no source to go back to, and the places of the first of them.
-    """
+    ``unaddressed``: those that have no source to go back to, and the places of the first of
+    them."""
 
     fed_back: Counter[str] = field(default_factory=Counter)
     transactions: int = 0
@@ -62,10 +61,8 @@ class Replay:
 
     def run(self, client: KafkaClient, producer: ProducerSettings, outcome: Outcome) -> None:
         """Feed back what is wanted and was not fed back before; ``outcome`` tells of it, also when
-        this raises.
-
-        One replay of a topic goes on at a time: the newest start takes over, and an older one
-        stops with Fenced.
+        this raises. One replay of a topic goes on at a time: the newest start takes over, and an
+        older one stops with Fenced.
 
         :raises SourceNotNamed: at the end, if letters have no source to go back to; all others are
             fed back.
@@ -160,12 +157,10 @@ class Replay:
 
 
 class _Packing:
-    """The parcel that is being filled, and the offsets that it is done with.
-
-    Between two letters that are shown one after the other lies nothing that will ever be shown:
-    markers, what was aborted, what was replayed before. So a stretch goes from one letter that was
-    left out to the next one.
-    """
+    """The parcel that is being filled, and the offsets that it is done with. Between two letters
+    that are shown one after the other lies nothing that will ever be shown: markers, what was
+    aborted, what was replayed before. So a stretch goes from one letter that was left out to the
+    next one."""
 
     def __init__(self, where: TopicPartition, begin: int) -> None:
         self._where = where

@@ -145,10 +145,8 @@ def sorted_groups(counts: Counts) -> list[tuple[GroupName, Group]]:
 
 def count(client: KafkaClient, topic: str, ledger_topic: str) -> Counts:
     """Count everything that was decided in ``topic`` when this was called, against what the ledger
-    says of replays.
-
-    Streams; disturbs nobody. A replay that has a transaction open is waited for, as long as that
-    may take.
+    says of replays. Streams; disturbs nobody. A replay that has a transaction open is waited for,
+    as long as that may take.
 
     :raises TopicMissing, AccessDenied, BrokerUnreachable, LedgerUnreadable: …
     """

@@ -85,11 +85,9 @@ class KafkaChain(Chain):
         return self._topic.peek()
 
     def take(self, *, confirm: bool = True) -> LedgerRecord | None:
-        """Become the owner, then read the newest record.
-
-        :param confirm: make sure that what is read is the newest. Whoever confirms it before a
-        commit anyway, and does nothing on the strength of it before, need not.
-        """
+        """Become the owner, then read the newest record. :param confirm: make sure that what is
+        read is the newest. Whoever confirms it before a commit anyway, and does nothing on the
+        strength of it before, need not."""
         with patience.within(2 * self.transaction.patience_ms):
             self._topic.ensure_topic()
             self.transaction.end_what_hangs(self._topic.partition())
@@ -143,12 +141,10 @@ class KafkaChain(Chain):
         return cut_off_error(self._pipeline, f"ledger topic {self._topic.topic}", what)
 
     def identity(self) -> str:
-        """Return the topic's: its id (KIP-516) where brokers tell it, since 2.8, else its name.
-
-        A topic gets its id when the brokers are upgraded, and while that goes on some tell it and
+        """Return the topic's: its id (KIP-516) where brokers tell it, since 2.8, else its name. A
+        topic gets its id when the brokers are upgraded, and while that goes on some tell it and
         some do not. So a chain keeps what it was first told, in its records: what targets have
-        noted by it stays the chain's own.
-        """
+        noted by it stays the chain's own."""
         topic = self._topic.topic
         asked = self._client.topic_ids([topic]).get(topic, self._known_as or topic)
         if self._known_as != topic:
@@ -286,9 +282,7 @@ class KafkaChain(Chain):
 
     def confirm(self) -> None:
         """Confirm, before a batch or a start is refused for what was read last, that it is the
-        newest.
-
-        An attempt that is open is spoilt by it; whoever asks gives it up.
+        newest. An attempt that is open is spoilt by it; whoever asks gives it up.
 
         :raises LedgerOutdated: it is not.
         :raises Fenced, SendFailed, BrokerUnreachable: nobody could tell.
@@ -312,10 +306,8 @@ class KafkaChain(Chain):
 
     def _confirm(self, offset: int, known: int) -> None:
         """Check that what was read is the newest record that there is. Asked once after each read
-        of the ledger.
-
-        Nobody else can commit between that append and our ``EndTxn``, nor, after it, without
-        fencing us first: so one look is enough until the ledger is read anew.
+        of the ledger. Nobody else can commit between that append and our ``EndTxn``, nor, after
+        it, without fencing us first: so one look is enough until the ledger is read anew.
 
         :raises LedgerOutdated: it was not.
         """

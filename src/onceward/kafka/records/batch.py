@@ -48,11 +48,9 @@ _BLOCK_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fragment:
-    """One future record batch, complete but for producer id, epoch and base sequence.
-
-    Uncompressed ``records`` are a view of a block that neighbouring fragments share (about 8 MiB,
-    or one fragment when that is larger): its memory is free when the last of them is.
-    """
+    """One future record batch, complete but for producer id, epoch and base sequence. Uncompressed
+    ``records`` are a view of a block that neighbouring fragments share (about 8 MiB, or one
+    fragment when that is larger): its memory is free when the last of them is."""
 
     # bytes | memoryview | pa.Buffer: the records section as it goes on the wire
     records: Any
@@ -102,11 +100,8 @@ def encode_runs(
     compression_level: int | None = None,
 ) -> list[list[Fragment]]:
     """What :func:`encode_fragments` makes of each run of rows, which goes from the last one's end
-    to its own.
-
-    Every run has at least one row, and the last one ends with the rows. Much cheaper than one call
-    a run when there are many runs with few rows each.
-    """
+    to its own. Every run has at least one row, and the last one ends with the rows. Much cheaper
+    than one call a run when there are many runs with few rows each."""
     fragments: list[list[Fragment]] = [[] for _ in ends]
     run = 0
     options = _Options(codec, compression_level, batch_bytes, record_bytes or batch_bytes, now_ms)
@@ -121,12 +116,9 @@ def stamp(
     fragment: Fragment, identity: ProducerIdentity, base_sequence: int, *, transactional: bool
 ) -> list[bytes | Any]:
     """Return the record batch as two buffers: its header, and ``fragment.records`` itself, not
-    copied.
-
-    ``base_sequence`` is the first record's sequence (-1 with producer id -1, for a producer
-    without idempotence). The broker assigns base offset and partition leader epoch; they are
-    outside the CRC.
-    """
+    copied. ``base_sequence`` is the first record's sequence (-1 with producer id -1, for a
+    producer without idempotence). The broker assigns base offset and partition leader epoch; they
+    are outside the CRC."""
     inner = _INNER.pack(
         fragment.codec | (_TRANSACTIONAL if transactional else 0),
         fragment.count - 1,

@@ -36,12 +36,9 @@ _SMALLER = (
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordColumns:
     """n rows of one or more topics' records. Arrays may be slices (offset other than 0); all have
-    the same length.
-
-    ``value`` is null for a tombstone, ``key`` None when all keys are null, ``headers`` None when
-    no row has any (a null list means the same for one row), ``timestamp_ms`` None when every row
-    takes the time of encoding.
-    """
+    the same length. ``value`` is null for a tombstone, ``key`` None when all keys are null,
+    ``headers`` None when no row has any (a null list means the same for one row), ``timestamp_ms``
+    None when every row takes the time of encoding."""
 
     key: Any  # pa.BinaryArray | None
     value: Any  # pa.BinaryArray

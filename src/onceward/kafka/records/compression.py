@@ -106,10 +106,8 @@ def compress(codec: Codec, buf: Any, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, buf: Any, limit_bytes: int) -> bytes:
-    """Return the bytes that were compressed into ``buf``, at most ``limit_bytes`` of them.
-
-    Raises CorruptRecords for damaged or truncated data, and for data that expand beyond the limit.
-    """
+    """Return the bytes that were compressed into ``buf``, at most ``limit_bytes`` of them. Raises
+    CorruptRecords for damaged or truncated data, and for data that expand beyond the limit."""
     view = memoryview(buf).cast("B")
     if codec is Codec.NONE:
         _refuse_beyond(limit_bytes, len(view))

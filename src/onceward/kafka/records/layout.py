@@ -98,12 +98,9 @@ def side_by_side(
     rows: int, pieces: Sequence[Any], last: Field | None = None
 ) -> tuple[Any, npt.NDArray[np.int32]]:
     """Join ``pieces`` (fields, or binary arrays without bytes under nulls) of each of ``rows``
-    rows.
-
-    Return the bytes (pa.Buffer) and the ``rows + 1`` offsets of the rows in them, less than 2 GiB
-    together: the caller keeps blocks small. ``last`` follows the last row once. No row costs a
-    step of Python.
-    """
+    rows. Return the bytes (pa.Buffer) and the ``rows + 1`` offsets of the rows in them, less than
+    2 GiB together: the caller keeps blocks small. ``last`` follows the last row once. No row costs
+    a step of Python."""
     count = rows * len(pieces)
     views = np.empty(count + (last is not None), _WHOLE)
     by_row = views[:count].reshape(rows, len(pieces))
@@ -156,10 +153,8 @@ def _pointers(array: Any, buffers: list[Any]) -> npt.NDArray[np.complex128]:
 
 def header_sections(headers: Any) -> Payload:
     """Return the headers section (KIP-82, ``DefaultRecord.writeTo``) of each row, at least one, of
-    a ``list<struct<key: string, value: binary>>``.
-
-    A null or empty list gives one zero byte. Raises InvalidColumn for a header without a key.
-    """
+    a ``list<struct<key: string, value: binary>>``. A null or empty list gives one zero byte.
+    Raises InvalidColumn for a header without a key."""
     counts = (
         pc.fill_null(pc.list_value_length(headers), 0)
         .to_numpy(zero_copy_only=False)
@@ -258,10 +253,8 @@ class Rows:
         self, start: int, end: int, bases: Int64s, offset_deltas: Field
     ) -> tuple[Any, npt.NDArray[np.int32]]:
         """Return the records of rows ``start`` up to ``end``: their bytes, and the ``end - start +
-        1`` offsets in them.
-
-        ``bases`` holds each row's base timestamp: that of the first record of its batch.
-        """
+        1`` offsets in them. ``bases`` holds each row's base timestamp: that of the first record of
+        its batch."""
         times = (
             ZERO_BYTE
             if self.timestamp_ms is None

@@ -65,11 +65,8 @@ class Record:
 @dataclass(frozen=True)
 class RecordBatch:
     """One batch's header, and its records decoded when first asked for (which may raise
-    CorruptRecords).
-
-    ``count`` is below ``last_offset - base_offset + 1`` where compaction removed records, 0 where
-    it kept the header.
-    """
+    CorruptRecords). ``count`` is below ``last_offset - base_offset + 1`` where compaction removed
+    records, 0 where it kept the header."""
 
     base_offset: int
     last_offset: int

@@ -109,11 +109,8 @@ class DeadLetterRoute(NamedTuple):
 
 class RecordFrame(NamedTuple):
     """A frame as its records are written: rows with the columns of the table above, and those to
-    sort by.
-
-    ``topic`` is the one that the sink or the write names, by whose limits record batches are
-    filled; ``only_topic`` the one that all rows go to. None: the column ``topic`` says.
-    """
+    sort by. ``topic`` is the one that the sink or the write names, by whose limits record batches
+    are filled; ``only_topic`` the one that all rows go to. None: the column ``topic`` says."""
 
     rows: DataFrame
     topic: str | None

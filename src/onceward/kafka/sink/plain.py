@@ -139,10 +139,8 @@ class PlainBatches:
 
     def _write(self, write: Write, running: RunningBatch) -> int:
         """Write one frame, and return how many records it has; when it returns, every one is
-        acknowledged (with ``acks=1`` by the leader alone).
-
-        :raises BatchTimedOut: ``batch_timeout_s`` is over; it counts for each try of each frame.
-        """
+        acknowledged (with ``acks=1`` by the leader alone). :raises BatchTimedOut:
+        ``batch_timeout_s`` is over; it counts for each try of each frame."""
         limit = TimeLimit(self._settings.policy)
         self._refuse_own_topics(running)
         settings = self._settings_for(write.where)

@@ -121,10 +121,8 @@ class HeldRows:
 
     def encode(self) -> dict[TopicPartition, list[Fragment]]:
         """Encode all rows held, as fragments by partition; holds nothing afterwards. Raises what
-        :meth:`add` does, too.
-
-        :raises RecordTooLarge: one record is larger than ``max.request.size``.
-        """
+        :meth:`add` does, too. :raises RecordTooLarge: one record is larger than
+        ``max.request.size``."""
         self._put_to_partitions()
         held, self._held, self.held_bytes = self._held, {}, 0
         fragments: dict[TopicPartition, list[Fragment]] = {}
@@ -222,11 +220,9 @@ def partition_counts(
     client: KafkaClient, known: Mapping[str, int], ledger_topic: str
 ) -> Callable[[str], int]:
     """Return a function from a topic to how many partitions it has: as the driver ``known`` it,
-    else by asking the cluster once a task.
-
-    The function returned raises InvalidTopicName, TopicMissing, or InvalidColumn for the ledger
-    topic, whose partitions belong to the ledger records.
-    """
+    else by asking the cluster once a task. The function returned raises InvalidTopicName,
+    TopicMissing, or InvalidColumn for the ledger topic, whose partitions belong to the ledger
+    records."""
     counts = dict(known)
 
     def count_records(topic: str) -> int:

@@ -105,11 +105,8 @@ class KafkaRun:
 
     def explain(self, error: OncewardError) -> OncewardError:
         """Return the error that a task's error comes to. What was learned of a topic that refuses
-        a record is forgotten.
-
-        A task, or the producer, cannot tell fencing from a transaction that timed out, nor a limit
-        that was lowered from a record that never fitted; the driver can.
-        """
+        a record is forgotten. A task, or the producer, cannot tell fencing from a transaction that
+        timed out, nor a limit that was lowered from a record that never fitted; the driver can."""
         if isinstance(error, Fenced):
             return self.chain.transaction.explain(error)
         # not said by a broker
@@ -180,11 +177,8 @@ class KafkaRun:
         self, running: RunningBatch, unacknowledged_s: float
     ) -> OncewardError | None:
         """Return the error of a transaction whose time is over: the coordinator aborts it, and
-        tells whoever sends next; but that may be minutes from now.
-
-        :param unacknowledged_s: for how long the oldest records on their way have been waiting for
-            brokers.
-        """
+        tells whoever sends next; but that may be minutes from now. :param unacknowledged_s: for
+        how long the oldest records on their way have been waiting for brokers."""
         transaction = self.chain.transaction
         open_for_ms = transaction.open_for_ms
         if open_for_ms <= transaction.timeout_ms:
@@ -232,12 +226,9 @@ class KafkaRun:
 
 class GroupOffsets:
     """The pipeline's consumer group, for the Kafka sources that lie on the cluster which the sink
-    writes to.
-
-    Their offsets are committed within the transaction, for consumer group ``pipeline_id``; and
-    they betray a ledger that has lost records: offsets and ledger record commit together, so that
-    the group never is ahead of the ledger.
-    """
+    writes to. Their offsets are committed within the transaction, for consumer group
+    ``pipeline_id``; and they betray a ledger that has lost records: offsets and ledger record
+    commit together, so that the group never is ahead of the ledger."""
 
     def __init__(self, client: KafkaClient, pipeline: PipelineId, ledger_topic: str) -> None:
         self._client = client
@@ -287,10 +278,8 @@ class GroupOffsets:
         self, running: RunningBatch, newest: LedgerRecord | None, resume: Resume
     ) -> None:
         """Check at the start of a run, when nobody else can commit any more, that the group fits
-        the ledger.
-
-        Of the ledger's sources only those on this cluster count: another one may have topics of
-        the same names.
+        the ledger. Of the ledger's sources only those on this cluster count: another one may have
+        topics of the same names.
 
         :raises LedgerBehind: the group has been committed further than the ledger goes.
         """

@@ -62,11 +62,8 @@ Packed = npt.NDArray[np.void]
 class TaskReport:
     """Report of one task attempt: by topic its segments in :data:`_PACKED`, those of one partition
     in the order of writing; and the oldest timestamp, ms since 1970, that rows brought with them,
-    by topic.
-
-    A driver has a segment for each task and partition, hence no objects of Python's: 100 bytes are
-    100 MB of a million.
-    """
+    by topic. A driver has a segment for each task and partition, hence no objects of Python's: 100
+    bytes are 100 MB of a million."""
 
     partition_id: int
     task_attempt_id: int

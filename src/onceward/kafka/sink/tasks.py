@@ -43,11 +43,9 @@ SHARES = 4
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """Settings of a task. Pickled into the job's closure; ``repr`` shows no secret.
-
-    ``topics`` is the number of partitions of topics that the driver looked up, the same for all
-    tasks of the batch; ``held_bytes`` how many payload bytes a task holds back before it sends.
-    """
+    """Settings of a task. Pickled into the job's closure; ``repr`` shows no secret. ``topics`` is
+    the number of partitions of topics that the driver looked up, the same for all tasks of the
+    batch; ``held_bytes`` how many payload bytes a task holds back before it sends."""
 
     client: ClientSettings
     producer: ProducerSettings

@@ -159,11 +159,8 @@ class TopicLimits:
 
     def producer_settings(self, client: KafkaClient, topic: str | None) -> ProducerSettings:
         """Return settings with record batches no larger than ``topic`` takes; it is asked once,
-        until it refuses one.
-
-        Without the right to describe the topic's settings, or with a ``topic`` column,
-        ``batch.size`` stays as it is until a topic refuses a batch.
-        """
+        until it refuses one. Without the right to describe the topic's settings, or with a
+        ``topic`` column, ``batch.size`` stays as it is until a topic refuses a batch."""
         if topic not in self._fitting:
             if topic is not None:
                 self._asked.add(topic)
@@ -184,10 +181,8 @@ class TopicLimits:
         self, topic_config: Callable[..., Mapping[str, str | None]], topics: Iterable[str]
     ) -> None:
         """Ask topics of a ``topic`` column that were written to what they take, in case they take
-        less later; each once. Never raises an error of ours.
-
-        :param topic_config: :meth:`KafkaClient.topic_config`, or what calls it.
-        """
+        less later; each once. Never raises an error of ours. :param topic_config:
+        :meth:`KafkaClient.topic_config`, or what calls it."""
         new = [topic for topic in topics if topic not in self._asked]
         for topic in new[:_MOST_QUESTIONS]:
             self._asked.add(topic)
@@ -364,12 +359,10 @@ class RetentionCheck:
 
 
 class ReplacedTopics:
-    """A warning about topics that lack what earlier batches have written.
-
-    Offsets of a partition only grow: also where records are deleted or compacted. One that begins
-    anew is of a topic that was deleted and created again, or has lost its end to an unclean leader
-    election. What was committed before is gone then, and neither reader nor writer is told.
-    """
+    """A warning about topics that lack what earlier batches have written. Offsets of a partition
+    only grow: also where records are deleted or compacted. One that begins anew is of a topic that
+    was deleted and created again, or has lost its end to an unclean leader election. What was
+    committed before is gone then, and neither reader nor writer is told."""
 
     def __init__(self, pipeline: str) -> None:
         self._pipeline = pipeline

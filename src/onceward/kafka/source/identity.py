@@ -94,11 +94,8 @@ class _Question(NamedTuple):
 
 class KafkaSourceIdentity(SourceIdentity):
     """One for each run of a query. The identity of a source is ``{topic: topic id}``, of the
-    topics that it reads.
-
-    :param client_for: the target's own clients, which are asked first; other clusters by the
-        logins of ``kafka_source``.
-    """
+    topics that it reads. :param client_for: the target's own clients, which are asked first; other
+    clusters by the logins of ``kafka_source``."""
 
     def __init__(self, client_for: ClientFor | None = None) -> None:
         self._client_for = client_for

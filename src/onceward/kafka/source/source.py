@@ -102,10 +102,8 @@ def kafka_source(
     ledger: Ledger | None = None,
 ) -> DataFrame:
     """Return a streaming DataFrame with Spark's Kafka columns: key, value, topic, partition,
-    offset, timestamp, headers.
-
-    Always reads with ``isolation.level=read_committed``: of transactional topics it sees committed
-    batches only.
+    offset, timestamp, headers. Always reads with ``isolation.level=read_committed``: of
+    transactional topics it sees committed batches only.
 
     :param topic: one name, or several; or instead:
     :param topic_pattern: every topic whose whole name matches this regular expression of Java's,
@@ -203,12 +201,8 @@ def kafka_source(
 
 def _must_answer(client: KafkaClient) -> None:
     """Check that a broker answers: Spark's own reader tries for minutes, and then names neither
-    the broker nor the setting.
-
-    A login that is refused is left to the query, of which it is known whether it has ever worked.
-
-    :raises BrokerUnreachable: naming the setting.
-    """
+    the broker nor the setting. A login that is refused is left to the query, of which it is known
+    whether it has ever worked. :raises BrokerUnreachable: naming the setting."""
     try:
         client.reach()
     except AuthenticationFailed as refused:

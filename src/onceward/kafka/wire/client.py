@@ -69,10 +69,8 @@ _shared_lock = threading.Lock()
 
 class KafkaClient(TopicAdmin):
     """Client of one cluster. ``settings`` are where to connect and how to prove who we are.
-
     Nothing is connected before the first request. While no broker at all can be reached, requests
-    fail with :class:`BrokerUnreachable` after ``settings.connect_timeout_ms``.
-    """
+    fail with :class:`BrokerUnreachable` after ``settings.connect_timeout_ms``."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
@@ -87,10 +85,8 @@ class KafkaClient(TopicAdmin):
     @classmethod
     def shared(cls, settings: ClientSettings) -> KafkaClient:
         """Return this process's client for ``settings``; made at first use, and after a fork.
-
         Later logins are by the newest settings' token provider: a worker outlives its first one,
-        which knows the tokens of its day.
-        """
+        which knows the tokens of its day."""
         key = (surroundings.process_id(), _sharing_key(settings))
         with _shared_lock:
             client = _shared.pop(key, None)
@@ -226,9 +222,8 @@ class KafkaClient(TopicAdmin):
         self, topics: Iterable[str], *, timeout_ms: float | None = None
     ) -> dict[str, str]:
         """Ask for the ids of ``topics`` now, spelt as Kafka's tools do; without those of brokers
-        before 2.8.
-
-        A topic that is deleted and created again under its name has another id (KIP-516).
+        before 2.8. A topic that is deleted and created again under its name has another id
+        (KIP-516).
 
         :raises TopicMissing, AccessDenied, BrokerUnreachable: the first names the topic.
         """

@@ -77,11 +77,9 @@ class NoToken(ConnectionLost, TokenUnavailable):
 
 def _keep_kafka_python_quiet() -> None:
     """Filter kafka-python's log: reconnects are routine here and reported by our errors; it logs
-    each as an error.
-
-    To see its log: ``logging.getLogger("kafka").setLevel(logging.INFO)``. Its DEBUG lines hold
-    whole requests, the SASL password among them, and stay off whatever the level.
-    """
+    each as an error. To see its log: ``logging.getLogger("kafka").setLevel(logging.INFO)``. Its
+    DEBUG lines hold whole requests, the SASL password among them, and stay off whatever the
+    level."""
     root = logging.getLogger("kafka")
     if root.level == logging.NOTSET:
         root.setLevel(logging.CRITICAL)
@@ -121,11 +119,9 @@ def _settle(answer: Future[Any], outcome: object) -> None:
 
 
 class Connections:
-    """The IO thread and its sockets. Thread safe; a forked child must make its own.
-
-    Who forgets to call :meth:`close` leaves nothing behind: the thread does not know this object,
-    and ends after it.
-    """
+    """The IO thread and its sockets. Thread safe; a forked child must make its own. Who forgets to
+    call :meth:`close` leaves nothing behind: the thread does not know this object, and ends after
+    it."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings

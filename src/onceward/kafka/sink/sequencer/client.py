@@ -83,12 +83,9 @@ class SequencerClient:
 
     def release(self, next_sequences: Mapping[TopicPartition, int]) -> None:
         """Give partitions back, once every append is acknowledged, with the sequence that the next
-        holder uses.
-
-        Not answered: a release that gets lost is lost with its connection, for which the driver
-        poisons the epoch, and :meth:`finish` is answered only after every release before it was
-        recorded.
-        """
+        holder uses. Not answered: a release that gets lost is lost with its connection, for which
+        the driver poisons the epoch, and :meth:`finish` is answered only after every release
+        before it was recorded."""
         numbered = list(next_sequences.items())
         for start in range(0, len(numbered), frames.MAX_PARTITIONS):
             some = numbered[start : start + frames.MAX_PARTITIONS]
@@ -101,11 +98,9 @@ class SequencerClient:
             self._handle(*received)
 
     def fail(self, error: OncewardError) -> None:
-        """Report ``error`` to the driver, which poisons the epoch with it.
-
-        Returns when the driver has read it, or is gone, or silent for too long: this call never
-        hides ``error``, which the caller goes on to raise, behind one of its own.
-        """
+        """Report ``error`` to the driver, which poisons the epoch with it. Returns when the driver
+        has read it, or is gone, or silent for too long: this call never hides ``error``, which the
+        caller goes on to raise, behind one of its own."""
         with contextlib.suppress(OncewardError):
             # A task that was stopped may still say what it met
             self._ended, stopped = (None, self._ended)

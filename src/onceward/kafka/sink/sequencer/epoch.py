@@ -160,11 +160,9 @@ class Epoch:
                 connection.send(Op.PATIENCE)
 
     def close(self) -> EpochLeases:
-        """Tell everyone that the epoch is over, wait for the threads, and return the leases.
-
-        When this returns no ``on_first_lease`` is running any more, so that none reaches into the
-        next transaction; one that hangs for a minute poisons the epoch instead.
-        """
+        """Tell everyone that the epoch is over, wait for the threads, and return the leases. When
+        this returns no ``on_first_lease`` is running any more, so that none reaches into the next
+        transaction; one that hangs for a minute poisons the epoch instead."""
         with self._locked() as leases:
             leases.close()
             live = dict(self._threads)

@@ -262,9 +262,7 @@ class EpochLeases:
 
     def release(self, task: TaskAttempt, partition: TopicPartition, next_sequence: int) -> None:
         """Take ``partition`` back from ``task``; its appends are acknowledged, the next one is
-        ``next_sequence``.
-
-        A ``next_sequence`` equal to the base means that nothing was sent.
+        ``next_sequence``. A ``next_sequence`` equal to the base means that nothing was sent.
 
         :raises EpochPoisoned: the epoch is over, or ends now: only the holder gives back, a
             possible sequence.
@@ -302,11 +300,8 @@ class EpochLeases:
 
     def disconnected(self, task: TaskAttempt, how: str = "was lost") -> None:
         """Record that the connection of ``task`` is gone. One that may have sent and has not
-        finished poisons the epoch.
-
-        That holds when all its leases are back, too: its report will never come, and its records
-        have no owner.
-        """
+        finished poisons the epoch. That holds when all its leases are back, too: its report will
+        never come, and its records have no owner."""
         self._stop_waiting(task)
         if self.closed or task in self._finished:
             return
@@ -332,12 +327,9 @@ class EpochLeases:
 
     def poison(self, reason: str, error: OncewardError | None = None) -> None:
         """End the epoch: nothing is granted any more, and it must be aborted. The first reason
-        stays.
-
-        An ``error`` that a task reports later replaces a bare :class:`EpochPoisoned`, because it
-        says more: a connection may be seen to break before another task's ``Fenced`` or
-        ``RecordTooLarge`` has been read.
-        """
+        stays. An ``error`` that a task reports later replaces a bare :class:`EpochPoisoned`,
+        because it says more: a connection may be seen to break before another task's ``Fenced`` or
+        ``RecordTooLarge`` has been read."""
         if self.poisoned is None:
             self.poisoned = reason
             self.error = error or self.refusal()

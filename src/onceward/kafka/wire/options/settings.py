@@ -218,9 +218,8 @@ def spark_source_options(
     client: ClientSettings, options: Mapping[str, Any], own: Collection[str] = ()
 ) -> dict[str, str]:
     """Return ``options`` (as for a sink), of which ``client`` was made, as ``kafka.``-prefixed
-    options of Spark's Kafka source; producer settings left out.
-
-    The result holds secrets: never log it.
+    options of Spark's Kafka source; producer settings left out. The result holds secrets: never
+    log it.
 
     :param own: names of options that Spark's source is given besides.
     :raises ConfigurationError: OAUTHBEARER, whose tokens have to come from a Java class, and

@@ -128,10 +128,9 @@ def committed_records(
     *,
     skip: Skip = lambda offset: offset,
 ) -> Iterator[Record]:
-    """Return the committed records from ``start`` up to ``end``, in offset order.
-
-    Holds one answer of a broker at a time (about 4 MiB, or one larger record batch). What
-    retention removes meanwhile is not there any more, and is passed over.
+    """Return the committed records from ``start`` up to ``end``, in offset order. Holds one answer
+    of a broker at a time (about 4 MiB, or one larger record batch). What retention removes
+    meanwhile is not there any more, and is passed over.
 
     :param end: no further than the last stable offset, below which every transaction has ended.
     :param skip: asked before each fetch, so that stretches that nobody wants are not even read.

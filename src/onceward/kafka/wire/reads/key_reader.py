@@ -208,11 +208,9 @@ class PartitionReader:
         self._high_watermark = -1
 
     def sees(self, end: int) -> bool:
-        """Return whether the leader that answered last has everything up to ``end``.
-
-        After an election the new leader's high watermark lags until its followers have fetched;
-        until then it answers with nothing although there is something.
-        """
+        """Return whether the leader that answered last has everything up to ``end``. After an
+        election the new leader's high watermark lags until its followers have fetched; until then
+        it answers with nothing although there is something."""
         return self._high_watermark >= end
 
     def read(self, wait_ms: int = FETCH_WAIT_MS, *, behind: bool = False) -> list[RecordBatch]:

@@ -157,11 +157,9 @@ class TransactionCoordinator:
         version: int,
     ) -> None:
         """Send ``TxnOffsetCommit``: v5 adds the group implicitly, up to v4 must not (KIP-890).
-
         Some at a time: what a request brings is one record batch of ``__consumer_offsets``, which
         has to be within ``max.message.bytes``; Kafka 4 answers UNKNOWN_SERVER_ERROR where it is
-        not (``CoordinatorRuntime.append``).
-        """
+        not (``CoordinatorRuntime.append``)."""
         for some in _pieces(sorted(offsets), len(group) + len(metadata)):
             self._ask(
                 Api.TXN_OFFSET_COMMIT,

@@ -144,11 +144,8 @@ class Markers:
         self, where: TopicPartition, ours: ProducerIdentity, deadline: Deadline
     ) -> None:
         """Abort what the claim has aborted, should the ledger's partition have lacked a leader
-        then: readers of the ledger would wait for it.
-
-        :raises BatchFailed: nobody knows what became of a transaction that is open there, at this
-            start and at later ones.
-        """
+        then: readers of the ledger would wait for it. :raises BatchFailed: nobody knows what
+        became of a transaction that is open there, at this start and at later ones."""
         self._leaders.clear()
         before = self._before
         for each in self._open(ours.producer_id, [where], deadline):
@@ -178,11 +175,9 @@ class Markers:
     def _open(
         self, producer_id: int, partitions: Sequence[TopicPartition], deadline: Deadline
     ) -> list[listing.OpenProducer]:
-        """Return what this producer has open there, once there are leaders to ask.
-
-        Callers hold a lock, and leases of tasks run out: a leader is not waited for as long as a
-        transaction may be open.
-        """
+        """Return what this producer has open there, once there are leaders to ask. Callers hold a
+        lock, and leases of tasks run out: a leader is not waited for as long as a transaction may
+        be open."""
         topics, backoff = {where.topic for where in partitions}, Backoff()
         deadline = Deadline(min(_LEADER_MS, deadline.remaining_ms))
         if any(where not in self._leaders for where in partitions):

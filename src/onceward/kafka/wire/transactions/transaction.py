@@ -201,9 +201,7 @@ class Transaction:
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         """Let ``partitions`` take part, before the first record of each; repeating costs nothing.
         Version 2 has no such request: the first ``Produce`` adds the partition.
-
-        :raises TransactionTimedOut, Fenced, AccessDenied, TopicMissing, BatchFailed: …
-        """
+        :raises TransactionTimedOut, Fenced, AccessDenied, TopicMissing, BatchFailed: …"""
         with self._step(Step.ADD_PARTITIONS):
             missing = set(partitions) - self._added
             if not missing:
@@ -308,10 +306,8 @@ class Transaction:
 
     def explain(self, refusal: Fenced) -> OncewardError:
         """Return what a task's :class:`Fenced` really means, for the driver to raise in its place.
-
         A task sees that its epoch was refused; whether by a newer owner or by the transaction
-        timeout, only the coordinator knows. The state moves on accordingly.
-        """
+        timeout, only the coordinator knows. The state moves on accordingly."""
         with self._lock:
             # Timed out: another task's first partition has found it out; this task met the same.
             if self.state in (State.OPEN, State.TIMED_OUT):
