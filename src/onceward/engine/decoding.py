@@ -10,9 +10,7 @@ with the rest, or not at all.
 
 A step gives the same verdict of the same bytes each time, so that each record is in one of the two
 frames, and a source gives the same records of a batch each time it is read, or no batch could be
-repeated.
-
-Called by ``engine.calls`` for each batch; formats call :func:`register`.
+repeated. Called by ``engine.calls`` for each batch; formats call :func:`register`.
 """
 
 from __future__ import annotations

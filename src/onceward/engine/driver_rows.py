@@ -1,16 +1,12 @@
 """Small batches without a Python worker: the driver collects the rows and writes them. Driver
-only.
-
-Called by targets. The user's plan runs as it is, in all of its tasks, so that a slow function is
-as parallel as ever; its rows come back as Arrow, as in ``DataFrame.toArrow``.
+only. Called by targets. The user's plan runs as it is, in all of its tasks, so that a slow
+function is as parallel as ever; its rows come back as Arrow, as in ``DataFrame.toArrow``.
 
 A plan may make many rows of few records, or large ones. So that no batch can fill the driver, the
 plan itself limits what it gives back (:class:`Bound`): each task gives at most so many rows, and
 an oversized row only a flag that it is oversized. When either happened, nothing has been written,
-and the batch goes to tasks.
-
-That Spark computes part of the plan a second time (``spark.batch.shuffles``) is as dangerous here
-as elsewhere: :func:`fetch` checks it.
+and the batch goes to tasks. That Spark computes part of the plan a second time
+(``spark.batch.shuffles``) is as dangerous here as elsewhere: :func:`fetch` checks it.
 """
 
 from __future__ import annotations

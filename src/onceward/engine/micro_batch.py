@@ -1,5 +1,4 @@
 """The way of a micro-batch: nine steps, from Spark's call to Spark's commit log. Read this first.
-
 Called by ``engine.calls`` in the query's own thread, in the driver. The steps, numbered alike here
 and in the code:
 

@@ -66,7 +66,7 @@ def run(
     """Write ``frame`` by one job.
 
     :param prepared: gets what its tasks have prepared, by partitions; also where an error is
-        raised, as far as the tasks have collect_reports it.
+        raised, as far as the tasks have reported it.
     :raises OncewardError: what a task brought back.
     :raises BatchTimedOut, ComputationsMixed, ReportMismatch: …
     :raises Exception: Spark's own, when the job fails.

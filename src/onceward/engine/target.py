@@ -1,5 +1,4 @@
 """The interface by which a batch's output and its ledger record become true in one step.
-
 Implemented by sinks; called by ``engine.micro_batch`` only, from the query's own thread in the
 driver. One target serves one pipeline, batch after batch, by one :class:`Attempt` after the other;
 nothing is called concurrently. There are two kinds:
@@ -10,7 +9,6 @@ nothing is called concurrently. There are two kinds:
   :meth:`Target.finish` then publishes it, as often as it takes (:mod:`onceward.engine.two_phase`).
 
 Identity of a query's sources: detects a source that was deleted and created again. Driver only.
-
 Called by ``engine.micro_batch`` for every batch. Offsets belong to one source, and mean nothing in
 another one of the same name. A connector says what tells its sources apart; the engine loads the
 connector of those that a batch reads, so that no sink has to know any source.

@@ -1,5 +1,4 @@
 """Two-phase targets: tasks prepare, the ledger record decides, the driver publishes. Driver only.
-
 Called by ``engine.micro_batch``. What is written is the matter of a :class:`Committer`, which a
 user's sink is; here is the order, and who may do what when:
 

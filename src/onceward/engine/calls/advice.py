@@ -1,9 +1,7 @@
-"""Errors for batches that are not admitted, and for calls that a function may not make.
-
-Called by ``engine.micro_batch`` and ``engine.calls`` with a decision; values only, no decision but
-which words fit it. Each refusal is an entry of a table: its error, what happened, and the advice,
-whose steps are joined in one place. The simulation does what they say, by these words alone.
-"""
+"""Errors for batches that are not admitted, and for calls that a function may not make. Called by
+``engine.micro_batch`` and ``engine.calls`` with a decision; values only, no decision but which
+words fit it. Each refusal is an entry of a table: its error, what happened, and the advice, whose
+steps are joined in one place. The simulation does what they say, by these words alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The frames of one micro-batch, as a ``foreachBatch`` function hands them over. Driver only.
-
-Made by :meth:`onceward.engine.calls.foreach_batch.ForeachBatchSink.batch`; has the errors for ways
-in which a sink or a block cannot be used.
-"""
+"""The frames of one micro-batch, as a ``foreachBatch`` function hands them over. Driver only. Made
+by :meth:`onceward.engine.calls.foreach_batch.ForeachBatchSink.batch`; has the errors for ways in
+which a sink or a block cannot be used."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""The object that users hand to ``foreachBatch``, and the way back to its typed errors.
-
-Driver only. Spark calls the sink once per micro-batch on the query's own thread, or a function of
-the user's does. Sinks subclass it and know how to write; when, and whether, is decided in
-``engine.micro_batch``.
-"""
+"""The object that users hand to ``foreachBatch``, and the way back to its typed errors. Driver
+only. Spark calls the sink once per micro-batch on the query's own thread, or a function of the
+user's does. Sinks subclass it and know how to write; when, and whether, is decided in
+``engine.micro_batch``."""
 
 from __future__ import annotations
 

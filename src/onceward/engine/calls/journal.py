@@ -3,11 +3,9 @@
 Called by ``foreach_batch`` when a call fails, before the error reaches the user's function, and by
 ``engine.micro_batch``; driver only. Spark counts a batch as done when the function returns, also
 when the function keeps an error to itself: then only the journal has the error. Nothing is written
-of a batch that goes well.
-
-A file is named ``<batch_id>.<kind>`` and has the error and the run. It stands against later
-batches until its batch is committed, or the user gives it up (``resume="skip_missing"``). A run
-lists the files once, when it begins.
+of a batch that goes well. A file is named ``<batch_id>.<kind>`` and has the error and the run. It
+stands against later batches until its batch is committed, or the user gives it up
+(``resume="skip_missing"``). A run lists the files once, when it begins.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Open runs: one owner for each chain of batches in a run of a query, in this process.
-
-Called by ``foreach_batch``; driver only. Two things depend on there being one owner:
+"""Open runs: one owner for each chain of batches in a run of a query, in this process. Called by
+``foreach_batch``; driver only. Two things depend on there being one owner:
 
 * Two sink objects under one ``pipeline_id`` in one query would take each other for a crashed
   predecessor, and the second would find the first one's batch in the ledger and drop its own rows

@@ -1,5 +1,4 @@
 """Admission of a batch: a pure function of the batch, the newest ledger record and the settings.
-
 Called by ``engine.micro_batch`` as step 1 of every batch, in the driver. Spark numbers batches per
 checkpoint and runs batch *b* again with the same offsets until its commit log has it; the ledger
 has *b* exactly if *b*'s transaction committed. The table of outcomes:
@@ -31,11 +30,9 @@ another query          any, otherwise                               ``REPLACED``
 
 ``OFFSETS_DIFFER`` and ``REWOUND`` are why a batch number alone is not trusted: a checkpoint
 restored from an older copy numbers *other* records with the same batch ids, and taking them for a
-replay would lose them.
-
-A gap in the numbers is refused, whoever made it. With ``skipped_batches="allow"`` it is the
-function's decision, unless offsets contradict; then a ledger that has lost its end looks like a
-function that skips.
+replay would lose them. A gap in the numbers is refused, whoever made it. With
+``skipped_batches="allow"`` it is the function's decision, unless offsets contradict; then a ledger
+that has lost its end looks like a function that skips.
 """
 
 from __future__ import annotations

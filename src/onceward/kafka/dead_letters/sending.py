@@ -1,9 +1,6 @@
 """Some letters as one Kafka transaction: their records, and the ledger record that says that they
-were replayed.
-
-Called by :mod:`onceward.kafka.dead_letters.replay`. Letters and ledger record become visible
-together, by ``EndTxn``, or never.
-"""
+were replayed. Called by :mod:`onceward.kafka.dead_letters.replay`. Letters and ledger record
+become visible together, by ``EndTxn``, or never."""
 
 from __future__ import annotations
 

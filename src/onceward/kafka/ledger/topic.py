@@ -1,8 +1,6 @@
 """The ledger as a compacted Kafka topic: where a pipeline's record lies, how it is read and how it
-is made ready.
-
-Called by ``kafka.sink`` and ``kafka.source.source``; runs in the driver. Writing is not here: the
-record is appended inside the batch's own transaction, by whoever holds it
+is made ready. Called by ``kafka.sink`` and ``kafka.source.source``; runs in the driver. Writing is
+not here: the record is appended inside the batch's own transaction, by whoever holds it
 (:func:`record_to_append` makes what to append).
 
 Key: the pipeline id. Value: :mod:`onceward.engine.ledger.record` as JSON. Partition: where Kafka's

@@ -3,10 +3,9 @@ it.
 
 It needs nothing but a Kafka client and a standard CRC-32C (Castagnoli, the one of Kafka's own
 record batches). Checksums of consecutive stretches combine without their data: every fragment
-carries one, and the driver adds them up in offset order for the ledger's manifest.
-
-Called by ``kafka.records.batch`` (executor), the engine's report check and the ledger (driver),
-and verdicts (testing).
+carries one, and the driver adds them up in offset order for the ledger's manifest. Called by
+``kafka.records.batch`` (executor), the engine's report check and the ledger (driver), and verdicts
+(testing).
 """
 
 from __future__ import annotations

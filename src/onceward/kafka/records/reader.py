@@ -3,9 +3,8 @@ bulk.
 
 Everything the bytes claim is checked before it is believed: a length never allocates more than the
 data at hand (or, for compressed records, the caller's limit) can fill. Source: KIP-98,
-``DefaultRecordBatch``, ``DefaultRecord``, ``ControlRecordType`` of kafka-clients.
-
-Called by ``kafka.wire.reads.key_reader`` (driver) and by tests.
+``DefaultRecordBatch``, ``DefaultRecord``, ``ControlRecordType`` of kafka-clients. Called by
+``kafka.wire.reads.key_reader`` (driver) and by tests.
 """
 
 from __future__ import annotations

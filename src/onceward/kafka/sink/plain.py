@@ -4,10 +4,9 @@ tasks.
 Called by :mod:`sink` instead of the nine steps. There is no ledger and no admission: what runs
 again is written again, as with Spark's own sink. ``at_least_once`` sends as an idempotent
 producer, so that resends within a task add nothing; ``none`` sends without a producer id. Jobs and
-tasks are those of every sink.
-
-Brokers remember every producer id of a partition for a day (``producer.id.expiration.ms``). So a
-worker process keeps the identity that a task has used for the tasks after it (:class:`_Identity`).
+tasks are those of every sink. Brokers remember every producer id of a partition for a day
+(``producer.id.expiration.ms``). So a worker process keeps the identity that a task has used for
+the tasks after it (:class:`_Identity`).
 """
 
 from __future__ import annotations

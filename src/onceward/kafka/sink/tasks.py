@@ -1,7 +1,6 @@
-"""Tasks, as they run on executors: rows in, record batches to the brokers, one report out.
-
-Called by :mod:`onceward.engine.task_writer` in the last stage of the user's own plan, once per
-task. Steps 3 to 5 of a micro-batch:
+"""Tasks, as they run on executors: rows in, record batches to the brokers, one report out. Called
+by :mod:`onceward.engine.task_writer` in the last stage of the user's own plan, once per task.
+Steps 3 to 5 of a micro-batch:
 
 3. **Encode.** Rows are held back until there is enough to send, then put to their partitions and
   encoded.

@@ -1,9 +1,6 @@
 """``onceward.kafka_source``: Spark's Kafka source, reading committed records only, from a position
-with a name.
-
-Called by users when they define a query; runs in the driver. The position matters for a query with
-a new checkpoint only: Spark takes every later start from its checkpoint.
-"""
+with a name. Called by users when they define a query; runs in the driver. The position matters for
+a query with a new checkpoint only: Spark takes every later start from its checkpoint."""
 
 from __future__ import annotations
 

@@ -3,11 +3,10 @@
 
 Start positions are JSON with an offset for every partition of every topic. Spark refuses
 ``startingOffsets`` that leave a partition out (``KafkaOffsetReader.fetchSpecificOffsets``), so
-what nobody knows is filled in here, on purpose and by name.
-
-Topics are read by name, or all whose names match a pattern. What differs is what Spark is told,
-which topics there are, and what a topic is that nobody has a position of: of named ones it was
-added to the list, under a pattern it is new.
+what nobody knows is filled in here, on purpose and by name. Topics are read by name, or all whose
+names match a pattern. What differs is what Spark is told, which topics there are, and what a topic
+is that nobody has a position of: of named ones it was added to the list, under a pattern it is
+new.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """The sockets of one process: an IO thread that sends requests to brokers and hands back their
-answers.
-
-Called by ``kafka.wire.client`` only. Runs in the driver and in executor processes; one instance
-per process and settings.
+answers. Called by ``kafka.wire.client`` only. Runs in the driver and in executor processes; one
+instance per process and settings.
 
 kafka-python's connection manager does the work (protocol versions per connection, TLS, SASL,
 re-authentication), but for what :mod:`onceward.kafka.wire.kafka_python` does in its place. What is
 added here: every failure becomes one of our errors, a lost answer is told apart from a refusal,
-and requests handed over in one order leave in that order.
-
-No other thread looks into what the IO thread changes: who is asked for nodes gets values that are
-replaced whole.
+and requests handed over in one order leave in that order. No other thread looks into what the IO
+thread changes: who is asked for nodes gets values that are replaced whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""A point in time by which something must have happened, and the pauses on the way there.
-
-Used by every conversation of this package. Runs wherever the conversation runs.
-"""
+"""A point in time by which something must have happened, and the pauses on the way there. Used by
+every conversation of this package. Runs wherever the conversation runs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """Meaning of each error code of each request: one table, read by every conversation and by the
-test over all rows.
-
-Pure values, no I/O. The reason of a row says what the broker does, by class and method of Apache
-Kafka 4.x where that is what a reader would want to check.
-"""
+test over all rows. Pure values, no I/O. The reason of a row says what the broker does, by class
+and method of Apache Kafka 4.x where that is what a reader would want to check."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """What is done otherwise than kafka-python does it, when a connection is set up: the one place
-that reaches into it.
-
-Called by ``kafka.wire.connections``; runs on its IO thread, where nothing may wait for anything
-that has no end.
+that reaches into it. Called by ``kafka.wire.connections``; runs on its IO thread, where nothing
+may wait for anything that has no end.
 
 * **Each step of a set-up ends by the same deadline**: the name, TCP, TLS, ``ApiVersions``, SASL.
   kafka-python waits for the answer to a TLS handshake for ever (``KafkaSSLTransport.handshake``),

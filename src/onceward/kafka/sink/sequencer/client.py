@@ -1,8 +1,5 @@
-"""Client of the sequencer, in a task: leases partitions and gives them back.
-
-Runs in executor tasks, called by the task that encodes and sends. One connection per task attempt,
-one thread.
-"""
+"""Client of the sequencer, in a task: leases partitions and gives them back. Runs in executor
+tasks, called by the task that encodes and sends. One connection per task attempt, one thread."""
 
 from __future__ import annotations
 

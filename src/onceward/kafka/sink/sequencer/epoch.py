@@ -1,11 +1,9 @@
 """One epoch of the sequencer, served: its leases, its connections, and the answers to tasks.
 
-Made by ``sequencer.listener`` in the driver, one for each epoch, which hands it the
-connections that showed its token. A thread for each connection reads frames and applies them to
-the leases under the epoch's lock. Everything slow happens outside that lock: the callback for
-first leases, the events' probes, and sending.
-
-A grant, step by step:
+Made by ``sequencer.listener`` in the driver, one for each epoch, which hands it the connections
+that showed its token. A thread for each connection reads frames and applies them to the leases
+under the epoch's lock. Everything slow happens outside that lock: the callback for first leases,
+the events' probes, and sending. A grant, step by step:
 
 1. under the lock, the leases grant it;
 2. ``on_first_lease`` is called with partitions that are new in this epoch (transaction version 1

@@ -1,7 +1,5 @@
 """The sequencer's wire format: small frames of a fixed header (operation, length) and a bounded
-payload.
-
-Used by ``sequencer.listener`` and ``sequencer.epoch`` (driver) and ``sequencer.client``
+payload. Used by ``sequencer.listener`` and ``sequencer.epoch`` (driver) and ``sequencer.client``
 (executor). Bytes only, no I/O.
 
 ::
@@ -15,9 +13,8 @@ Used by ``sequencer.listener`` and ``sequencer.epoch`` (driver) and ``sequencer.
                                                    PATIENCE  an answer is still to come
                                                    STOP      an error as JSON; no GRANT follows
 
-PATIENCE comes about once a second while the answer does not.
-
-All numbers are big-endian. Both ends are of the same build, so there is no version in here.
+PATIENCE comes about once a second while the answer does not. All numbers are big-endian. Both ends
+are of the same build, so there is no version in here.
 """
 
 from __future__ import annotations

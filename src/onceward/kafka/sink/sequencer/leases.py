@@ -1,5 +1,4 @@
 """Leases of one epoch: which task may append to which partition, and where the next one goes on.
-
 Called by ``sequencer.epoch`` in the driver, under its lock; read by the report check when the
 epoch is closed. Pure: no I/O, no lock, no clock (times are passed in), so that every transition is
 tested as a function.

@@ -1,9 +1,7 @@
 """The sequencer, a small service in the driver process that leases partitions to tasks, one at a
-time; and its listener.
-
-Made by the Kafka sink, once; asked by it for an epoch per transaction. Tasks reach it with
-``sequencer.client``. Read in this order: ``leases`` (the rules), ``frames`` (the wire format),
-``epoch`` (connections), ``listener``.
+time; and its listener. Made by the Kafka sink, once; asked by it for an epoch per transaction.
+Tasks reach it with ``sequencer.client``. Read in this order: ``leases`` (the rules), ``frames``
+(the wire format), ``epoch`` (connections), ``listener``.
 
 The listener accepts connections, asks for the token first, and drops whoever does not show it
 soon: one thread in the driver process, which also is the clock of the

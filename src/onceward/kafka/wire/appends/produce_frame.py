@@ -4,10 +4,9 @@ the record batches that one ``send`` has for one partition. No I/O, no clock.
 kafka-python's own encoder copies records three times, which at hundreds of megabytes a second is a
 third of a core. Here the few bytes around the batches are written by hand (Kafka's
 ``ProduceRequest.json``, versions 3 to 12) and joined with the buffers as they are. To the
-connection this looks like any other request of kafka-python.
-
-Called by ``kafka.wire.appends.producer`` (executors and driver); encoded in the IO thread, once
-the version is negotiated.
+connection this looks like any other request of kafka-python. Called by
+``kafka.wire.appends.producer`` (executors and driver); encoded in the IO thread, once the version
+is negotiated.
 
 The broker takes a producer's batches of a partition only in sequence, so when one fails the later
 ones, already on their way, are refused too. The rule: after a failure nothing more is sent until

@@ -1,8 +1,6 @@
-"""Appends of record batches to partitions, each exactly once under its sequence number.
-
-Runs in executor tasks, and in the driver for the ledger record. It knows nothing of the
-transaction's fate: it appends under the identity that it was given, or says why it cannot.
-"""
+"""Appends of record batches to partitions, each exactly once under its sequence number. Runs in
+executor tasks, and in the driver for the ledger record. It knows nothing of the transaction's
+fate: it appends under the identity that it was given, or says why it cannot."""
 
 from __future__ import annotations
 

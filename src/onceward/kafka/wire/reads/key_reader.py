@@ -1,6 +1,5 @@
-"""The newest committed value of a key in one partition: how the ledger is read.
-
-Runs in the driver. Called by ``ledger.topic``.
+"""The newest committed value of a key in one partition: how the ledger is read. Runs in the
+driver. Called by ``ledger.topic``.
 
 Read-committed consumers stop at the first open transaction of *anybody* in the partition. A
 pipeline must not wait for other pipelines whose records happen to share its ledger partition, so

@@ -1,7 +1,5 @@
 """Offsets of partitions (earliest, latest, by time) and those that a consumer group committed.
-
-Runs in the driver. Called by ``kafka.wire.reads.key_reader`` and by sources.
-"""
+Runs in the driver. Called by ``kafka.wire.reads.key_reader`` and by sources."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """The conversation with a transaction coordinator: one method a request, no decisions about the
-transaction.
-
-Called by ``kafka.wire.transactions.transaction`` (driver).
-"""
+transaction. Called by ``kafka.wire.transactions.transaction`` (driver)."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ it with ``InitProducerId`` and that identity is refused as soon as somebody newe
 Where nothing of ours was open, though, a takeover has that very epoch, and a transaction that it
 has aborted itself looks the same. What it has asked for tells it: the coordinator keeps the
 timeout of the last ``InitProducerId`` that it has carried out
-(``TransactionMetadata.prepareIncrementProducerEpoch``), and an abort changes nothing about it.
-So hardly any two requests of ours ask for the same.
+(``TransactionMetadata.prepareIncrementProducerEpoch``), and an abort changes nothing about it. So
+hardly any two requests of ours ask for the same.
 
-Errors of a transaction, with the settings that they depend on. Called by :mod:`transaction`,
-and by the sink for a transaction whose time is over.
+Errors of a transaction, with the settings that they depend on. Called by :mod:`transaction`, and
+by the sink for a transaction whose time is over.
 """
 
 from __future__ import annotations

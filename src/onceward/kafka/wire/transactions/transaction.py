@@ -1,12 +1,10 @@
 """One transactional id and its transactions, one after the other: the driver's side of a batch.
-
 Runs in the driver. Called by the Kafka sink. The identity that it hands out goes to the tasks,
 whose appends (``kafka.wire.appends.producer``) join the open transaction; this class opens and
 ends it, and knows who holds the id.
 
-It is longer than 500 lines because all its steps share one lock and one state.
-
-Three rules, each against a way to lose or repeat a batch:
+It is longer than 500 lines because all its steps share one lock and one state. Three rules, each
+against a way to lose or repeat a batch:
 
 * one epoch, one transaction: a late ``Produce`` or ``EndTxn`` can never land in the next one
   (KIP-890);
