@@ -30,8 +30,7 @@ log = logging.getLogger(__name__)
 
 _MOMENT_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
-"""A look costs some calls into the JVM, milliseconds that a batch without long waits must not
-pay."""
+"""A look costs some calls into the JVM, which a batch without long waits must not pay."""
 _UNDO_MS = 60_000
 """For all that an attempt leaves open together; whatever begins next ends the rest."""
 

@@ -339,8 +339,7 @@ class TwoPhaseTarget(Target):
         )
 
     def _committables(self, record: LedgerRecord) -> list[Any]:
-        """Return a record's committables. :raises LedgerUnreadable: of another sink or a newer
-        version."""
+        """Return the committables. :raises LedgerUnreadable: another sink's, or too new."""
         output = record.outputs.get(self.kind)
         if output is None or (output.kind, output.version) != (self.kind, _FORMAT):
             raise foreign_output_error(record)

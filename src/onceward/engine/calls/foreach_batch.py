@@ -192,8 +192,7 @@ class ForeachBatchSink(ABC):
         return [self._dead_letters(decoding.take_dead_letters(frame, step)) for step in asides]
 
     def newest_record(self) -> LedgerRecord | None:
-        """Return the ledger's newest record, disturbing no copy; None: there is none, or it is not
-        certain."""
+        """Return the ledger's newest record, disturbing no copy; None: none, or not certain."""
         with closing(self._new_target(self._policy)) as target:
             return target.peek()
 

@@ -122,8 +122,7 @@ def _keeps_state(running: RunningBatch) -> bool:
 
 @contextmanager
 def starting_again() -> Iterator[None]:
-    """Know inside the block, in which a query is started again by itself, at which checkpoint each
-    has committed batches."""
+    """Know, inside the block that starts a query again, where each has committed batches."""
     global _restarting
     with _lock:
         _restarting += 1

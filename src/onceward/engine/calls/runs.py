@@ -270,8 +270,7 @@ _FOR_ONE_START = ("adopt", "write_missing", "skip_missing")
 
 
 class SinkRuns:
-    """The runs of one sink object, with targets by ``new_target``: a newer run of its query
-    replaces the older one."""
+    """The runs of one sink object: a newer run of its query replaces the older one."""
 
     def __init__(
         self, policy: SinkPolicy, settings: object, new_target: Callable[[SinkPolicy], Target]

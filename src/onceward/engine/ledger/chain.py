@@ -27,8 +27,7 @@ from onceward.ids import AttemptId, PipelineId
 
 
 class Chain(ABC):
-    """One owner's chain. Every method may raise :class:`onceward.errors.Fenced`: a newer owner has
-    taken the chain."""
+    """One owner's chain. Any method may raise ``Fenced``: a newer owner has taken the chain."""
 
     owners_grow: ClassVar[bool] = False
     """Of two attempts of the chain, that with the smaller ``owner`` is of the older one."""
@@ -44,8 +43,7 @@ class Chain(ABC):
         certain. It may be outdated by the time it returns."""
 
     def must_be_there(self) -> None:  # noqa: B027 — only a folder can be replaced
-        """Raise LedgerUnreachable unless the store has this chain, which an earlier batch must
-        have left."""
+        """Raise LedgerUnreachable unless the store has the chain that an earlier batch left."""
 
     @abstractmethod
     def take(self) -> LedgerRecord | None:
@@ -130,8 +128,7 @@ class LedgerReader(Protocol):
 
 
 class Ledger(ABC):
-    """Where ledgers are kept: settings, which users build and hand to a sink. Equal ones name the
-    same place."""
+    """The settings of a ledger, which users hand to a sink. Equal ones name the same place."""
 
     @abstractmethod
     def chain(self, pipeline: PipelineId) -> Chain:
@@ -226,8 +223,7 @@ def as_far_as_known(found: LedgerRecord | None, known: LedgerRecord | None) -> L
 
 
 def cut_off_error(pipeline: PipelineId, where: str, what: str) -> LedgerBehind:
-    """Return the error for a chain that no longer ends where its owner left it, which shows by
-    ``what``."""
+    """Return the error of a chain that no longer ends as its owner left it, shown by ``what``."""
     return LedgerBehind(
         f"the chain of pipeline {pipeline} in {where} {what}, while this query was running",
         next_step="where the output has lost the same (one backup, or one failover), start the "

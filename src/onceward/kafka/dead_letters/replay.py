@@ -30,10 +30,9 @@ _NAMED = 5
 
 @dataclass
 class Outcome:
-    """What a replay has done so far: it is filled while it goes on, and what it says is committed.
-    ``fed_back``: letters by target topic. ``left_out``: letters that were not wanted.
-    ``unaddressed``: those that have no source to go back to, and the places of the first of
-    them."""
+    """What a replay has done so far: filled while it goes on, and what it says is committed.
+    ``fed_back``: letters by target topic. ``left_out``: not wanted. ``unaddressed``: those that
+    have no source to go back to, and the places of the first of them."""
 
     fed_back: Counter[str] = field(default_factory=Counter)
     transactions: int = 0
@@ -159,8 +158,7 @@ class Replay:
 class _Packing:
     """The parcel that is being filled, and the offsets that it is done with. Between two letters
     that are shown one after the other lies nothing that will ever be shown: markers, what was
-    aborted, what was replayed before. So a stretch goes from one letter that was left out to the
-    next one."""
+    aborted or replayed before. So a stretch goes from one letter that was left out to the next."""
 
     def __init__(self, where: TopicPartition, begin: int) -> None:
         self._where = where

@@ -240,8 +240,7 @@ class DeadLetterTopic:
 
     def must_be_the_same(self) -> None:
         """Check that the topic's id is the same: ids never come back, so all that was read came
-        from it. :raises SourceTopicReplaced: it was created again, and offsets name other letters
-        now."""
+        from it. :raises SourceTopicReplaced: created again: offsets name other letters now."""
         found = self._client.topic_ids([self.name]).get(self.name, "")
         if is_another_topic(self.id, found):
             raise SourceTopicReplaced(

@@ -271,9 +271,8 @@ class LedgerTopic:
         return found_record(value, f"{reader.where}, key {self.pipeline!r}")
 
     def _refuse_what_others_wrote(self, readers: Iterable[KeyReader]) -> None:
-        """Refuse a ledger with nothing of ours, but something of somebody else's, which may have
-        made compaction remove ours. A tombstone is no record: somebody wants the pipeline
-        forgotten."""
+        """Refuse a ledger with nothing of ours, but of somebody else, which may have made
+        compaction remove ours. A tombstone is no record: somebody wants the pipeline forgotten."""
         for reader in readers:
             if reader.strange is not None and reader.strange.value is not None:
                 raise LedgerUnreadable(

@@ -115,10 +115,9 @@ def encode_runs(
 def stamp(
     fragment: Fragment, identity: ProducerIdentity, base_sequence: int, *, transactional: bool
 ) -> list[bytes | Any]:
-    """Return the record batch as two buffers: its header, and ``fragment.records`` itself, not
-    copied. ``base_sequence`` is the first record's sequence (-1 with producer id -1, for a
-    producer without idempotence). The broker assigns base offset and partition leader epoch; they
-    are outside the CRC."""
+    """Return the record batch as two buffers: its header, and ``fragment.records``, not copied.
+    ``base_sequence`` is the first record's (-1 with producer id -1, without idempotence). The
+    broker assigns base offset and partition leader epoch; they are outside the CRC."""
     inner = _INNER.pack(
         fragment.codec | (_TRANSACTIONAL if transactional else 0),
         fragment.count - 1,

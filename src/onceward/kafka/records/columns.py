@@ -22,8 +22,7 @@ from onceward.errors import InvalidColumn
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 NOW = np.iinfo(np.int64).min
-"""In ``timestamp_ms``: this row has no timestamp of its own and takes ``now_ms`` when it is
-encoded."""
+"""In ``timestamp_ms``: no time of its own; the row takes ``now_ms`` when it is encoded."""
 
 # Arrow binary columns have 32-bit offsets
 _MAX_COLUMN_BYTES = (1 << 31) - 1

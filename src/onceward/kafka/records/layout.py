@@ -253,8 +253,7 @@ class Rows:
         self, start: int, end: int, bases: Int64s, offset_deltas: Field
     ) -> tuple[Any, npt.NDArray[np.int32]]:
         """Return the records of rows ``start`` up to ``end``: their bytes, and the ``end - start +
-        1`` offsets in them. ``bases`` holds each row's base timestamp: that of the first record of
-        its batch."""
+        1`` offsets in them. ``bases``: for each row the time of the first record of its batch."""
         times = (
             ZERO_BYTE
             if self.timestamp_ms is None

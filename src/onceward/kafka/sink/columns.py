@@ -61,8 +61,7 @@ from onceward.kafka.sink.dead_letters import (
 from onceward.kafka.source import lineage as source
 
 TIMESTAMP_MS = "timestamp_ms"
-"""``timestamp`` travels to the tasks as a long: milliseconds since the epoch, the resolution of
-Kafka records."""
+"""``timestamp`` travels to the tasks as a long: milliseconds since the epoch, as Kafka has it."""
 
 _EXPRESSIONS = {
     "value": "CAST(value AS BINARY) AS value",

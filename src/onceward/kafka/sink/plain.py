@@ -199,8 +199,7 @@ class _Identity:
 
 
 _idle: WeakKeyDictionary[KafkaClient, list[_Identity]] = WeakKeyDictionary()
-"""Of this worker process: identities of which every record is acknowledged, by the client that
-asked for them."""
+"""By client, identities of this process of which every record is acknowledged."""
 
 
 def taken(client: KafkaClient) -> _Identity:
@@ -210,8 +209,7 @@ def taken(client: KafkaClient) -> _Identity:
 
 
 class _PlainWriter(TaskWriter):
-    """Sends as it goes. Prepares nothing but its topics, and the oldest timestamp of each, ms
-    since 1970."""
+    """Sends as it goes. Prepares its topics, and the oldest timestamp of each, ms since 1970."""
 
     def __init__(self, settings: KafkaSinkSettings, task: TaskAttempt) -> None:
         self._client = KafkaClient.shared(settings.client)

@@ -33,8 +33,7 @@ enough to pay for the calls, little enough that what they need in between (sever
 does not count."""
 
 _MOST_TOGETHER_BYTES = 256 << 20
-"""Of one partition that many are encoded at once, and the rest for themselves: an Arrow column
-ends at 2 GiB."""
+"""Most that is encoded at once of one partition: an Arrow column ends at 2 GiB."""
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -120,9 +119,8 @@ class HeldRows:
         self.oldest_ms[topic] = min(oldest, self.oldest_ms.get(topic, oldest))
 
     def encode(self) -> dict[TopicPartition, list[Fragment]]:
-        """Encode all rows held, as fragments by partition; holds nothing afterwards. Raises what
-        :meth:`add` does, too. :raises RecordTooLarge: one record is larger than
-        ``max.request.size``."""
+        """Encode all rows held, as fragments by partition; holds nothing afterwards. Raises as
+        :meth:`add`, too. :raises RecordTooLarge: a record is larger than ``max.request.size``."""
         self._put_to_partitions()
         held, self._held, self.held_bytes = self._held, {}, 0
         fragments: dict[TopicPartition, list[Fragment]] = {}

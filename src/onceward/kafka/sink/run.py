@@ -52,8 +52,7 @@ _KAFKAS_MESSAGE_BYTES = 1_048_588
 """``max.message.bytes`` where nobody has set it."""
 _PENDING_MS = 10_000
 _METADATA_PREFIX = "batch "
-"""How the metadata of our offsets begin: offsets that somebody moved by hand have none, and prove
-nothing."""
+"""Begins our offsets' metadata: those that somebody moved have none, and prove nothing."""
 
 
 class KafkaRun:

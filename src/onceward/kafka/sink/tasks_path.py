@@ -45,8 +45,7 @@ _ADAPTIVE, _SHUFFLE_PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffl
 
 
 class PlannedJob(NamedTuple):
-    """A frame that its tasks write when it is computed, its ``rows``, and the sequencer with the
-    tasks' epoch."""
+    """A frame that its tasks write when computed, its ``rows``, and their sequencer."""
 
     frame: DataFrame
     rows: DataFrame
@@ -113,8 +112,7 @@ class TasksPath:
         computation: Computation,
         ids: Mapping[str, Any],
     ) -> Sent:
-        """Take steps 3 to 6: run the job, and check what its tasks report. ``ids``: of the
-        attempt, for events."""
+        """Take steps 3 to 6: run the job, check its reports. ``ids``: of the attempt's events."""
         with events.step(events.SEND, **ids) as values, computation.read_once(planned.frame):
             rows, task_count, leases = self._run_job(planned, running)
             computation.counts(planned.frame)

@@ -40,14 +40,12 @@ from onceward.spark.batch.query import KafkaSource, RunningBatch
 log = logging.getLogger(__name__)
 
 _SHRINK_FACTOR = 10
-"""Where the limit may not be seen: record batches become so many times smaller than the one that
-was refused."""
+"""Where no limit may be seen: record batches become so many times smaller than the refused one."""
 _LEAST_BYTES = 1_000
 """And no smaller than this, as ``batch.size``."""
 
 _largest: dict[str, int] = {}
-"""The largest limit that this process has seen, by topic and servers: whether one was lowered
-outlasts a restart."""
+"""The largest limit seen, by topic and servers: that one was lowered outlasts a restart."""
 
 _REPLICAS = 3
 _DAY_MS = 86_400_000
@@ -277,8 +275,7 @@ class TopicLimits:
         return int(value)
 
     def _largest(self, topic: str) -> int:
-        """Return the largest limit that this process has seen, or one before it has
-        (``onceward run``)."""
+        """Return the largest limit that this process, or one before (``onceward run``), saw."""
         key = self._key(topic)
         return _largest.get(key) or int(durable.kept(key) or 0)
 

@@ -283,8 +283,7 @@ class KafkaSourceIdentity(SourceIdentity):
         return _planned_without(sorted(names), running) if names else None
 
     def _found(self, source: KafkaSource, topic: str, running: RunningBatch) -> str | None:
-        """Return the id of ``topic`` (of old brokers an empty one); None where there is none, or
-        nobody can be asked."""
+        """Return the topic's id (old brokers: empty); None: none, or nobody can be asked."""
         refused: OncewardError | None = None
         for client in self._question(source).clients:
             try:

@@ -301,8 +301,7 @@ class KafkaClient(TopicAdmin):
 
     def transaction_version(self) -> Literal[1, 2]:
         """Return the transaction protocol that the cluster has finalised, asked for now (KIP-890):
-        2 from level 2 of ``transaction.version`` on, if the broker speaks ``EndTxn`` v5, else
-        1."""
+        2 from level 2 of ``transaction.version`` on, if the broker has ``EndTxn`` v5, else 1."""
         answer = self._ask(
             lambda: ApiVersionsRequest(
                 client_software_name="onceward", client_software_version="1", min_version=0
@@ -355,8 +354,7 @@ class KafkaClient(TopicAdmin):
         return [node for node in self._connections.nodes() if isinstance(node, int)]
 
     def replication_factor(self, topic: str) -> int:
-        """Return the number of replicas of ``topic`` (the least of its partitions).
-        :raises TopicMissing: …"""
+        """Return how many replicas ``topic`` has (its least). :raises TopicMissing: …"""
         return min(len(p.replica_nodes) for p in self._topics_asked([topic])[0].partitions)
 
     def close(self) -> None:

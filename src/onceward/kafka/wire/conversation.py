@@ -19,12 +19,10 @@ from onceward.kafka.wire.deadline import Backoff, Deadline
 from onceward.kafka.wire.error_table import Api, Meaning, Rule, code_name, find_rule
 
 SHORTEST_WAIT_MS = 1_000.0
-"""A request that times out takes its connection with it, and everybody else's requests on it: so
-none gets less."""
+"""A request that times out takes its connection with it, and others' requests: none gets less."""
 
 Send = Callable[[float], Any]
-"""Build the request anew and send it, waiting at most so many milliseconds: the answer, or
-ConnectionLost."""
+"""Build the request anew, send it, and wait at most so many ms: the answer, or ConnectionLost."""
 
 
 class Answered(NamedTuple):

@@ -65,9 +65,8 @@ class Meaning(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row. ``error`` is what is raised when the meaning is final, or when time runs out on a
-    repeated one; ``next_step`` what the user does then, where the class of the error does not say
-    it already."""
+    """One row. ``error`` is raised when the meaning is final, or when time runs out on a repeated
+    one; ``next_step`` is what the user does then, where the class of the error does not say it."""
 
     meaning: Meaning
     reason: str

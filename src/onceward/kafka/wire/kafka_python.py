@@ -101,8 +101,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
         self.tokens = tokens
         self.is_token = is_token
         self.connected: frozenset[NodeId] = frozenset()
-        """The nodes that could be sent to without a set-up. Never changed but replaced: any thread
-        may read it."""
+        """Nodes that need no set-up. Replaced, never changed: any thread may read it."""
 
     def get_connection(self, node_id: NodeId, **_: Any) -> KafkaConnection:
         """Return the connection to where ``node_id`` is now, which may still be in its set-up.
@@ -301,8 +300,7 @@ _EXTENSION = b",tokenauth=true"
 
 
 class _Scram(SaslMechanismScram):  # type: ignore[misc] # kafka-python is untyped
-    """SCRAM that also logs in with a delegation token, which its first message has to say
-    (KIP-48)."""
+    """SCRAM that may log in with a delegation token, as its first message then says (KIP-48)."""
 
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)

@@ -1,2 +1,1 @@
-"""Sequencer: leases partitions to the tasks that share one producer identity, one task at a
-time."""
+"""Leases of partitions for tasks that share a producer identity: one task at a time has each."""

@@ -31,8 +31,7 @@ from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 
 TOKEN_BYTES = 32
 MAX_PARTITIONS = 4096
-"""The largest number of partitions in one frame; a task that wants more asks for the first of
-them."""
+"""The most partitions in one frame; a task that wants more asks for the first of them."""
 
 _HEADER = struct.Struct(">BI")  # operation, payload length
 _HELLO = struct.Struct(f">{TOKEN_BYTES}siiq")
@@ -153,8 +152,7 @@ def encode_partitions(numbered: Iterable[tuple[TopicPartition, int]]) -> bytes:
 
 
 def decode_partitions(payload: bytes) -> list[tuple[TopicPartition, int]]:
-    """Decode the payload of GRANT or RELEASE. :raises BadFrame: it is uneven, or a name is no
-    text."""
+    """Decode the payload of GRANT or RELEASE. :raises BadFrame: uneven, or a name no text."""
     numbered: list[tuple[TopicPartition, int]] = []
     at, topic = 0, None
     try:

@@ -108,11 +108,9 @@ class EpochLeases:
         """The poison as an error: what a task reported if one did, else :class:`EpochPoisoned`."""
         self.closed = False
         self.returned: list[ReturnedLease] = []
-        """Leases in the order in which they were given back, hence in sequence order per
-        partition."""
+        """Leases in the order in which they came back, hence in sequence order per partition."""
         self.next_sequences: dict[TopicPartition, int] = dict(first_sequences)
-        """The sequence at which each partition goes on; it is in here from its first grant on (new
-        epochs begin at 0)."""
+        """Where each partition goes on, from its first grant on (new epochs begin at 0)."""
         self.held: dict[TopicPartition, HeldLease] = {}
         # The one attempt of each task that may lease
         self._current: dict[int, TaskAttempt] = {}

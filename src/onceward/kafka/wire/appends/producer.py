@@ -314,8 +314,7 @@ class _Send:
         return node
 
     def _refresh_leaders(self) -> None:
-        """Ask for the leaders of partitions that failed. Without an answer only the deadline ends
-        it."""
+        """Ask who leads what has failed. Without an answer only the deadline ends it."""
         if not self._stale_topics:
             return
         topics, self._stale_topics = self._stale_topics, set()

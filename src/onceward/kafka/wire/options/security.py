@@ -54,8 +54,7 @@ SECURITY_OPTIONS = (
 
 
 class TokenProvider(Protocol):
-    """Gives the OAUTHBEARER token of the moment. Must pickle: each executor process asks for its
-    own tokens."""
+    """Gives the OAUTHBEARER token of the moment. Must pickle: each executor asks for its own."""
 
     def token(self) -> str:
         """Return a token that is valid now. Called once per connection and login (KIP-368)."""

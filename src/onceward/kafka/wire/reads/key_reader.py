@@ -33,8 +33,7 @@ log = logging.getLogger(__name__)
 _CORRUPT_ANSWERS = 3
 
 Believe = Callable[[RecordBatch, Record], bool]
-"""Is a record under the key one of those that are asked for? What is not believed is passed over,
-committed or not."""
+"""Is a record under the key one of those asked for? Others are passed over, committed or not."""
 
 
 class KeyReader:

@@ -125,8 +125,7 @@ class OwnTransaction(NamedTuple):
     identity: ProducerIdentity
     took_part: bool
     """Anything of ours may have been open at the coordinator. If not, it had nothing to abort for
-    us: a newer owner got the very next epoch, and the transaction that was aborted under it is the
-    owner's."""
+    us: a newer owner got the very next epoch, and the transaction aborted under it is theirs."""
     asked_ms: Collection[int]
     """:attr:`RequestedTimeouts.ours_ms`."""
     twice: bool = False

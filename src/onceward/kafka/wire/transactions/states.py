@@ -69,5 +69,4 @@ TRANSITIONS: Mapping[State, Mapping[Step, frozenset[State]]] = {
     },
     _S.FENCED: {},
 }
-"""Per state the steps that it allows, and the states that they can lead to. A step that is not
-listed is refused."""
+"""Per state the steps that it allows, and where they can lead. Any other step is refused."""

@@ -91,8 +91,7 @@ class Transaction:
         self.identity: ProducerIdentity = NOBODY
         """The identity of the open transaction, or of the next one."""
         self.version: Literal[1, 2] = 1
-        """The transaction protocol in use (KIP-890), as the cluster had it when the id was taken
-        or recovered."""
+        """The transaction protocol (KIP-890), as of when the id was taken or recovered."""
         self.state = State.UNINITIALISED
         self._client, self._outdated = client, outdated
         self._coordinator = TransactionCoordinator(client, transactional_id)
