@@ -159,18 +159,15 @@ def encode(record: LedgerRecord, **where: Any) -> bytes:
         "committed_at_ms": record.committed_at_ms,
         **where,
     }
-    if record.decided is not None:
-        document["decided"] = list(record.decided)
-    if record.known_as:
-        document["known_as"] = record.known_as
-    if record.open_ms is not None:
-        document["open_ms"] = record.open_ms
-    if record.writer is not None:
-        document["writer"] = list(record.writer)
-    if record.steps_ms:
-        document["steps_ms"] = dict(record.steps_ms)
-    if record.frames is not None:
-        document["writes"] = [list(frame) for frame in record.frames]
+    if_known = {
+        "decided": record.decided,
+        "known_as": record.known_as or None,
+        "open_ms": record.open_ms,
+        "writer": record.writer,
+        "steps_ms": dict(record.steps_ms) or None,
+        "writes": record.frames,
+    }
+    document |= {name: value for name, value in if_known.items() if value is not None}
     return json.dumps(document, separators=(",", ":")).encode()
 
 
