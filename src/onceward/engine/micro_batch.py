@@ -254,10 +254,7 @@ class MicroBatches:
             self._write(missing, running, self._newest)
 
     def _as_often_as_it_takes(self, running: RunningBatch, once: Callable[[], T]) -> tuple[T, int]:
-        def explained() -> T:
-            with self._explaining_losses(running):
-                return once()
-
+        explained = self._explaining_losses(running)(once)
         return as_often_as_it_takes(self._policy, running, explained, "running it again")
 
     def _identified(
