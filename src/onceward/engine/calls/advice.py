@@ -31,16 +31,13 @@ _LONGEST_TEXT = 600
 _TRACEBACK = "Traceback (most recent call last):"
 
 
-Advice = tuple[str, ...]
-"""Steps of which the user takes one or all, in the order given; ``{names}`` stand for facts."""
-
-
 class Refusal(NamedTuple):
-    """An error before its facts are known."""
+    """An error before its facts are known, for which ``{names}`` stand. ``advice``: steps of which
+    the user takes one or all, in the order given."""
 
     error: type[OncewardError]
     message: str
-    advice: Advice
+    advice: tuple[str, ...]
 
     def make(self, facts: Mapping[str, object], details: Mapping[str, Any]) -> OncewardError:
         """Return the error with its facts."""
