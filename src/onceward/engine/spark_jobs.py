@@ -199,9 +199,5 @@ class SparkJobsAttempt(Attempt):
             with patience.dropping():
                 self._drop()
         except Exception as error:  # noqa: BLE001 — see above
-            log.warning(
-                "%s: what %s has written could not be dropped: %s",
-                self._policy.pipeline,
-                self._name,
-                summary(error),
-            )
+            text = "%s: what %s has written could not be dropped: %s"
+            log.warning(text, self._policy.pipeline, self._name, summary(error))

@@ -160,12 +160,8 @@ class Journal:
                 and not (call.kind is FailureKind.REFUSED and call.run_id == self._run_id)
             ]
             for call in over:
-                log.debug(
-                    "%s: batch %d: what failed is over (%s)",
-                    self._pipeline,
-                    call.batch_id,
-                    call.error,
-                )
+                text = "%s: batch %d: what failed is over (%s)"
+                log.debug(text, self._pipeline, call.batch_id, call.error)
                 self._files.remove(call.name)
                 del self._calls[call.name]
             self._unwritten = [call for call in self._unwritten if call.name in self._calls]

@@ -73,12 +73,8 @@ def replay(
         more = [write.where for write in writes] != [frame.where for frame in committed or ()]
         lacking = more or FailureKind.REFUSED in kinds or FailureKind.REPLAY in kinds
         _must_not_lack_rows(lost, running, policy, lacking=lacking)
-        log.warning(
-            "%s: %s is committed and cannot be read again: %s",
-            policy.pipeline,
-            running.batch,
-            lost,
-        )
+        text = "%s: %s is committed and cannot be read again: %s"
+        log.warning(text, policy.pipeline, running.batch, lost)
         return ()
     if committed is None:
         return ()

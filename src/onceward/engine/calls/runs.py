@@ -391,9 +391,6 @@ class SinkRuns:
         # nobody has looked at.
         if self._policy.resume not in _FOR_ONE_START or self._committed_in in (None, run_id):
             return self._policy
-        log.debug(
-            "%s: resume=%r was for one start, and is over",
-            self._policy.pipeline,
-            self._policy.resume,
-        )
+        text = "%s: resume=%r was for one start, and is over"
+        log.debug(text, self._policy.pipeline, self._policy.resume)
         return replace(self._policy, resume="checkpoint")

@@ -176,11 +176,8 @@ class Sender:
             raise self._overtaken(fenced) from fenced
         except OncewardError as unsettled:
             if not isinstance(error, CommitInDoubt):
-                log.warning(
-                    "%s could not be aborted: %s; the coordinator will do it",
-                    self._topic.name,
-                    unsettled,
-                )
+                text = "%s could not be aborted: %s; the coordinator will do it"
+                log.warning(text, self._topic.name, unsettled)
                 raise error from unsettled
             raise CommitInDoubt(
                 f"whether the last letters of {self._topic.name} were fed back could not be found "

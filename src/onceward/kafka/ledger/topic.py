@@ -153,12 +153,8 @@ class LedgerTopic:
             for name, texts in wishes.items()
         }
         overrides = {name: text for name, text in found.items() if text is not None}
-        log.warning(
-            "ledger topic %s is created with no more than %s: %s",
-            self.topic,
-            overrides,
-            refusal.message,
-        )
+        text = "ledger topic %s is created with no more than %s: %s"
+        log.warning(text, self.topic, overrides, refusal.message)
         self._client.create_topic(
             self.topic, PARTITIONS, replication=replicas, configs={**_REQUIRED, **overrides}
         )

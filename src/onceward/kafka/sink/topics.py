@@ -345,12 +345,8 @@ class RetentionCheck:
                     self._config_of(topic, timeout_ms=_PATIENCE_MS)
                 )
             except OncewardError as error:
-                log.debug(
-                    "%s: whether %s deletes old records is not known: %s",
-                    self._pipeline,
-                    topic,
-                    error,
-                )
+                text = "%s: whether %s deletes old records is not known: %s"
+                log.debug(text, self._pipeline, topic, error)
                 # Brokers that are in trouble are not asked for the others, too.
                 self._silent = not isinstance(error, AccessDenied)
 
