@@ -139,7 +139,6 @@ class FanOutTarget(Target):
         return self.chain.progress(replace(record, state=RecordState.FINISHED))
 
     def _record_published(self, record: LedgerRecord, error: OncewardError) -> None:
-        """Record which targets have published."""
         # The next start may be long after: by then a reader may have taken away what was
         # published, and it would count as lost.
         if not any(

@@ -365,7 +365,6 @@ class MicroBatches:
         return record
 
     def _publish(self, running: RunningBatch) -> None:
-        """Publish the newest batch, if it is decided and not finished."""
         # Nothing else comes before it: a batch after this one, decided first, would be seen first.
         if self._newest is None or self._newest.state is RecordState.FINISHED:
             return

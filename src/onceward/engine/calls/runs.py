@@ -252,7 +252,6 @@ def _close_ended_runs() -> None:
 
 
 def _close_if_ended(key: RunKey, run: OpenRun) -> None:
-    """Close ``run`` if Spark says that its query has ended."""
     try:
         if run.is_running():
             return

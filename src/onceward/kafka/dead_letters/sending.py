@@ -94,11 +94,9 @@ class Sender:
     def send(self, parcel: Parcel) -> None:
         """Feed ``parcel`` back, once. When it raises nothing of it is visible, unless it says so.
 
-        :raises CommitInDoubt: it is not known, and cannot be found out now; the next start does,
-            before anything else.
+        :raises CommitInDoubt: it cannot be found out now; the next start does, first of all.
         :raises Fenced: another replay of the topic was started.
-        :raises LedgerOutdated: the ledger was read from a broker that no longer led it; start
-            again.
+        :raises LedgerOutdated: a broker that no longer led the ledger was read; start again.
         :raises RecordTooLarge, TopicMissing, PartitionMissing, AccessDenied, BatchFailed,
             BrokerUnreachable: …
         """

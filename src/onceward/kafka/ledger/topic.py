@@ -189,7 +189,6 @@ class LedgerTopic:
         The key's place moves when somebody adds partitions to the topic. A record says how many
         there were when it was written; they never get fewer, so one that counts as many as now is
         the newest. Else all partitions are read.
-
         A broker that was deposed and does not know it may have answered, so that a newer record is
         missing: whoever writes on the strength of it asks :meth:`newest_before` as well.
 
@@ -201,14 +200,13 @@ class LedgerTopic:
 
     def newest_before(self, offset: int, identity: ProducerIdentity) -> LedgerRecord | None:
         """Return the newest committed record as it was when ``identity`` appended one at
-        ``offset`` of :meth:`partition`?
+        ``offset`` of :meth:`partition`.
 
         Final, see :meth:`KeyReader.newest_before`; one fetch when :meth:`newest` came before. Only
         where the key has moved since the last record (somebody added partitions), that record's
         old place is taken from the last :meth:`newest`.
 
-        :raises LedgerUnreadable: …
-        :raises BrokerUnreachable: …
+        :raises LedgerUnreadable, BrokerUnreachable: …
         """
         home = self.partition().partition
         reader = self._readers.get(home) or self._reader(home)

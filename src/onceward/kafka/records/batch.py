@@ -143,8 +143,6 @@ def next_sequence(sequence: int, count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """Settings of every fragment."""
-
     codec: Codec
     level: int | None
     batch_bytes: int

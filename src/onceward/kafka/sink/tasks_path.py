@@ -190,7 +190,6 @@ class TasksPath:
                 raise
 
     def _failure(self, sequencer: Sequencer) -> OncewardError | None:
-        """Return why the attempt is lost, if it is."""
         return None if sequencer.failure is None else self._run.explain(sequencer.failure)
 
 

@@ -208,8 +208,7 @@ def starting_json(
     new_partitions: Literal["earliest"] | None = None,
     new_topics: Literal["earliest"] | None = None,
 ) -> str:
-    """Return ``startingOffsets`` for all ``partitions``: ``known`` ones, and ``otherwise`` for the
-    rest.
+    """Return ``startingOffsets`` for all ``partitions``: ``known`` ones, else ``otherwise``.
 
     :param where: who knows, for the error.
     :param new_partitions: what a partition takes whose topic is known but which is not: it was

@@ -72,8 +72,7 @@ def minimal_acls(
     ledger_exists: bool = False,
     source_prefixes: Sequence[str] = (),
 ) -> list[Acl]:
-    """Return everything that one pipeline (``kafka_source`` → ``KafkaSink``) needs, and nothing
-    else.
+    """Return all that one pipeline (``kafka_source`` → ``KafkaSink``) needs, and nothing else.
 
     The same for both transaction versions: the requests differ, the rights they need do not.
     Spark's Kafka source needs no consumer group: it assigns its partitions itself and keeps its

@@ -155,7 +155,6 @@ class KafkaClient(TopicAdmin):
         return self._call_one_of(nodes, request, timeout_ms or self.settings.request_timeout_ms)
 
     def _call_one_of(self, nodes: Sequence[int | str], request: Any, timeout_ms: float) -> Any:
-        """Send to one node after the other until one answers."""
         deadline, lost = Deadline(timeout_ms), ConnectionLost("no broker is known")
         open_ones, begun = list(nodes), list[int | str]()
         while open_ones:

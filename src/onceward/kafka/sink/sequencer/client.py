@@ -26,14 +26,12 @@ class SequencerClient:
     Every method raises what the driver said when it said stop: :class:`EpochPoisoned` as a rule,
     :class:`AttemptSuperseded` when a newer attempt of this task goes on, or the very error that
     the driver met when it prepared this task's lease. A connection that is gone is
-    :class:`EpochPoisoned`, too: whatever became of the epoch, this task has no part in it any
-    more.
+    :class:`EpochPoisoned`, too: whatever became of the epoch, this task no longer has a part.
 
     :param timeout_s: how long to wait for the connection, and afterwards for any sign of life of
         the driver, in seconds. Waiting for a lease takes as long as it takes: the driver says once
         a second that it lives, and poisons the epoch when a holder is overdue.
-    :raises SequencerUnreachable: nobody there, or somebody who does not answer as a sequencer
-        does.
+    :raises SequencerUnreachable: nobody there, or somebody who is no sequencer.
     :raises EpochPoisoned: the epoch of this credentials is over, or this attempt ends it.
     """
 

@@ -170,10 +170,9 @@ class EpochLeases:
         now: float,
         limit: int = NO_LIMIT,
     ) -> list[Granted]:
-        """Lease those of ``partitions`` that are free, the first ``limit`` of them.
-
-        When none is, ``task`` waits (:meth:`is_waiting`) and is served by :meth:`grant_waiting`,
-        first come first served per partition.
+        """Lease those of ``partitions`` that are free, the first ``limit`` of them. When none is,
+        ``task`` waits (:meth:`is_waiting`) and is served by :meth:`grant_waiting`, first come
+        first served per partition.
 
         A task that holds leases never waits: two tasks that each hold what the other wants would
         do so for ever. It gets an empty list, gives back what it has, and asks again.

@@ -55,8 +55,6 @@ _PORT_POLL_SECONDS = 0.1
 
 @dataclass(eq=False, slots=True)
 class _Unauthenticated:
-    """A connection that has not shown the token yet."""
-
     sock: socket.socket
     deadline: float
     received: bytearray = field(default_factory=bytearray)
@@ -273,8 +271,7 @@ class Sequencer:
 
         :param identity: under which the tasks send; the broker wants every sequence of a new epoch
             to begin at 0.
-        :param first_sequences: where an earlier job under the same identity left off, by
-            partition.
+        :param first_sequences: by partition, where an earlier job of the identity left off.
         :param lease_limit_seconds: a lease held for longer poisons the epoch. Choose it above the
             time a task may take to send what it has at hand (``delivery.timeout.ms``); what
             ``on_first_lease`` takes counts, too.

@@ -114,8 +114,7 @@ class PartitionProducer:
     def send(
         self, appends: Sequence[Append], *, should_stop: ShouldStop | None = None
     ) -> list[Appended]:
-        """Append everything and wait for every acknowledgement; return them in the order of
-        ``appends``.
+        """Append everything, wait for every acknowledgement, and return them in order.
 
         Batches of one partition keep their order, which must be that of their sequences. Those of
         different partitions travel together. A batch without an answer is sent again under its

@@ -134,8 +134,7 @@ def committed_records(
 
     :param end: no further than the last stable offset, below which every transaction has ended.
     :param skip: asked before each fetch, so that stretches that nobody wants are not even read.
-    :raises SourceDataLost: the log has become shorter than it was: the topic was created again, or
-        truncated.
+    :raises SourceDataLost: the log is shorter than it was: created again, or truncated.
     :raises BrokerUnreachable: no progress for a minute.
     :raises TopicMissing, AccessDenied, ResourceError: …
     """
@@ -240,8 +239,7 @@ def is_inside_an_aborted_batch(
     (``CompletedFetch.nextFetchedRecord`` of the Java client), so that it never stands there by
     reading. False as well where the log does not reach any more.
 
-    :raises AccessDenied: Read on the topic is needed.
-    :raises BrokerUnreachable: …
+    :raises AccessDenied, BrokerUnreachable: the first without Read on the topic.
     """
 
     answer = fetch(

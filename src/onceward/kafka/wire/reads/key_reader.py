@@ -62,13 +62,11 @@ class KeyReader:
         self._held: dict[int, tuple[int, bytes | None]] = {}
 
     def newest(self, *, decided_only: bool = False, timeout_ms: int = 60_000) -> bytes | None:
-        """Return the value of the newest committed record with the key; None if there is none, or
-        it is a tombstone.
+        """Return the newest committed value of the key; None: there is none, or a tombstone.
 
         Reads to the high watermark as of the call. Records of the key in a transaction that is
         still open there are waited for, as long as the transaction takes to end. The owner of the
         key has no open transaction after ``InitProducerId``, so that it waits for markers at most.
-
         What it says was committed, but more may have been: a leader that was deposed and does not
         know it answers as if it still led (``ReplicaManager.fetchMessages`` asks nobody). See
         :meth:`newest_before`.
@@ -76,8 +74,8 @@ class KeyReader:
         :param decided_only: do not wait: None when there is such a record, because it may turn out
             to be the newest.
         :param timeout_ms: how long to go on without any progress.
-        :raises LedgerUndecided: after ``timeout_ms``; names partition and key. :raises
-            LedgerUnreadable: a damaged log.
+        :raises LedgerUndecided: after ``timeout_ms``; names partition and key.
+        :raises LedgerUnreadable: a damaged log.
         :raises BrokerUnreachable, TopicMissing, AccessDenied: …
         """
         deadline = Deadline(timeout_ms)
@@ -125,7 +123,6 @@ class KeyReader:
         replicas, and logs that agree about a batch agree about everything before it; so it is read
         from a log that holds this very batch, and whoever answers proves by it that he knows what
         was committed before. A deposed leader does not have it.
-
         Goes on where the last call has stopped, which is one fetch after :meth:`newest`.
 
         :raises BrokerUnreachable: nobody has shown that batch within ``timeout_ms``.

@@ -202,8 +202,7 @@ def committed_offsets(
         there is nothing to wait for.
     :param note: only offsets whose metadata begin with it.
     :param require_stable: wait while a transaction is about to change them (KIP-447).
-    :raises AccessDenied: naming the group.
-    :raises BrokerUnreachable: …
+    :raises AccessDenied, BrokerUnreachable: the first names the group.
     """
     in_order = None if partitions is None else sorted(partitions)
 

@@ -70,8 +70,7 @@ class TransactionCoordinator:
         *,
         on_lost: Callable[[], None] = lambda: None,
     ) -> ProducerIdentity:
-        """Send ``InitProducerId`` and return a new identity, after any open transaction has been
-        ended.
+        """Send ``InitProducerId``; return a new identity, once any open transaction is ended.
 
         ``expected`` = :data:`NOBODY` takes over; our own identity continues it and is refused when
         somebody newer came (KIP-360, version 3 of the request). Repeating after a lost answer is
@@ -81,8 +80,7 @@ class TransactionCoordinator:
         repetition as if somebody newer had come; see ``IdOwner.granted_to_us``. With
         :data:`NOBODY` every request that arrives, however late, gives the id away once more.
 
-        :param on_lost: called for every request that got no answer and was given up: it may still
-            arrive.
+        :param on_lost: called for every request that was given up unanswered: it may arrive.
         """
         answer = self._ask(
             Api.INIT_PRODUCER_ID,

@@ -190,8 +190,7 @@ class IdOwner:
         4.3.1), and both would stop. And a coordinator that has forgotten the id gives it to
         whoever asks first, old copy or new.
 
-        :param outdated: has somebody written since we did? Asked where the coordinator has
-            forgotten the id.
+        :param outdated: has somebody written since we did? Asked where the id is forgotten.
         """
         try:
             found = self._describe()

@@ -155,7 +155,6 @@ class Transaction:
         self._adopt(identity, asked_ms)
 
     def _still_owns_id(self) -> bool:
-        """Return whether the identity that we have just been given is still ours."""
         # 1. a takeover gets no answer and is given up, 2. the next one is answered, 3. a
         # coordinator that was frozen carries out the first: it fences us, for an owner that nobody
         # is. So the id is claimed once more under our own identity, behind what waited with it.
