@@ -124,7 +124,13 @@ def checkpointing(
         file, 50 ms a batch. With state, as much for each of its partitions.
     :raises ConfigurationError: naming the setting and what it takes.
     """
-    _refuse_concurrency(max_concurrent)
+    if max_concurrent != 1 or isinstance(max_concurrent, bool):
+        raise ContradictoryOptions(
+            f"max_concurrent={max_concurrent!r} of ow.checkpointing: the micro-batches of a query "
+            "run one after the other, because each names the ledger record before it",
+            next_step="leave max_concurrent out; for more throughput let a batch have more tasks, "
+            "or split the input into several pipelines",
+        )
     for name, number in (("attempts", attempts), ("retain", retain)):
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise ConfigurationError(
@@ -140,16 +146,6 @@ def checkpointing(
     interval_s, min_pause_s = seconds("interval", interval), seconds("min_pause", min_pause)
     check_choice("local_disk", local_disk, (True, False))
     return Checkpointing(interval_s, min_pause_s, timeout_s, attempts, retain, local_disk)
-
-
-def _refuse_concurrency(max_concurrent: object) -> None:
-    if max_concurrent != 1 or isinstance(max_concurrent, bool):
-        raise ContradictoryOptions(
-            f"max_concurrent={max_concurrent!r} of ow.checkpointing: the micro-batches of a query "
-            "run one after the other, because each names the ledger record before it",
-            next_step="leave max_concurrent out; for more throughput let a batch have more tasks, "
-            "or split the input into several pipelines",
-        )
 
 
 Delivery = Literal["exactly_once", "at_least_once", "none"]

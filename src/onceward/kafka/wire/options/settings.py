@@ -203,7 +203,12 @@ def settings_from_options(
         else _provider_id(oauth_token_provider),
         **_picked(numbers, _CLIENT_NUMBERS),
     )
-    compression = _compression(texts)
+    compression = texts.get("compression.type", "none")
+    if compression not in _COMPRESSIONS:
+        raise ConfigurationError(
+            f"compression.type={compression!r} is not known",
+            next_step=f"use one of {', '.join(_COMPRESSIONS)}",
+        )
     producer = ProducerSettings(
         acks=_acks(texts, delivery),
         compression=compression,
@@ -346,16 +351,6 @@ def _servers(given: str | Sequence[str]) -> tuple[str, ...]:
             "bootstrap_servers is empty", next_step="name at least one broker as host:port"
         )
     return servers
-
-
-def _compression(texts: Mapping[str, str]) -> str:
-    name = texts.get("compression.type", "none")
-    if name not in _COMPRESSIONS:
-        raise ConfigurationError(
-            f"compression.type={name!r} is not known",
-            next_step=f"use one of {', '.join(_COMPRESSIONS)}",
-        )
-    return name
 
 
 def _level(numbers: Mapping[str, int], compression: str) -> int | None:
