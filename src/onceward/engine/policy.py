@@ -1,8 +1,6 @@
 """Settings that all sinks share: who it is, what it promises, how often it tries. Immutable.
-
 Checkpoint settings have the names of Flink, where a checkpoint is what a micro-batch boundary is
-here. Pure.
-"""
+here. Pure."""
 
 from __future__ import annotations
 

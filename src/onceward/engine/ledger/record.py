@@ -1,9 +1,7 @@
-"""The ledger record: what a decided batch was, as versioned JSON. Values only, no I/O.
-
-One record is written for each batch, in the one step that decides it, so it exists exactly if the
-batch is to be seen. The newest record of a pipeline is the truth about where it stands; Spark's
-checkpoint and Kafka's group offsets are compared with it.
-"""
+"""The ledger record: what a decided batch was, as versioned JSON. Values only, no I/O. One record
+is written for each batch, in the one step that decides it, so it exists exactly if the batch is to
+be seen. The newest record of a pipeline is the truth about where it stands; Spark's checkpoint and
+Kafka's group offsets are compared with it."""
 
 from __future__ import annotations
 

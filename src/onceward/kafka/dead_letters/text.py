@@ -1,10 +1,7 @@
-"""Letters and counts as text for a terminal. Pure.
-
-Keys, values, headers and error messages come from outside. What a terminal would obey (control
-characters, marks that turn the direction of writing) is escaped, and so is the backslash, so that
-nothing else looks like an escape. A dead-letter topic is counted for ``list``: by pipeline, kind
-of error and source partition.
-"""
+"""Letters and counts as text for a terminal. Pure. Keys, values, headers and error messages come
+from outside. What a terminal would obey (control characters, marks that turn the direction of
+writing) is escaped, and so is the backslash, so that nothing else looks like an escape. A
+dead-letter topic is counted for ``list``: by pipeline, kind of error and source partition."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""One batch as one Kafka transaction, under one epoch. Driver only; made by :mod:`target`.
-
-Each frame is prepared once and goes one of two paths: the driver sends it itself where it is small
+"""One batch as one Kafka transaction, under one epoch. Driver only; made by :mod:`sink`. Each
+frame is prepared once and goes one of two paths: the driver sends it itself where it is small
 (:mod:`driver_path`), else the tasks of a Spark job do (:mod:`tasks_path`). Then source offsets and
-the ledger record join the transaction, and it is committed.
-"""
+the ledger record join the transaction, and it is committed."""
 
 from __future__ import annotations
 

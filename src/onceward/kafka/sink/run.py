@@ -1,9 +1,6 @@
 """The state that one run of a query keeps from batch to batch, for its attempts. Driver only; made
-by :mod:`target`.
-
-Connections, the chain in the ledger with the transactional id, the consumer group of the sources,
-the sequencer's port, and what was learned of topics.
-"""
+by :mod:`sink`. Connections, the chain in the ledger with the transactional id, the consumer
+group of the sources, the sequencer's port, and what was learned of topics."""
 
 from __future__ import annotations
 

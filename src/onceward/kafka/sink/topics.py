@@ -1,7 +1,7 @@
 """The settings of topics that matter to the sink: do they exist, how large may a batch be, how
 long are records kept.
 
-Driver only; called by :mod:`target` and :mod:`run`, and by :mod:`plain`. A setting may be changed
+Driver only; called by :mod:`sink` and :mod:`run`, and by :mod:`plain`. A setting may be changed
 while a query runs. The transaction timeout is not here: the coordinator checks it against
 ``transaction.max.timeout.ms`` when the producer id is taken
 (``kafka.wire.transactions.transaction``), and the ledger topic looks after itself

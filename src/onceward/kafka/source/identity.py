@@ -1,10 +1,7 @@
 """Identity of Kafka topics: a topic that was deleted and created again has another id. Driver
-only.
-
-Loaded by :func:`onceward.engine.target.source_identity`, called for every batch. In a
-topic that was created again the checkpoint's offsets name other records: Spark would read on
-there, or take the missing ones for lost.
-"""
+only. Loaded by :func:`onceward.engine.target.source_identity`, called for every batch. In a topic
+that was created again the checkpoint's offsets name other records: Spark would read on there, or
+take the missing ones for lost."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """``onceward.lineage``: where each row came from, carried along as three columns. Driver; called
-by users.
-
-``KafkaSink(lineage=True)`` turns the columns into headers of the output record, by which
-``onceward verify --conserves`` proves that every record of the source is accounted for.
-"""
+by users. ``KafkaSink(lineage=True)`` turns the columns into headers of the output record, by which
+``onceward verify --conserves`` proves that every record of the source is accounted for."""
 
 from __future__ import annotations
 

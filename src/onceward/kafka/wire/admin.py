@@ -1,7 +1,5 @@
-"""Topics and settings: create a topic, read what a topic or a broker is configured to.
-
-The part of ``kafka.wire.client`` that preflight checks need (driver).
-"""
+"""Topics and settings: create a topic, read what a topic or a broker is configured to. The part of
+``kafka.wire.client`` that preflight checks need (driver)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """One process's client of one Kafka cluster: blocking calls, and what the process knows of leaders
-and coordinators.
-
-Used in the driver and in executor processes. Thread safe. Never survives a fork: Spark's Python
-workers are forked from a daemon, and two processes reading one socket would take each other's
-answers.
-"""
+and coordinators. Used in the driver and in executor processes. Thread safe. Never survives a fork:
+Spark's Python workers are forked from a daemon, and two processes reading one socket would take
+each other's answers."""
 
 from __future__ import annotations
 

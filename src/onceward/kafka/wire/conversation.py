@@ -1,10 +1,7 @@
 """Ask until there is an answer that settles something: the loop that every request of this package
-goes through.
-
-The error table judges; this loop repeats, asks for the leader or coordinator again, and gives up
-at a deadline. It never decides what a refusal means for a transaction: that is its caller's
-business.
-"""
+goes through. The error table judges; this loop repeats, asks for the leader or coordinator again,
+and gives up at a deadline. It never decides what a refusal means for a transaction: that is its
+caller's business."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """Consumer groups as brokers know them: which there are, who is in them, and what of. Called by
-``onceward doctor``.
-
-Reads only. Committed offsets are in :mod:`onceward.kafka.wire.reads.offsets`. Members of the newer
-kinds of groups (KIP-848, share groups) have requests of their own, which this client does not
-speak.
-"""
+``onceward doctor``. Reads only. Committed offsets are in :mod:`onceward.kafka.wire.reads.offsets`.
+Members of the newer kinds of groups (KIP-848, share groups) have requests of their own, which this
+client does not speak."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Settings of our Kafka client, from Kafka's own option names, checked when a sink or source
-is constructed.
-
-Frozen and picklable: the driver builds them, and they travel to the executors inside the tasks.
-Names follow the Java producer; PEM files and plain SASL names follow librdkafka, where Java has
-none.
-"""
+"""Settings of our Kafka client, from Kafka's own option names, checked when a sink or source is
+constructed. Frozen and picklable: the driver builds them, and they travel to the executors inside
+the tasks. Names follow the Java producer; PEM files and plain SASL names follow librdkafka, where
+Java has none."""
 
 from __future__ import annotations
 
