@@ -94,7 +94,7 @@ def printed(
         monkeypatch.delenv(name, raising=False)
 
     def run(jar: str, **options: bool) -> tuple[str, str]:
-        connector = Connector((Path(jar),), ("g:a:1",), ())
+        connector = Connector((Path(jar),), ("g:a:1",))
         monkeypatch.setattr(COMMAND, "_connector", lambda: connector)
         COMMAND.jars(**{"paths": False, "submit": False, "packages": False, **options})
         out, err = capsys.readouterr()

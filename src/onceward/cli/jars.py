@@ -86,8 +86,6 @@ def _connector() -> Connector:
     typer.echo("Spark's Kafka and Avro connectors … ", nl=False, err=True)
     connector = spark_connector()
     typer.echo(f"{len(connector.jars)} jars of {', '.join(connector.coordinates)}", err=True)
-    for note in connector.notes:
-        typer.echo(f"note: {note}", err=True)
     return connector
 
 

@@ -175,20 +175,16 @@ _QUICK = {"socket.connection.setup.timeout.max.ms": "4000"}
 
 def check_machine() -> list[CheckResult]:
     """Check Java, PySpark, Spark's Kafka jars and workers' Python, as a driver here finds them."""
-    return [run_check(_java), run_check(_pyspark), *_jars(), check_worker_python()]
+    return [run_check(_java), run_check(_pyspark), run_check(_jars), check_worker_python()]
 
 
-def _jars() -> list[CheckResult]:
-    """Check the jars of Spark's Kafka source; some may not be of the PySpark installed."""
-    try:
-        connector = spark_connector()
-    except OncewardError as error:
-        return [CheckResult("fail", error.message, error.next_step)]
-    found = (
+def _jars() -> CheckResult:
+    """Check the jars of Spark's Kafka source."""
+    connector = spark_connector()
+    return ok(
         f"jars: {len(connector.jars)} for Spark's Kafka source, of "
         f"{', '.join(connector.coordinates)}"
     )
-    return [ok(found), *(warn(f"jars: {note}") for note in connector.notes)]
 
 
 def run_check(check: Callable[[], CheckResult]) -> CheckResult:

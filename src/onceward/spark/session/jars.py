@@ -22,7 +22,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import subprocess
 import tempfile
 import time
@@ -50,8 +49,6 @@ _LOOK_SECONDS = 0.2
 _ANSWER_MS = 30_000
 """For a connection, and for each piece of a download."""
 _LOG_TAIL_CHARACTERS = 3_000
-# How Ivy sums up what it could not find
-_NOT_FOUND = re.compile(r":: ([^#\s]+)#([^;\s]+);(\S+): not found")
 
 
 def cache_folder() -> Path:
@@ -72,8 +69,8 @@ def resolve(*coordinates: str, without: Sequence[str] = (), transitive: bool = T
     :param without: ``group:artifact`` of dependencies to leave out.
     :param transitive: False: the coordinates themselves only, nothing that they depend on.
     :raises ConfigurationError: a coordinate is malformed, or there is no fit Java.
-    :raises ResourceError: a jar cannot be found or fetched; the message ends with what the
-        resolver printed, and ``details["missing"]`` lists the coordinates that no repository has.
+    :raises ResourceError: a jar cannot be found or fetched, which Ivy does not tell apart; the
+        message ends with what it printed.
     """
     for coordinate in coordinates:
         if len(parts := str(coordinate).split(":")) != 3 or not all(parts):
@@ -275,13 +272,13 @@ def _not_resolvable(
 ) -> ResourceError:
     chatter.seek(0)
     output = chatter.read().decode(errors="replace")
-    missing = list(dict.fromkeys(":".join(found) for found in _NOT_FOUND.findall(output)))
     return ResourceError(
         f"cannot resolve {', '.join(coordinates)}: {reason}\n--- the resolver's last words "
         f"---\n{output[-_LOG_TAIL_CHARACTERS:]}",
-        next_step="check the coordinates and the way to a Maven repository; name a mirror in an "
+        next_step="start again, for a repository that is busy counts as one that has not found "
+        "it; check the coordinates and the way to a Maven repository; name a mirror in an "
         f"ivysettings.xml and set {IVY_SETTINGS_VARIABLE} to its path",
-        details={"coordinates": list(coordinates), "missing": missing},
+        details={"coordinates": list(coordinates)},
     )
 
 

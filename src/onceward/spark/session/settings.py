@@ -142,10 +142,7 @@ def spark_conf(*packages: str) -> dict[str, str]:
         java, major = java_found()
         must_start_on(java, major, version)
         must_have_modules(java)
-        connector = spark_connector(*packages)
-        for note in connector.notes:
-            log.warning("%s", note)
-        return {**launch_conf(connector), **settings}
+        return {**launch_conf(spark_connector(*packages)), **settings}
     # spark.jars would even do harm: executors would fetch it, and not what --jars names.
     if packages:
         log.warning(
