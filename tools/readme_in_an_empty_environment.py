@@ -79,7 +79,9 @@ class Newcomer:
             name: value for name, value in os.environ.items() if not _OF_OTHERS.match(name)
         }
         self._variables["PATH"] = f"{folder / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        self._variables["ONCEWARD_CACHE"] = str(folder / "cache")
+        # Not ONCEWARD_CACHE, which has all jars fetched again; and pip keeps its own
+        self._variables.setdefault("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
+        self._variables["XDG_CACHE_HOME"] = str(folder / "cache")
         if pyspark is not None:
             (folder / "constraints.txt").write_text(f"pyspark=={pyspark}\n")
             self._variables["PIP_CONSTRAINT"] = str(folder / "constraints.txt")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -211,4 +212,40 @@ def test_jars_that_cannot_be_kept_are_used(
     monkeypatch.setattr(Path, "write_text", full)
     assert jars.resolve("a:b:1") == [tmp_path / "a-b-1.jar"]
     assert jars.resolve("a:b:1") == [tmp_path / "a-b-1.jar"]
+    assert resolver.times_asked == 2
+
+
+@pytest.mark.parametrize("settings", [None, "mirror.xml"])
+@pytest.mark.parametrize("named", ["cache", None])
+def test_ivys_own_folder_moves_with_the_cache(
+    settings: str | None, named: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(jars.CACHE_VARIABLE, raising=False)
+    if named:
+        monkeypatch.setenv(jars.CACHE_VARIABLE, named)
+    gateway, asked = MagicMock(), []
+    gateway.jvm.scala.Option = SimpleNamespace(empty=lambda: None, apply=lambda it: it)
+    maven = gateway.jvm.org.apache.spark.util.MavenUtils
+    maven.loadIvySettings = lambda file, mirrors, folder, errors: asked.append(folder)
+    maven.buildIvySettings = lambda mirrors, folder, local, errors: asked.append(folder)
+    monkeypatch.setattr(jars, "_in_bounds", lambda gateway, settings: settings)
+    jars.ivy_settings(gateway, settings)
+    assert asked == [str(tmp_path / "cache" / "ivy") if named else None]
+
+
+def test_jars_in_a_folder_that_is_closed_to_this_user_are_looked_for_again(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+):
+    """Those that root had found in its own home, in an image that another user runs."""
+    (jar,) = jars.resolve("a:b:1")
+    stat = os.stat
+
+    def closed(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if str(path) == str(jar):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", closed)
+    jars.resolve("a:b:1")
     assert resolver.times_asked == 2

@@ -35,7 +35,9 @@ from onceward.spark.session.java import java_executable, must_have_modules
 log = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "ONCEWARD_CACHE"
-"""Environment variable that moves the cache folder."""
+"""Environment variable that moves the cache folder, and Ivy's, which is in the user's home, into
+it.
+"""
 
 IVY_SETTINGS_VARIABLE = "ONCEWARD_IVY_SETTINGS"
 """Environment variable: path of an ``ivysettings.xml``, as of ``spark.jars.ivySettings``."""
@@ -113,7 +115,8 @@ def remembered(answer_file: Path) -> list[Path] | None:
     except (OSError, ValueError, KeyError, TypeError):
         # Absent or damaged: resolving again writes a good one
         return None
-    return jars if jars and all(jar.is_file() for jar in jars) else None
+    # Not pathlib's, which raises for one that is in another user's home
+    return jars if jars and all(map(os.path.isfile, jars)) else None
 
 
 def remember(answer_file: Path, jars: Sequence[Path], **more: object) -> None:
@@ -204,7 +207,7 @@ def read_answer(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) 
             except Py4JError as failure:
                 # Asked now: the text lives in the JVM that is about to end
                 jars, reason = [], _java_message(failure)
-        if not jars or not all(jar.is_file() for jar in jars):
+        if not jars or not all(map(os.path.isfile, jars)):
             raise _not_resolvable(coordinates, reason, chatter)
         return jars
 
@@ -261,10 +264,13 @@ def ivy_settings(gateway: Any, path: str | None) -> Any:
     """Return Spark's own settings of Ivy, or those in the file at ``path``, with a time limit."""
     jvm = gateway.jvm
     maven, errors = jvm.org.apache.spark.util.MavenUtils, jvm.java.lang.System.err
-    nothing = jvm.scala.Option.empty()
+    option = jvm.scala.Option
+    nothing = folder = option.empty()
+    if os.environ.get(CACHE_VARIABLE):
+        folder = option.apply(str(cache_folder().absolute() / "ivy"))
     if path:
-        return _in_bounds(gateway, maven.loadIvySettings(path, nothing, nothing, errors))
-    return _in_bounds(gateway, maven.buildIvySettings(nothing, nothing, True, errors))
+        return _in_bounds(gateway, maven.loadIvySettings(path, nothing, folder, errors))
+    return _in_bounds(gateway, maven.buildIvySettings(nothing, folder, True, errors))
 
 
 def _not_resolvable(
