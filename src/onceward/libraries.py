@@ -1,12 +1,14 @@
 """Client libraries that an extra brings (``pip install "onceward[redis]"``), imported when they
-are used; and the release of this one.
+are used; the release of this one; and the lines of Java's properties files.
 
-Runs everywhere; called by ledgers, sinks and formats, none of which needs more than one of them.
+Runs everywhere; called by ledgers, sinks and formats, none of which needs more than one of the
+libraries, and by whoever reads settings of Kafka's tools or of Spark.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,3 +64,40 @@ def library(why: str, extra: str, name: str, *parts: str) -> Any:
         raise ConfigurationError(
             f"{why}: {error}", next_step=f'pip install "onceward[{extra}]"'
         ) from error
+
+
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_PAIR = re.compile(r"((?:\\.|[^\\=:\s])+)(?:\s*[=:]\s*|\s+)(.*)", re.DOTALL)
+_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def properties(text: str) -> Iterator[tuple[int, tuple[str, str] | None]]:
+    """Yield for each line of a properties file, as Java's ``Properties.load`` has them, its number
+    and its name and value; None for one without the two.
+    """
+    for number, line in _logical_lines(text):
+        pair = _PAIR.fullmatch(line)
+        yield number, pair and (_unescaped(pair[1]), _unescaped(pair[2]).strip())
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    begun = ""
+    for number, natural in enumerate(re.split(r"\r\n?|\n", text), start=1):
+        line = natural.lstrip()
+        if not begun and (not line or line[0] in "#!"):
+            continue
+        begun += line
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            begun = begun[:-1]
+            continue
+        yield number, begun.rstrip()
+        begun = ""
+    if begun:
+        yield number, begun.rstrip()
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(
+        lambda found: chr(int(found[1], 16)) if found[1] else _LETTERS.get(found[2], found[2]),
+        text,
+    )

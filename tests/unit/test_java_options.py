@@ -16,7 +16,7 @@ from onceward.errors import ConfigurationError
 from onceward.spark.session import java
 from onceward.spark.session.connector import Connector
 from onceward.spark.session.jars import SUBMITTED_VARIABLE
-from onceward.spark.session.settings import AVRO_LIMITS, java_options, spark_defaults
+from onceward.spark.session.settings import AVRO_LIMITS, java_options, launch_conf, spark_defaults
 from onceward.spark.tables.avro_java import keep_within_limits
 from support.errors import raises
 
@@ -144,3 +144,36 @@ def test_a_cluster_without_limits_is_told_how_this_job_gets_them(
     keep_within_limits(session)
     assert ("onceward jars --submit --quoted" in caplog.text) is submitted
     assert ("ow.spark_conf()" in caplog.text) is not submitted
+
+
+OF_SPARK = r"""# größe des Heaps
+spark.driver.extraJavaOptions -Djavax.net.ssl.trustStore=/etc/pki/corp.jks \
+    -Djava.security.auth.login.config=/etc/kafka/jaas.conf
+spark.executor.extraJavaOptions=-Dpath=C\:\\temp -Dname=a\=b
+spark.jars /opt/hadoop-aws.jar, /opt/postgresql.jar
+spark.alone
+""".encode("latin-1")
+
+
+def test_lines_that_go_on_escapes_and_other_encodings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As Spark reads them, by ``Properties.load``: what is set in a session replaces them."""
+    (tmp_path / "spark-defaults.conf").write_bytes(OF_SPARK)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert spark_defaults() == {
+        DRIVER: "-Djavax.net.ssl.trustStore=/etc/pki/corp.jks "
+        "-Djava.security.auth.login.config=/etc/kafka/jaas.conf",
+        EXECUTOR: r"-Dpath=C:\temp -Dname=a=b",
+        "spark.jars": "/opt/hadoop-aws.jar, /opt/postgresql.jar",
+    }
+
+
+def test_jars_of_the_defaults_stay(printed: Any, tmp_path: Path):
+    line, _ = printed("/a.jar", quoted=False, submit=True)
+    assert line.startswith("--jars /a.jar --conf")
+    (tmp_path / "spark-defaults.conf").write_bytes(OF_SPARK)
+    line, _ = printed("/a.jar", quoted=False, submit=True)
+    assert line.startswith("--jars /a.jar,/opt/hadoop-aws.jar,/opt/postgresql.jar --conf")
+    found = launch_conf(Connector((Path("/a.jar"),), ("g:a:1",)))
+    assert found["spark.jars"] == "/a.jar,/opt/hadoop-aws.jar,/opt/postgresql.jar"

@@ -104,9 +104,9 @@ def _others() -> list[object]:
 
 
 def _submit(connector: Connector, quoted: bool) -> str:
-    from onceward.spark.session.settings import WORKER_DAEMON
+    from onceward.spark.session.settings import WORKER_DAEMON, launch_conf
 
-    jars = ",".join(str(jar) for jar in connector.jars)
+    jars = launch_conf(connector)["spark.jars"]
     settings = {
         # The interpreter with onceward; local workers follow it, else it is PYSPARK_PYTHON.
         "spark.pyspark.driver.python": sys.executable,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onceward.libraries import properties
 from onceward.spark.session.connector import (
     Connector,
     installed_spark,
@@ -41,8 +42,6 @@ bytes of a record can end a JVM.
 _SOME_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 _SETTINGS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 _JVM_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
-# as in a Java properties file
-_LINE = re.compile(r"\s*([^\s#=:]\S*?)(?:\s*[=:]\s*|\s+)(\S.*)")
 
 
 def java_options(defaults: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
@@ -82,10 +81,11 @@ def spark_defaults() -> dict[str, str]:
         home: Any = find_spark_home
         folder = str(Path(os.environ.get("SPARK_HOME") or home._find_spark_home()) / "conf")
     try:
-        lines = (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+        # Spark, too, passes over letters that are no UTF-8
+        text = (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return {}  # most have none
-    return {match[1]: match[2].strip() for line in lines if (match := _LINE.match(line))}
+    return dict(pair for _, pair in properties(text) if pair is not None)
 
 
 log = logging.getLogger(__name__)
@@ -100,9 +100,9 @@ def spark_conf(*packages: str) -> dict[str, str]:
     is required.
 
     * ``spark.jars``: Spark's Kafka source and Avro functions, and ``packages`` (Maven
-      coordinates), as resolved paths. ``spark.jars.packages`` would do, but puts every jar on the
-      Python workers' import path, which costs each task 150 to 300 ms (see
-      :mod:`onceward.spark.session.zip_importers`).
+      coordinates), as resolved paths, and those of ``spark-defaults.conf``.
+      ``spark.jars.packages`` would do, but puts every jar on the Python workers' import path,
+      which costs each task 150 to 300 ms (see :mod:`onceward.spark.session.zip_importers`).
     * ``spark.python.daemon.module``: Python workers are forked with everything imported.
     * ``spark.sql.execution.arrow.maxRecordsPerBatch``, ``….maxBytesPerBatch``: Arrow batches from
       the JVM to the tasks are larger than Spark's of small records, and 8 MiB instead of 256 of
@@ -154,8 +154,10 @@ def spark_conf(*packages: str) -> dict[str, str]:
 
 def launch_conf(connector: Connector) -> dict[str, str]:
     """Return the part of :func:`spark_conf` that a JVM has to be started with."""
-    jars = ",".join(str(jar) for jar in connector.jars)
-    return {"spark.jars": jars, **java_options(spark_defaults(), os.environ)}
+    defaults = spark_defaults()
+    others = (jar.strip() for jar in defaults.get("spark.jars", "").split(","))
+    jars = ",".join([*map(str, connector.jars), *filter(None, others)])
+    return {"spark.jars": jars, **java_options(defaults, os.environ)}
 
 
 def is_on(session: SparkSession, name: str) -> bool:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import re
 import uuid
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from onceward.kafka.wire.options.security import (
     java_security_options,
     security_from_options,
 )
+from onceward.libraries import properties
 
 LONGEST_TRANSACTION_MS = 900_000
 """How long a transaction may be open unless a setting says otherwise: Kafka's default of
@@ -431,42 +431,11 @@ def read_properties(file: Path) -> dict[str, str]:
         text = data.decode()
     except UnicodeDecodeError:
         text = data.decode("latin-1")
-    return dict(_pairs(file, text))
-
-
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
-_PAIR = re.compile(r"((?:\\.|[^\\=:\s])+)(?:\s*[=:]\s*|\s+)(.*)", re.DOTALL)
-_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def _pairs(file: Path, text: str) -> Iterator[tuple[str, str]]:
-    for number, line in _logical_lines(text):
-        pair = _PAIR.fullmatch(line)
+    found = {}
+    for number, pair in properties(text):
         if pair is None:
             raise ConfigurationError(
                 f"{file}, line {number} is not name=value", next_step="correct --command-config"
             )
-        yield _unescaped(pair[1]), _unescaped(pair[2]).strip()
-
-
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    begun = ""
-    for number, natural in enumerate(re.split(r"\r\n?|\n", text), start=1):
-        line = natural.lstrip()
-        if not begun and (not line or line[0] in "#!"):
-            continue
-        begun += line
-        if (len(line) - len(line.rstrip("\\"))) % 2:
-            begun = begun[:-1]
-            continue
-        yield number, begun.rstrip()
-        begun = ""
-    if begun:
-        yield number, begun.rstrip()
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(
-        lambda found: chr(int(found[1], 16)) if found[1] else _LETTERS.get(found[2], found[2]),
-        text,
-    )
+        found[pair[0]] = pair[1]
+    return found
