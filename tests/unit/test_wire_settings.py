@@ -225,6 +225,36 @@ def test_a_delegation_token_goes_on_to_sparks_reader() -> None:
     assert java.endswith('required username="id" password="mac" tokenauth="true";')
 
 
+@pytest.mark.parametrize(
+    ("named", "to_java"),
+    [
+        (
+            "kafkashaded.org.apache.kafka.common.security.scram.ScramLoginModule",
+            "kafkashaded.org.apache.kafka.common.security.scram.ScramLoginModule",
+        ),
+        ("ScramLoginModule", "org.apache.kafka.common.security.scram.ScramLoginModule"),
+        ("com.shop.ScramLoginModule", "org.apache.kafka.common.security.scram.ScramLoginModule"),
+    ],
+)
+def test_a_login_module_stays_in_the_package_that_sparks_reader_has_it_in(
+    named: str, to_java: str
+) -> None:
+    """Databricks has Kafka's classes below ``kafkashaded.``, and no others."""
+    options = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": f'{named} required username="u" password="p";',
+    }
+    client, _ = parsed(options)
+    java = spark_source_options(client, options)["kafka.sasl.jaas.config"]
+    assert java == f'{to_java} required username="u" password="p";'
+    by_name, _ = parsed(
+        {name: value for name, value in options.items() if "jaas" not in name}
+        | {"sasl.username": "u", "sasl.password": "p"}
+    )
+    assert client == by_name, "one login, for which clients are shared"
+
+
 def test_delivery_without_guarantees_may_wait_for_the_leader_alone() -> None:
     _, producer = parsed({"acks": "1", "enable.idempotence": "false"}, delivery="none")
     assert producer.acks == 1

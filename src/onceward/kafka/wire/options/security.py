@@ -71,6 +71,9 @@ class Security:
     password: str | None = field(default=None, repr=False)
     is_token: bool = field(default=False, repr=False)
     """User and password are a delegation token's (KIP-48)."""
+    shaded: str = field(default="", repr=False, compare=False)
+    """What Spark's reader has before the names of Kafka's classes: ``kafkashaded.`` on Databricks.
+    """
     ca_file: str | None = field(default=None, repr=False)
     ca_pem: str | None = field(default=None, repr=False)
     certificate_file: str | None = field(default=None, repr=False)
@@ -163,13 +166,14 @@ def _sasl(
                 next_step="keep one of the two ways of naming the user",
             )
         login = _from_jaas(options["sasl.jaas.config"], mechanism)
-    is_token = login.pop(_DELEGATED, None)
+    is_token = (login.pop(_DELEGATED, None) or "").lower() == "true"
+    shaded = login.pop(_SHADED, None) or ""
     if not login.get("username") or login.get("password") is None:
         raise ConfigurationError(
             f"sasl.mechanism={mechanism} needs a user name and a password",
             next_step="set sasl.username and sasl.password, or sasl.jaas.config",
         )
-    return {"mechanism": mechanism, **login, "is_token": (is_token or "").lower() == "true"}
+    return {"mechanism": mechanism, **login, "is_token": is_token, "shaded": shaded}
 
 
 _JAAS = re.compile(
@@ -177,6 +181,8 @@ _JAAS = re.compile(
 )
 _JAAS_PAIR = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""")
 _DELEGATED = "tokenauth"
+_KAFKAS = "org.apache.kafka.common.security."
+_SHADED = "shaded"
 # Of each login module its mechanisms, and what its line may say
 _MODULES = {
     "PlainLoginModule": (("PLAIN",), ("username", "password")),
@@ -185,7 +191,9 @@ _MODULES = {
 
 
 def _from_jaas(text: str, mechanism: str) -> dict[str, str | None]:
-    """Return the pairs of a line ``…LoginModule required username="u" …;``."""
+    """Return the pairs of a line ``…LoginModule required username="u" …;``, and what its class has
+    before Kafka's own name.
+    """
     matched = _JAAS.fullmatch(text)
     module = matched.group(1).rsplit(".", 1)[-1] if matched else None
     if (
@@ -197,7 +205,7 @@ def _from_jaas(text: str, mechanism: str) -> dict[str, str | None]:
         raise ConfigurationError(
             # its text holds a password: never shown
             "sasl.jaas.config is not a login line that can be read here",
-            next_step="write 'org.apache.kafka.common.security.plain.PlainLoginModule required "
+            next_step=f"write '{_KAFKAS}plain.PlainLoginModule required "
             'username="…" '
             'password="…";\' (or scram.ScramLoginModule), or use sasl.username and sasl.password',
         )
@@ -215,7 +223,8 @@ def _from_jaas(text: str, mechanism: str) -> dict[str, str | None]:
             f"sasl.jaas.config has {', '.join(unknown)}, which {module} is not known to take here",
             next_step=f"leave it out; {module} takes {', '.join(known)}",
         )
-    return pairs
+    shaded, is_kafkas, _ = matched.group(1).partition(_KAFKAS)
+    return {**pairs, _SHADED: shaded if is_kafkas else ""}
 
 
 def tls_parts(options: Mapping[str, str]) -> dict[str, Any]:
@@ -393,7 +402,7 @@ def _java_login(security: Security) -> dict[str, str]:
     mechanism = str(security.mechanism)
     module = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
     login = (
-        f"org.apache.kafka.common.security.{module}LoginModule required "
+        f"{security.shaded}{_KAFKAS}{module}LoginModule required "
         f'username="{_quoted(security.username or "")}" '
         f'password="{_quoted(security.password or "")}"'
     )
