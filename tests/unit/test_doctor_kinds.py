@@ -151,10 +151,20 @@ class Replica:
         self._sock.close()
 
 
-def test_a_replica_is_told_by_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+class AuroraReader(Replica):
+    """Its read_only is OFF."""
+
+    def execute(self, statement: str, parameters: Any = None) -> None:
+        super().execute(statement, parameters)
+        if "@@read_only" in statement:
+            self.row = (1, 1, int("IF(@@innodb_read_only, 1, @@read_only)" in statement), 1)
+
+
+@pytest.mark.parametrize("kind", [Replica, AuroraReader])
+def test_a_replica_is_told_by_its_row(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sink's session refuses it when it connects; one that only looks does not."""
     one, other = socket.socketpair()
-    monkeypatch.setattr(pymysql, "connect", Replica)
+    monkeypatch.setattr(pymysql, "connect", kind)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: ["of the replica"])
     monkeypatch.setattr(socket, "create_connection", lambda *_: one)
     monkeypatch.setattr("onceward.sql.ledger.mysql._notice_silence", lambda _: None)

@@ -234,7 +234,8 @@ KINDS: tuple[Misconfiguration, ...] = (
         "rolled back then (MariaDB has 0 by default)",
         f"SET GLOBAL sync_binlog = 1{_IN_ITS_FILE}", _other_than("1"), "fail"),
     Misconfiguration(
-        "read-only", "MySQL", "read_only", "ON", "it is a replica, and no batch can be written",
+        "read-only", "MySQL", "read_only", "ON (Aurora: innodb_read_only)",
+        "it is a replica, and no batch can be written",
         "give the sink the address of the primary; of a server that is no replica "
         f"SET GLOBAL read_only = OFF{_IN_ITS_FILE}",
         _either("1", "on"), "fail"),

@@ -118,7 +118,9 @@ def _mysql(url: str) -> list[CheckResult]:
         # A proxy that splits reads asks a replica outside of a transaction
         database.begin(session)
         names = ("local_infile", "innodb_flush_log_at_trx_commit", "read_only", "sync_binlog")
-        *asked, binlog = (f"@@{name}" for name in names)
+        *asked, read_only, binlog = (f"@@{name}" for name in names)
+        # Aurora's readers are known by InnoDB's
+        asked.append(f"IF(@@innodb_read_only, 1, {read_only})")
         asked.append(f"IF(@@log_bin, {binlog}, 1)")
         row = session.execute(f"SELECT {', '.join(asked)}").fetchone()
         facts = dict(zip(names, map(str, row), strict=True))
