@@ -83,6 +83,14 @@ def test_lines_for_a_shell_are_quoted_and_what_is_optional_is_commented_out() ->
     assert all("User:a b" in command for command in commands if command)
 
 
+def test_it_is_said_for_which_sink_an_optional_right_is_needed() -> None:
+    (line,) = [
+        line for line in said(*NAMES).splitlines() if "DescribeConfigs --topic out " in line
+    ]
+    assert line.startswith("# ")
+    assert "on_error='dead_letter' needs it" in line
+
+
 def test_every_form_has_the_same_lines() -> None:
     lines = json.loads(said(*NAMES, "--format", "json"))
     table = said(*NAMES, "--format", "table").splitlines()[2:]

@@ -279,8 +279,8 @@ def _transactions(client: KafkaClient) -> CheckResult:
     if version == 2:
         return ok("transaction version 2")
     return ok(
-        "transaction version 1: exactly once as well, one request more a batch; brokers from 3.6 "
-        "on are needed"
+        "transaction version 1: exactly once as well, one request more a batch; the whole promise "
+        "from brokers 3.6 on"
     )
 
 

@@ -95,7 +95,7 @@ def minimal_acls(
         ("Write", Kind.TRANSACTIONAL_ID, [pipeline_id], Need.ALWAYS, "the batch's transaction"),
         ("Read", Kind.GROUP, [pipeline_id] if group else [], Need.ALWAYS, _OFFSETS),
         ("Create", topic, [] if ledger_exists else [ledger_topic], Need.FIRST_START, _CREATES),
-        ("DescribeConfigs", topic, topics, Need.OPTIONAL, "batch.size fits its max.message.bytes"),
+        ("DescribeConfigs", topic, topics, Need.OPTIONAL, _SIZES),
         ("Read", topic, topics, Need.OPTIONAL, "markers that Kafka 4.3 may leave out are seen"),
         ("DescribeConfigs", topic, [ledger_topic], Need.OPTIONAL, _CHECKED),
     )
@@ -109,6 +109,7 @@ def minimal_acls(
 _SPARK_READS = "Spark reads it, and its offsets are committed with the batch"
 _OFFSETS = "the source offsets are committed for this group"
 _CREATES = "the pipeline that comes first makes the ledger topic"
+_SIZES = "batch.size fits its max.message.bytes; a sink with on_error='dead_letter' needs it"
 _CHECKED = "its cleanup.policy and replicas are checked"
 
 _DESCRIBE = "Describe (Read and Write include it)"
