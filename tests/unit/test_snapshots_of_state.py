@@ -6,14 +6,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from onceward.ids import BatchId
-from onceward.spark.batch import shuffles
-from onceward.spark.batch.checkpoint_files import drop_snapshots_in
-from onceward.spark.batch.shuffles import StateCopies
+from onceward.spark.batch import checkpoint_files
+from onceward.spark.batch.checkpoint_files import SnapshotsOfFailures, StateFiles
 
 
 class Folder:
@@ -40,46 +37,63 @@ class Folder:
 
 
 @pytest.mark.parametrize("store", ["", "/right-keyToNumValues"])
-@pytest.mark.parametrize(("full", "changes"), [("snapshot", "delta"), ("zip", "changelog")])
-def test_a_snapshot_goes_where_the_changes_say_the_same(
-    tmp_path: Path, store: str, full: str, changes: str
+def test_a_snapshot_goes_where_the_changes_say_the_same(tmp_path: Path, store: str) -> None:
+    changes = [f"0/{part}{store}/{number}.delta" for part in (0, 1, 2) for number in (1, 2, 3)]
+    beside = ["0/_metadata/metadata", "0/0/_metadata/schema", f"0/0{store}/.3.snapshot.crc"]
+    older = [f"0/0{store}/2.snapshot", f"0/1{store}/1.snapshot"]
+    folder = Folder(
+        tmp_path, *changes, *beside, *older, f"0/0{store}/3.snapshot", f"0/1{store}/3.snapshot"
+    )
+    StateFiles(folder).drop_snapshots(3)
+    assert folder.all() == sorted([*changes, *beside, *older])
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["7.snapshot", "7.delta"],  # of a store that keeps one version
+        ["5.delta", "6.delta", "7.delta", "7.snapshot"],  # older ones are being removed
+        ["6.snapshot", "7.snapshot"],
+        ["7.zip", "7.changelog", "6.changelog", "5.zip"],  # RocksDB's has more than the changes
+    ],
+)
+def test_a_snapshot_that_may_be_all_there_is_stays(tmp_path: Path, files: list[str]) -> None:
+    folder = Folder(tmp_path, *(f"0/0/{name}" for name in files))
+    StateFiles(folder).drop_snapshots(7)
+    assert folder.all() == sorted(f"0/0/{name}" for name in files)
+
+
+def test_they_go_behind_a_batch_that_was_computed_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    deltas = [f"0/{part}{store}/{number}.{changes}" for part in (0, 1) for number in (1, 2, 3)]
-    beside = [
-        "0/_metadata/metadata",
-        "0/0/_metadata/schema",
-        *([f"0/1{store}/SSTs/3"] * (not store)),
-    ]
-    snapshots = [f"0/{part}{store}/{number}.{full}" for part, number in ((0, 3), (1, 2), (1, 1))]
-    folder = Folder(tmp_path, *deltas, *beside, *snapshots)
-    drop_snapshots_in(folder, (3, 2))
-    assert folder.all() == sorted([*deltas, *beside, snapshots[-1]])
+    """In this run, or as the first one of the run: its state is there before it begins."""
+    folder = Folder(tmp_path, "0/0/1.delta", "0/0/2.delta")
+    state, dropped = StateFiles(folder), list[int]()
+    monkeypatch.setattr(state, "drop_snapshots", dropped.append, raising=True)
+    monkeypatch.setattr(checkpoint_files, "_in_state", lambda _, ask: ask(state))
 
+    conf = SimpleNamespace(get=lambda _: "100")
+    monkeypatch.setattr(
+        checkpoint_files,
+        "SparkSession",
+        SimpleNamespace(active=lambda: SimpleNamespace(conf=conf)),
+    )
 
-def test_a_snapshot_that_is_all_there_is_stays(tmp_path: Path) -> None:
-    """Of a store that keeps one version, or without changes of its own."""
-    files = ["0/0/7.snapshot", "0/0/7.delta", "1/0/7.zip", "1/0/6.zip"]
-    folder = Folder(tmp_path, *files)
-    drop_snapshots_in(folder, (7, 6))
-    assert folder.all() == sorted(files)
+    def go(first: int, last: int, snapshots: SnapshotsOfFailures, again: int = -1) -> list[int]:
+        dropped.clear()
+        for number in range(first, last + 1):
+            snapshots.clear(f"run from {first}", number)
+            if number == again:
+                snapshots.note(number)
+            snapshots.settle(number)
+        return list(dropped)
 
-
-def test_they_go_at_a_start_and_behind_a_batch_that_was_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    dropped: list[tuple[int, ...]] = []
-    monkeypatch.setattr(shuffles, "drop_snapshots", lambda _, them: dropped.append(tuple(them)))
-    monkeypatch.setattr(shuffles, "_state_places", lambda _: {})
-
-    def batch(number: int) -> Any:
-        history = SimpleNamespace(checkpoint="/checkpoint")
-        return SimpleNamespace(batch=BatchId("q", number), history=history)
-
-    copies = StateCopies()
-    for number in range(6):
-        copies.clear(batch(number))
-    assert dropped == [(1,), (2, 1)]
-    copies.note(batch(5))
-    for number in range(6, 9):
-        copies.clear(batch(number))
-    assert dropped[2:] == [(6, 5), (7, 6)]
+    assert go(2, 9, SnapshotsOfFailures("c")) == []
+    assert go(1, 9, SnapshotsOfFailures("c")) == [2, 2, 2]
+    assert go(2, 9, SnapshotsOfFailures("c"), again=5) == [6, 6, 6]
+    # Executors write for a run that is over, too
+    of_both = SnapshotsOfFailures("c")
+    assert go(2, 5, of_both, again=5) == [6]
+    assert go(6, 9, of_both) == [6, 6]
+    conf.get = lambda _: "2"
+    assert go(1, 9, SnapshotsOfFailures("c")) == []

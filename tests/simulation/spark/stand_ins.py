@@ -260,7 +260,8 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.spark.batch.shuffles._drop": _dropped,
     # The state of this model is in the checkpoint alone
     "onceward.spark.batch.shuffles._state_places": lambda running: {},
-    "onceward.spark.batch.shuffles.drop_snapshots": lambda checkpoint, versions: None,
+    "onceward.spark.batch.checkpoint_files._in_state": lambda checkpoint, ask: None,
+    "onceward.spark.batch.checkpoint_files.SnapshotsOfFailures._drop": lambda snapshots: None,
     "onceward.spark.batch.shuffles._counted": lambda frame: (frame.count(), frame),
     "onceward.engine.driver_rows.bounded": lambda frame, bound, size: frame,
     "onceward.engine.driver_rows.within": _within,

@@ -24,8 +24,14 @@ from onceward.engine.calls.advice import state_is_left, state_of_failed
 from onceward.engine.ledger.admission import Resume
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import CheckpointUnreachable, OncewardError
+from onceward.spark.batch.checkpoint_files import snapshots_of_failures
 from onceward.spark.batch.job import JobInterrupted
-from onceward.spark.batch.query import RunningBatch, current_run_id, is_being_stopped
+from onceward.spark.batch.query import (
+    History,
+    RunningBatch,
+    current_run_id,
+    is_being_stopped,
+)
 from onceward.spark.batch.shuffles import state_copies
 
 _LOOK_SECONDS = 0.2
@@ -94,8 +100,9 @@ def compute_again(running: RunningBatch, failed: OncewardError | None) -> None:
     state of the attempt that failed."""
     if running.computes_once:
         raise state_of_failed(running, failed) from failed
-    if _keeps_state(running):
+    if (history := _history_of_state(running)) is not None:
         state_copies(running.run_id).note(running)
+        snapshots_of_failures(history.checkpoint).note(running.batch.batch_id)
 
 
 def must_know_one_state(running: RunningBatch) -> None:
@@ -103,21 +110,22 @@ def must_know_one_state(running: RunningBatch) -> None:
 
     :raises StateOfFailedAttempt: executors keep it; a restart knows nothing of it.
     """
-    if _keeps_state(running):
-        copies = state_copies(running.run_id)
-        if left := copies.left(running):
+    if (history := _history_of_state(running)) is not None:
+        if left := state_copies(running.run_id).left(running):
             raise state_is_left(running, left)
-        copies.clear(running)
+        snapshots = snapshots_of_failures(history.checkpoint)
+        snapshots.clear(running.run_id, running.batch.batch_id)
 
 
 def settle_state(running: RunningBatch) -> None:
     """Look, when a batch is written, whether an attempt that failed has left its state."""
-    if _keeps_state(running):
+    if (history := _history_of_state(running)) is not None:
         state_copies(running.run_id).settle(running)
+        snapshots_of_failures(history.checkpoint).settle(running.batch.batch_id)
 
 
-def _keeps_state(running: RunningBatch) -> bool:
-    return running.stateful and running.history is not None
+def _history_of_state(running: RunningBatch) -> History | None:
+    return running.history if running.stateful else None
 
 
 @contextmanager

@@ -10,11 +10,12 @@ who restores the one from a copy restores the other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
@@ -26,6 +27,9 @@ from onceward.errors import CheckpointUnreachable
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+_SNAPSHOT = re.compile(r"(\d+)\.snapshot")
+_RETAINED, _LEAST_RETAINED = "spark.sql.streaming.minBatchesToRetain", 4
 _ASKED_AT_ONCE = 16
 _ANSWER_SECONDS = 600.0
 # Of a join; all other operators have one store in a partition (StateStoreId.DEFAULT_STORE_NAME)
@@ -72,14 +76,8 @@ class CheckpointFiles:
     def read(self) -> dict[str, str]:
         """Return what each file says; of one that is damaged or cut short, as much as is left.
         :raises CheckpointUnreachable: the folder cannot be listed, or a file not be opened."""
+        names = self.names()
         with self._reached() as files:
-            try:
-                found = files.listStatus(self._path(self._folder))
-            except Py4JJavaError as error:
-                if java_class(error) == _MISSING:
-                    return {}
-                raise
-            names = [str(status.getPath().getName()) for status in found]
             texts = {name: self._text(files, name) for name in names}
         return {name: text for name, text in texts.items() if text is not None}
 
@@ -99,12 +97,17 @@ class CheckpointFiles:
         with self._reached() as files:
             files.delete(self._file(name), False)
 
-    def names(self, folder: str) -> set[str]:
-        """List the names in a folder below. :raises CheckpointUnreachable: it cannot be listed."""
+    def names(self, below: str = "") -> set[str]:
+        """List the names in the folder, or in one below; none where there is none. :raises
+        CheckpointUnreachable: it cannot be listed."""
         with self._reached() as files:
-            return {
-                str(status.getPath().getName()) for status in files.listStatus(self._file(folder))
-            }
+            try:
+                found = files.listStatus(self._path(f"{self._folder}/{below}".rstrip("/")))
+            except Py4JJavaError as error:
+                if java_class(error) == _MISSING:
+                    return set()
+                raise
+            return {str(status.getPath().getName()) for status in found}
 
     def has(self, name: str) -> bool:
         """Return whether there is such a file. :raises CheckpointUnreachable: nobody can tell."""
@@ -153,59 +156,111 @@ class CheckpointFiles:
         return self._jvm.org.apache.hadoop.fs.Path(text)
 
 
-def drop_snapshots(checkpoint: str, versions: Iterable[int]) -> None:
-    """Remove the snapshots of these versions of a query's state, where the changes that lead to
-    them are there: Spark loads a snapshot rather than the changes, and nobody knows of which
-    attempt it is.
+class StateFiles:
+    """The changes and snapshots of a query's state, as ``HDFSBackedStateStoreProvider`` has them:
+    ``<operator>/<partition>[/<store>]/<version>.delta`` and ``.snapshot``.
 
-    1. A task commits version n + 1 (``<n+1>.delta``, ``<n+1>.changelog``) before its attempt is
-       decided, and each attempt replaces that file;
-    2. the maintenance of its executor (``HDFSBackedStateStoreProvider.doSnapshot``,
-       ``RocksDB.doMaintenance``), also of one whose run is over, writes what it has in memory as
-       ``<n+1>.snapshot`` or ``.zip``, as long as n + 1 is the newest version;
+    Spark loads a snapshot rather than the changes that lead to it, and one may be of an attempt
+    that failed:
+
+    1. a task commits version n + 1 before its attempt is decided, and each attempt replaces that
+       file of changes;
+    2. the maintenance of its executor (``doSnapshot``), also of one whose run is over, writes what
+       it has in memory as a snapshot, as long as n + 1 is the newest version;
     3. no later attempt replaces that, and the next start reads it.
 
-    :raises CheckpointUnreachable: the file system does not do its part.
+    RocksDB is left alone: its ``.zip`` has more than the changes say (column families' numbers),
+    and mostly the attempt that counts replaces it by its own maintenance.
+
+    :param files: a checkpoint's folder ``state``; see :class:`CheckpointFiles`.
     """
-    files = CheckpointFiles(SparkSession.active(), f"{checkpoint}/state")
+
+    def __init__(self, files: Any) -> None:
+        self._files = files
+
+    def computed(self, version: int) -> bool:
+        """Return whether an attempt has made this version of a store."""
+        return any(self._each(lambda folder: bool(self._files.has(f"{folder}/{version}.delta"))))
+
+    def drop_snapshots(self, version: int) -> None:
+        """Remove the snapshots of a version, where all changes that lead to it are there."""
+
+        def drop(folder: str) -> None:
+            names: set[str] = self._files.names(folder)
+            if (snapshot := f"{version}.snapshot") not in names:
+                return
+            full = {int(each[1]) for each in map(_SNAPSHOT.fullmatch, names) if each}
+            begin = max((each for each in full if each < version), default=0)
+            if names.issuperset(f"{each}.delta" for each in range(begin + 1, version + 1)):
+                log.debug("removing %s/%s, which may be of a failed attempt", folder, snapshot)
+                self._files.remove(f"{folder}/{snapshot}")
+
+        self._each(drop)
+
+    def _each(self, act: Callable[[str], _T]) -> list[_T]:
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+            return list(pool.map(act, self._folders()))
+
+    def _folders(self) -> Iterator[str]:
+        for operator in filter(str.isdecimal, self._files.names("")):
+            partitions = sorted(filter(str.isdecimal, self._files.names(operator)))
+            found = self._files.names(f"{operator}/{partitions[0]}") if partitions else set()
+            inside = [f"/{name}" for name in _JOIN_STORES if name in found] or [""]
+            yield from (f"{operator}/{one}{store}" for one in partitions for store in inside)
+
+
+class SnapshotsOfFailures:
+    """Those that attempts which failed may have left in a checkpoint's state. One for a checkpoint
+    in a process: executors write also for a run that is over.
+
+    They go once the batch is written, before the next one reads its state, and behind that one:
+    from then on nobody can write that version. Each method raises CheckpointUnreachable.
+    """
+
+    def __init__(self, checkpoint: str) -> None:
+        self._checkpoint = checkpoint
+        self._run_id = ""
+        self._again = -2
+
+    def note(self, batch_id: int) -> None:
+        """Note that the batch is computed once more."""
+        self._again = batch_id
+
+    def clear(self, run_id: str, batch_id: int) -> None:
+        """Remove them before a batch; the first of a run may have been computed by another run."""
+        is_first, self._run_id = run_id != self._run_id, run_id
+        if is_first and _in_state(self._checkpoint, lambda state: state.computed(batch_id + 1)):
+            self._again = batch_id
+        elif batch_id == self._again + 1:
+            self._drop()
+
+    def settle(self, batch_id: int) -> None:
+        """Remove them when the batch is written."""
+        if batch_id in (self._again, self._again + 1):
+            self._drop()
+
+    def _drop(self) -> None:
+        # Where Spark keeps one or two versions, a clean-up that is under way may take what is
+        # older than the snapshot for what nobody needs
+        if int(SparkSession.active().conf.get(_RETAINED) or 0) >= _LEAST_RETAINED:
+            _in_state(self._checkpoint, lambda state: state.drop_snapshots(self._again + 1))
+
+
+@lru_cache(maxsize=50)
+def snapshots_of_failures(checkpoint: str) -> SnapshotsOfFailures:
+    """Return those of a checkpoint."""
+    return SnapshotsOfFailures(checkpoint)
+
+
+def _in_state(checkpoint: str, ask: Callable[[StateFiles], _T]) -> _T:
+    state = StateFiles(CheckpointFiles(SparkSession.active(), f"{checkpoint}/state"))
     late = CheckpointUnreachable(
         f"the state in {checkpoint} has not been looked at within {_ANSWER_SECONDS:g} s",
         next_step="see that the checkpoint's file system answers, and start the query again",
     )
-    drop = partial(drop_snapshots_in, files, tuple(versions))
-    patience.in_time(drop, _ANSWER_SECONDS, "onceward-state", late=late, abandon=lambda: None)
-
-
-def drop_snapshots_in(files: Any, versions: Iterable[int]) -> None:
-    """Do so in the folder ``state`` of a checkpoint. :param files: as :class:`CheckpointFiles`."""
-    stores: list[tuple[str, str, str]] = []
-    for operator in filter(str.isdecimal, files.names("")):
-        partitions = sorted(filter(str.isdecimal, files.names(operator)))
-        for partition in partitions[:1]:
-            found = files.names(f"{operator}/{partition}")
-            inside = [f"/{name}" for name in _JOIN_STORES if name in found] or [""]
-            found = files.names(f"{operator}/{partition}{inside[0]}")
-            is_rocksdb = any(name.endswith((".changelog", ".zip")) for name in found)
-            kinds = ("zip", "changelog") if is_rocksdb else ("snapshot", "delta")
-            stores += [
-                (f"{operator}/{one}{store}", *kinds) for one in partitions for store in inside
-            ]
-
-    def drop(store: tuple[str, str, str], version: int) -> None:
-        folder, full, changes = store
-        before = f"{folder}/{version - 1}"
-        if (
-            files.has(snapshot := f"{folder}/{version}.{full}")
-            and files.has(f"{folder}/{version}.{changes}")
-            # or Spark keeps this version only (spark.sql.streaming.minBatchesToRetain)
-            and (version == 1 or files.has(f"{before}.{changes}") or files.has(f"{before}.{full}"))
-        ):
-            log.debug("removing %s, which may be of an attempt that failed", snapshot)
-            files.remove(snapshot)
-
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        for version in versions:
-            list(pool.map(partial(drop, version=version), stores))
+    return patience.in_time(
+        partial(ask, state), _ANSWER_SECONDS, "onceward-state", late=late, abandon=lambda: None
+    )
 
 
 def java_class(error: Py4JJavaError) -> str:

@@ -84,7 +84,6 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ComputationsMixed, OncewardError
-from onceward.spark.batch.checkpoint_files import drop_snapshots
 from onceward.spark.batch.job import JobInterrupted
 from onceward.spark.batch.query import RunningBatch, items, state_texts
 
@@ -378,31 +377,18 @@ class StateCopies:
     2. the next attempt computes the partition on another one, and is written;
     3. a later batch comes to the first executor, which takes its own n + 1 for that of the rows.
 
-    A run is part of a store's name, so that a restart knows nothing of it. But in the checkpoint
-    their snapshots may be left (:func:`~onceward.spark.batch.checkpoint_files.drop_snapshots`).
+    A run is part of a store's name, so that a restart knows nothing of it; but snapshots may be
+    left in the checkpoint (:class:`~onceward.spark.batch.checkpoint_files.StateFiles`).
     """
 
     def __init__(self) -> None:
-        self._clear_until = -1
         self._places: dict[tuple[int, int, str], set[str]] = {}
         self._left: tuple[int, frozenset[str]] = (-1, frozenset())
 
     def note(self, running: RunningBatch) -> None:
         """Note where the state of an attempt is that has failed."""
-        self._clear_until = running.batch.batch_id + 2
         for store, place in _state_places(running).items():
             self._places.setdefault(store, set()).add(place)
-
-    def clear(self, running: RunningBatch) -> None:
-        """Remove, before the batch, snapshots that an attempt which failed may have left, of this
-        run or of the one before: of the version that the batch begins with, and of the one before
-        it, which nobody can write any more."""
-        number = running.batch.batch_id
-        if self._clear_until < 0:
-            self._clear_until = number + 2
-        if 0 < number <= self._clear_until and running.history is not None:
-            versions = [each for each in (number, number - 1) if each]
-            drop_snapshots(running.history.checkpoint, versions)
 
     def settle(self, running: RunningBatch) -> None:
         """Look, when the batch is written, where another attempt's state is left."""
