@@ -482,6 +482,24 @@ def test_a_path_that_no_file_system_has_is_named(tmp_path: Path) -> None:
         Folder("dbfs:/z")
 
 
+@pytest.mark.parametrize("query", ["region=eu-central-1", "endpoint_override=m:9&scheme=http"])
+def test_a_folder_below_an_s3_uri_with_a_query_is_in_it(
+    query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (
+        ("AWS_ACCESS_KEY_ID", "a"),
+        ("AWS_SECRET_ACCESS_KEY", "b"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+    ):
+        monkeypatch.setenv(name, value)
+    root = Folder(f"s3://bucket/saved?{query}")
+    below = root.below("p-3").below("checkpoint")
+    assert below.path == f"s3://bucket/saved/p-3/checkpoint?{query}"
+    assert below._root == Folder(below.path)._root == "bucket/saved/p-3/checkpoint"
+    assert below._fs == root._fs == Folder(below.path)._fs
+    assert below.as_spark_has_it("s3a") == "s3a://bucket/saved/p-3/checkpoint"
+
+
 def test_the_commands(tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path) -> None:
     def run(*arguments: str) -> Any:
         return CliRunner().invoke(app, ["savepoint", *arguments], catch_exceptions=False)

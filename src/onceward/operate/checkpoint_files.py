@@ -5,6 +5,7 @@ Called by :mod:`onceward.operate.savepoint` and :mod:`onceward.operate.plan`.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -55,7 +56,12 @@ class Folder:
 
     def below(self, name: str) -> Folder:
         """Return a folder in this one."""
-        return Folder(f"{self.path}/{name}")
+        # Not by the URI: of ``s3://bucket/saved?scheme=http`` the name would end the query
+        where, mark, query = (self.path, "", "") if self.is_local else self.path.partition("?")
+        below = copy.copy(self)
+        below.path = f"{where.rstrip('/')}/{name}{mark}{query}"
+        below._root = f"{self._root.rstrip('/')}/{name}"
+        return below
 
     def as_spark_has_it(self, scheme: str) -> str:
         """Return the path as Hadoop has it; a bucket of S3 by the ``scheme`` that Spark used."""

@@ -357,9 +357,10 @@ def is_folder(path: str) -> bool:
 def saved(folder: str) -> list[Savepoint]:
     """Return the finished savepoints in a folder, oldest first."""
     found = []
-    for name in Folder(folder).names(recursive=False):
+    root = Folder(folder)
+    for name in root.names(recursive=False):
         with suppress(CheckpointCorrupted):
-            found.append(read(f"{folder.rstrip('/')}/{name}"))
+            found.append(read(root.below(name).path))
     return sorted(found, key=lambda each: each.created_at_ms)
 
 
@@ -368,9 +369,8 @@ def unfinished(folder: str, finished: Iterable[Savepoint]) -> list[str]:
     died: all but the ``finished`` ones.
     """
     root, known = Folder(folder), {each.path for each in finished}
-    paths = (
-        f"{root.path}/{name}" for name in root.names(recursive=False) if _NAME.fullmatch(name)
-    )
+    names = (name for name in root.names(recursive=False) if _NAME.fullmatch(name))
+    paths = (root.below(name).path for name in names)
     return [path for path in paths if path not in known]
 
 
