@@ -904,6 +904,21 @@ def test_a_ledger_that_lost_its_end_is_found_by_the_gap(lost: int):
         batches(target).process(write(Frame()), running(4, history=Log()))
 
 
+@pytest.mark.parametrize(("stateful", "lost"), [(True, 1), (True, 3), (False, 3)])
+def test_state_of_later_batches_does_not_go_back_with_sparks_logs(stateful: bool, lost: int):
+    target = MemoryTarget()
+    work = batches(target)
+    for number in range(4):
+        work.process(write(Frame()), running(number, stateful=stateful))
+    del target.ledger[-lost:]
+    with raises(BatchNotWritten) as refused:
+        batches(target).process(write(Frame()), running(4, history=Log(), stateful=stateful))
+    goes_back = not stateful or lost == 1
+    assert (f"move away from /checkpoint the files commits/{4 - lost}" in
+            refused.value.next_step) is goes_back  # fmt: skip
+    assert ("the state there is of later batches" in refused.value.next_step) is not goes_back
+
+
 def test_nothing_is_refused_for_a_ledger_that_is_outdated():
     """A batch behind a gap, as it looks to a run that read the ledger from a broker that no longer
     led it.

@@ -175,7 +175,8 @@ _ROWS_MISSING = Refusal(
 
 _CANNOT_REWIND = (
     "write them with a query of its own and another pipeline_id from where the batch before "
-    "{failed} ended: Spark's offset log in {checkpoint} no longer reaches back to it"
+    "{failed} ended (one that keeps state: from the beginning, into new topics): Spark's offset "
+    "log in {checkpoint} no longer reaches back to it, or the state there is of later batches"
 )
 _REWIND = (
     "stop the query, move away from {checkpoint} the files commits/{failed} and above and "

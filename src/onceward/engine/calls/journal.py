@@ -308,13 +308,16 @@ def call_history(
     known = CallHistory(policy.skipped_batches, failed, bool(given_up))
     if spark is None or not (gap or failed):
         return known
+    first = last + 1 if failed is None else failed[0]
+    # 1. Batches 12 to 40 have run, and 15.snapshot of the state is there. 2. 12 to 15 run again,
+    # over other offsets. 3. The next start takes 15.snapshot for theirs.
+    state_goes_back = not running.stateful or first >= offered - 1
     return replace(
         known,
         first_of_run=spark.first_of_run(),
         ends=spark.ends(last) if gap and last >= 0 else None,
         checkpoint=spark.checkpoint,
-        rewindable=(first := last + 1 if failed is None else failed[0]) >= last
-        and _can_rewind(spark, first),
+        rewindable=first >= last and state_goes_back and _can_rewind(spark, first),
     )
 
 

@@ -91,7 +91,7 @@ class CallHistory:
     end, one a source; None where the log has dropped it
     (``spark.sql.streaming.minBatchesToRetain``), or where it is not needed. ``checkpoint``: where
     Spark keeps its logs; ``rewindable``: they reach back to ``failed``, or to the first batch
-    that the ledger does not have.
+    that the ledger does not have, and the query's state does.
     """
 
     skipped_batches: SkippedBatches = "refuse"
