@@ -36,6 +36,12 @@ though another call may commit it. Where the user's function keeps such an error
 next batch is refused.
 """
 
+WANT_OF_MEMORY = (
+    "see whether the machine or the container kills processes for want of memory (dmesg, exit "
+    "code 137; spark.executor.memoryOverhead or spark.executor.pyspark.memory give them more)"
+)
+"""Of the next step of an error behind which a process may have ended without a word."""
+
 _LINE_BREAKS = re.compile(r"\s*[\r\n]\s*")
 
 

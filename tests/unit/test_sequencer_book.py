@@ -262,6 +262,7 @@ def test_a_connection_lost_with_a_lease_poisons(book):
     book.lease(A, [P0], 0.0)
     book.disconnected(A)
     poisoned_by(book, "lost while it held a lease")
+    assert "spark.executor.memoryOverhead" in book.error.next_step, "as Spark's own reason says"
 
 
 def test_a_connection_lost_after_sending_and_before_finishing_poisons(book):

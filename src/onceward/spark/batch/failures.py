@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from onceward.errors import (
+    WANT_OF_MEMORY,
     AccessDenied,
     AuthenticationFailed,
     BrokerUnreachable,
@@ -250,10 +251,9 @@ def _dead_worker(causes: Sequence[Thrown]) -> OncewardError | None:
     what = "cannot be started" if _is_not_started(dead) else "has died"
     return SendFailed(
         f"a process that runs Python for Spark's tasks {what}: {dead.message.splitlines()[0]}",
-        next_step="nothing, the batch runs again; if it repeats, see whether the machine or the "
-        "container kills processes for want of memory (dmesg; spark.executor.memoryOverhead or "
-        "spark.executor.pyspark.memory give them more) or has no process or file left for them "
-        "(its pids limit, ulimit -n), or a native library of the query crashes",
+        next_step=f"nothing, the batch runs again; if it repeats, {WANT_OF_MEMORY} or has no "
+        "process or file left for them (its pids limit, ulimit -n), or a native library of the "
+        "query crashes",
     )
 
 

@@ -39,14 +39,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
-from onceward.errors import AttemptSuperseded, EpochPoisoned, OncewardError
+from onceward.errors import WANT_OF_MEMORY, AttemptSuperseded, EpochPoisoned, OncewardError
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.kafka.records.batch import MAX_SEQUENCE
 
 NO_LIMIT = 0
 """As the ``limit`` of a lease: every partition that is wanted and free."""
 
-_RUN_AGAIN = "nothing, the batch runs again under a new epoch; nothing of this attempt is visible"
+_RUN_AGAIN = (
+    "nothing, the batch runs again under a new epoch; nothing of this attempt is visible; if it "
+    f"repeats, {WANT_OF_MEMORY}, or nodes are lost"
+)
 
 
 class Granted(NamedTuple):
