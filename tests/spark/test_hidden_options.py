@@ -37,8 +37,8 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Nobody:
-    def reach(self) -> None:
-        pass
+    def reach(self, topics: object) -> int:
+        return 0
 
     def close(self) -> None:
         pass

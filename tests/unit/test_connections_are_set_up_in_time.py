@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -539,11 +540,12 @@ def test_a_set_up_may_take_longer_than_a_brokers_share_of_the_time(
     """Of 40 brokers each has 25 ms of a second, and TLS and a login from far away take 200."""
     client, ready = client_of("localhost:1"), dict[Any, float]()
 
-    def call(_: Any, node: Any, timeout_ms: float | None = None) -> None:
+    def call(_: Any, node: Any, timeout_ms: float | None = None) -> Any:
         waits = ready.setdefault(node, time.monotonic() + 0.2) - time.monotonic()
         time.sleep(max(0.0, min(waits, (timeout_ms or 0) / 1000)))
         if node in dead or waits * 1000 > (timeout_ms or 0):
             raise ConnectionLost("waited for an answer to the login (SASL)")
+        return SimpleNamespace(topics=[])
 
     client.call, client.brokers = call, lambda: list(range(40))  # type: ignore[method-assign]
     connections: Any = client._connections

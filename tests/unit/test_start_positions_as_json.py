@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import ConfigurationError, SourceDataLost
+from onceward.errors import AuthenticationFailed, ConfigurationError, SourceDataLost
 from onceward.ids import (
     AttemptId,
     BatchId,
@@ -22,6 +22,7 @@ from onceward.ids import (
 )
 from onceward.kafka.source import source
 from onceward.kafka.source.topics_and_positions import NamedTopics, ledger_positions, starting_json
+from onceward.kafka.wire.client import KafkaClient
 from support.errors import raises
 
 EARLIEST, LATEST = -2, -1
@@ -117,6 +118,42 @@ def test_a_ledger_says_nothing_of_a_topic_that_was_created_again(
     with raises(SourceDataLost, "ends in topic a, which was deleted since"):
         positions(may_lose=False)
     assert positions(may_lose=True) == {"a": {"0": EARLIEST, "1": EARLIEST}, "b": goes_on}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "records", "mebibytes"),
+    [(0, 20_000, 8), (4, 20_000, 8), (16, 20_000, 8), (32, 10_000, 4), (100, 3_200, 1.28),
+     (1_000, 500, 1)],
+)  # fmt: skip
+def test_many_partitions_hold_together_what_a_few_would(
+    partitions: int, records: int, mebibytes: float
+) -> None:
+    """Spark keeps what was polled of each partition that a JVM has read, not for each task."""
+    polls, bytes_ = "kafka.max.poll.records", "kafka.max.partition.fetch.bytes"
+    found = source._defaults({}, partitions)
+    assert int(found[polls]) == records
+    assert int(found[bytes_]) == int(mebibytes * (1 << 20))
+    assert partitions > 128 or partitions * int(found[bytes_]) <= 128 << 20
+    own = {"kafka.Max.Poll.Records": "7"}
+    assert source._defaults(own, partitions) == {n: v for n, v in found.items() if n != polls}
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_partitions_are_counted_in_the_answer_that_is_waited_for_anyway(refused: bool) -> None:
+    asked = []
+
+    def answer(nodes: Any, request: Any, timeout_ms: float) -> Any:
+        asked.append([topic.name for topic in request.topics])
+        if refused:
+            raise AuthenticationFailed("no", next_step="nothing")
+        topics = [SimpleNamespace(partitions=[0] * count) for count in (30, 2, 0)]
+        return SimpleNamespace(topics=topics)
+
+    client: Any = object.__new__(KafkaClient)
+    client.brokers, client._call_one_of = lambda: [1], answer
+    client.settings = SimpleNamespace(connect_timeout_ms=1_000)
+    assert source._must_answer(client, NamedTopics(["a", "b", "c"]).names) == 32 * (not refused)
+    assert asked == [["a", "b", "c"]]
 
 
 def test_a_source_topic_that_was_deleted_is_not_created_by_who_reads_it() -> None:

@@ -63,13 +63,9 @@ _OTHERWISE = ("earliest", "latest", "error")
 # other, as fast as it can. Larger polls alone took the CPU of reading from 1.44 to 1.18 µs a
 # record and the broker's from 0.45 to 0.12; the other three, with another collector
 # (spark.java_options), to 1.04 and 0.06.
-# a task reads one partition: 1 MiB an answer kept it waiting
 # no smaller than a partition's share, also where several are asked for
 # 64 KiB by default, which an answer of 8 MiB fills 128 times
 _DEFAULTS: Mapping[str, str] = {
-    # Spark asks again after so many, 500 by default: polls that cost both sides
-    "kafka.max.poll.records": "20000",
-    "kafka.max.partition.fetch.bytes": str(8 << 20),
     "kafka.fetch.max.bytes": str(64 << 20),
     "kafka.receive.buffer.bytes": str(1 << 20),
     # A consumer asks ahead also at the log's end, where the broker waits for more, 500 ms by
@@ -80,6 +76,18 @@ _DEFAULTS: Mapping[str, str] = {
     # for it: brokers and consumers create topics by default
     "kafka.allow.auto.create.topics": "false",
 }
+
+
+# Spark asks again after so many records, 500 by default: polls that cost both sides
+# a task reads one partition: 1 MiB an answer kept it waiting
+_OF_A_PARTITION = {
+    "kafka.max.poll.records": (500, 20_000),
+    "kafka.max.partition.fetch.bytes": (1 << 20, 8 << 20),
+}
+"""Kafka's own, and ours for up to so many partitions; more share what these may hold. Spark keeps
+what was polled of each partition that a JVM has read within five minutes, not for each task
+(``FetchedDataPool``, ``InternalKafkaConsumerPool``)."""
+_PARTITIONS_IN_FULL = 16
 
 
 def kafka_source(
@@ -127,8 +135,10 @@ def kafka_source(
         settings of its consumer: ``kafka.max.poll.records``, ``kafka.max.partition.fetch.bytes``,
         ``kafka.fetch.max.bytes`` and ``kafka.receive.buffer.bytes`` are larger than Kafka's
         defaults, ``kafka.fetch.max.wait.ms`` is 20, and ``kafka.allow.auto.create.topics`` is
-        false. A task then holds an answer of up to 8 MiB, and its records, outside Spark's memory
-        accounts.
+        false. A JVM then holds an answer of up to 8 MiB, and its records, for each partition that
+        it has read within five minutes, outside Spark's memory accounts; of topics with more than
+        16 partitions the first two are smaller, so that all hold as much as 16. Under a pattern
+        they are not counted.
     :param oauth_token_provider: as for the sink; only for looking up positions, Spark's own reader
         takes its login from ``sasl.jaas.config``.
     :param ledger_topic: for ``starting="ledger"``: the ledger topic of a ``KafkaSink``, on this
@@ -176,7 +186,7 @@ def kafka_source(
         settings["startingOffsets"] = starting
     with closing(KafkaClient(client_settings)) as client:
         if is_login_known:
-            _must_answer(client)
+            settings |= _defaults(own, _must_answer(client, reads.names))
         if starting == "group":
             settings["startingOffsets"] = _group_positions(
                 client, reads, str(pipeline_id), otherwise
@@ -196,14 +206,16 @@ def kafka_source(
     return with_hidden_options(spark, frame, secrets) if secrets else frame
 
 
-def _must_answer(client: KafkaClient) -> None:
+def _must_answer(client: KafkaClient, topics: Sequence[str]) -> int:
     """Check that a broker answers: Spark's own reader tries for minutes, and then names neither
-    the broker nor the setting. A login that is refused is left to the query, of which it is known
-    whether it has ever worked. :raises BrokerUnreachable: naming the setting."""
+    the broker nor the setting. Return how many partitions the topics have; 0: not known. A login
+    that is refused is left to the query, of which it is known whether it has ever worked. :raises
+    BrokerUnreachable: naming the setting."""
     try:
-        client.reach()
+        return client.reach(topics)
     except AuthenticationFailed as refused:
         log.warning("%s", refused)
+        return 0
     except BrokerUnreachable as unreachable:
         raise type(unreachable)(
             f"kafka_source(bootstrap_servers=…) reaches no broker: {unreachable.message}",
@@ -373,8 +385,18 @@ def _check(starting: object, otherwise: object, pipeline: str | None) -> None:
 
 def _with_defaults(own: Mapping[str, str]) -> dict[str, str]:
     """Return ``own``, and our defaults where it leaves them alone; Spark ignores case."""
+    return {**_defaults(own), **own}
+
+
+def _defaults(own: Mapping[str, str], partitions: int = 0) -> dict[str, str]:
+    """Return our defaults for a source of so many partitions, without those in ``own``."""
+    sharing = max(partitions, _PARTITIONS_IN_FULL)
+    polls = {
+        name: str(max(least, ours * _PARTITIONS_IN_FULL // sharing))
+        for name, (least, ours) in _OF_A_PARTITION.items()
+    }
     lower_names = {name.lower() for name in own}
-    return {**{name: value for name, value in _DEFAULTS.items() if name not in lower_names}, **own}
+    return {n: text for n, text in {**polls, **_DEFAULTS}.items() if n not in lower_names}
 
 
 def _own(spark_options: Mapping[str, Any]) -> dict[str, str]:

@@ -28,31 +28,32 @@ from onceward.spark.batch.kafka_reader import matching, whole_names
 
 
 class NamedTopics:
-    """``subscribe``: topics by name. ``option`` is Spark's, with its value; ``short_name`` is for
-    the brokers' logs; ``new_topics`` is where an unknown topic begins if others are known (None:
-    where the caller says). As text the topics are as messages name them."""
+    """``subscribe``: topics by name. ``option`` is Spark's, with its value; ``names`` are known
+    without a broker; ``short_name`` is for the brokers' logs; ``new_topics`` is where an unknown
+    topic begins if others are known (None: where the caller says). As text the topics are as
+    messages name them."""
 
     new_topics: Literal["earliest"] | None = None
 
     def __init__(self, names: Collection[str]) -> None:
-        self._names = [topic_name(name) for name in names]
-        if not self._names:
+        self.names = [topic_name(name) for name in names]
+        if not self.names:
             raise ConfigurationError(
                 "topic=[] names no topic", next_step="name at least one topic"
             )
-        self.option = ("subscribe", ",".join(self._names))
-        self.short_name = self._names[0]
+        self.option = ("subscribe", ",".join(self.names))
+        self.short_name = self.names[0]
 
     def there(self, client: KafkaClient) -> list[str]:
         """Return the topics of the cluster that are read, as of now."""
-        return self._names
+        return self.names
 
     def among(self, names: Collection[str]) -> list[str]:
         """Return those of ``names`` that are read, whether or not they exist."""
-        return [name for name in self._names if name in names]
+        return [name for name in self.names if name in names]
 
     def __str__(self) -> str:
-        return ", ".join(self._names)
+        return ", ".join(self.names)
 
 
 class TopicsByPattern:
@@ -60,6 +61,7 @@ class TopicsByPattern:
     from the earliest offset. Otherwise as :class:`NamedTopics`."""
 
     new_topics: Literal["earliest"] | None = "earliest"
+    names: Sequence[str] = ()
     short_name = "pattern"
 
     def __init__(self, spark: SparkSession, pattern: str) -> None:

@@ -321,12 +321,18 @@ class KafkaClient(TopicAdmin):
             self.learn(self._ask(lambda: metadata_request([])))
         return self._cluster_id or ""
 
-    def reach(self) -> None:
-        """Ask whether a broker answers at the address that it advertises, where requests go.
-        :raises BrokerUnreachable: no bootstrap server answers, or no broker that they name."""
+    def reach(self, topics: Sequence[str] = ()) -> int:
+        """Ask whether a broker answers at the address that it advertises, where requests go, and
+        return how many partitions ``topics`` have, as far as it knows.
+
+        :raises BrokerUnreachable: no bootstrap server answers, or no broker that they name.
+        """
         nodes = self.brokers()
         try:
-            self._call_one_of(nodes, metadata_request([]), self.settings.connect_timeout_ms)
+            answer = self._call_one_of(
+                nodes, metadata_request(topics), self.settings.connect_timeout_ms
+            )
+            return sum(len(topic.partitions) for topic in answer.topics)
         except ConnectionLost as lost:
             raise BrokerUnreachable(
                 f"bootstrap.servers={','.join(self.settings.bootstrap_servers)} answers, and none "
