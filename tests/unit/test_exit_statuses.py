@@ -108,6 +108,35 @@ def test_an_error_of_ours_hides_the_one_that_it_replaces():
     assert ow.exit_status(error) == MAY_PASS
 
 
+class Group(Exception):
+    """As ``ExceptionGroup`` is, which Python 3.10 lacks."""
+
+    def __init__(self, *exceptions: BaseException) -> None:
+        super().__init__("unhandled errors in a TaskGroup")
+        self.exceptions = exceptions
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Group(Fenced("a")), FENCED),
+        (Group(ValueError(), Group(SendFailed("b"), Fenced("a"))), FENCED),
+        (Group(AuthenticationFailed("b"), SendFailed("a")), NEEDS_A_CHANGE),
+        (raised(Group(Fenced("a")), cause=True), FENCED),
+        (Group(raised(SendFailed("a"), cause=True)), MAY_PASS),
+        (Group(ValueError()), 1),
+    ],
+)
+def test_of_a_group_the_most_severe_member_decides(error: BaseException, status: int):
+    assert ow.exit_status(error) == status
+
+
+def test_a_group_that_is_in_a_member_of_its_own_is_left():
+    member = ValueError()
+    member.__cause__ = group = Group(member)
+    assert ow.exit_status(group) == 1
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [

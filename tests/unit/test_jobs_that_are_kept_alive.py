@@ -109,6 +109,22 @@ FAILS_IN_AN_EXECUTOR = """
     sys.exit(0)
 """
 
+FENCED_IN_A_THREAD = """
+    import threading
+    import onceward as ow
+    from onceward.operate import stopping
+
+    def fails(error):
+        with stopping.waiting():
+            raise error
+
+    away = ow.errors.BrokerUnreachable("away", next_step="wait")
+    for error in (ow.errors.Fenced("a newer copy"), away):
+        thread = threading.Thread(target=fails, args=(error,))
+        thread.start()
+        thread.join()
+"""
+
 SOON = """
     frame = sys._getframe()
     while "_TO_PIPELINE_SECONDS" not in frame.f_globals:
@@ -187,6 +203,8 @@ ENDS_WITH_PYTHON = """
         pytest.param(WAITED_FOR_IN_AN_EXECUTOR, 0, "worked to its end", id="in an executor"),
         pytest.param(FAILS_IN_A_THREAD, 75, "before there is a query", id="fails in a thread"),
         pytest.param(FAILS_IN_AN_EXECUTOR, 1, "RuntimeError: before", id="fails in a pool"),
+        pytest.param(FENCED_IN_A_THREAD, 79, "Fenced: a newer", id="fenced in a thread"),
+        pytest.param(FENCED_IN_A_THREAD + "    raise away", 79, "Fenced: a newer", id="fenced"),
         pytest.param(AWAITED_IN_A_DAEMON_THREAD, 0, "worked to its end", id="daemon"),
         pytest.param(SOON + QUIET_IN_A_THREAD, 0, "worked to its end", id="quiet"),
         pytest.param(A_QUERY_WITHOUT_A_THREAD, 0, "finished", id="without a thread"),

@@ -115,7 +115,7 @@ class JobWriters:
         self._threads_before = set(threading.enumerate())
         self._known: dict[int, tuple[Any, Definition]] = {}
         self._failure: BaseException | None = None
-        self._failed_before = stopping.failed()
+        self._failed_before = stopping.failures()
 
     def note_failure(self, failed: threading.ExceptHookArgs) -> None:
         """Note what a thread of the job has raised (``threading.excepthook``)."""
@@ -162,8 +162,8 @@ class JobWriters:
 
     def raise_failure(self) -> None:
         """Raise what a thread of the job has raised, of itself or in ``ow.wait``."""
-        failed = stopping.failed()
-        if failure := self._failure or (None if failed is self._failed_before else failed):
+        failed = [each for each in stopping.failures() if each not in self._failed_before]
+        if failure := self._failure or next(iter(failed), None):
             raise failure
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures.thread import _worker
 from contextlib import suppress
 from pathlib import Path
@@ -64,9 +64,11 @@ def exit_status(error: BaseException, *, worked_before: bool = False) -> int:
     :param worked_before: whether the pipeline is known to have committed a batch: what may be a
         wrong setting as well as an outage then may pass. Not asked where the error knows it.
     """
-    ours = find_error(error)
-    if ours is None:
-        return FAILED
+    ours = find_errors(error)
+    return max((_status_of(each, worked_before) for each in ours), default=FAILED)
+
+
+def _status_of(ours: OncewardError, worked_before: bool) -> int:
     if isinstance(ours, Fenced):
         return FENCED
     # Of several pipelines in a process one may have worked, and another never
@@ -75,13 +77,18 @@ def exit_status(error: BaseException, *, worked_before: bool = False) -> int:
     return MAY_PASS if passes else NEEDS_A_CHANGE
 
 
-def find_error(error: BaseException) -> OncewardError | None:
-    """Return the typed error in ``error``: itself, its origin, or what ended its query."""
-    for each in _chain(error):
+def find_errors(error: BaseException, visited: set[int] | None = None) -> list[OncewardError]:
+    """Return the typed error in ``error``: itself, what it was raised from, or what ended the
+    query that it is about; of a group, as ``asyncio.TaskGroup`` raises it, those of its members.
+    """
+    visited = set() if visited is None else visited
+    for each in _chain(error, visited):
         found = each if isinstance(each, OncewardError) else _error_of_query(each)
         if found is not None:
-            return found
-    return None
+            return [found]
+        if ours := [one for member in _members(each) for one in find_errors(member, visited)]:
+            return ours
+    return []
 
 
 def describe(status: int) -> str:
@@ -112,8 +119,14 @@ def _signal_name(number: int) -> str:
     return names.get(number, f"signal {number}")
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    visited: set[int] = set()
+def _members(error: BaseException) -> Sequence[BaseException]:
+    # By name: Python 3.10 has no groups of its own
+    found = getattr(error, "exceptions", ())
+    is_group = isinstance(found, tuple) and all(isinstance(one, BaseException) for one in found)
+    return found if is_group else ()
+
+
+def _chain(error: BaseException | None, visited: set[int]) -> Iterator[BaseException]:
     while error is not None and id(error) not in visited:
         visited.add(id(error))
         yield error
@@ -189,23 +202,30 @@ def main(arguments: list[str]) -> None:
     # As Python has it: sys.flags.safe_path is new in 3.11
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(Path(job).resolve().parent)
-    failure: BaseException | None
+    failures: list[BaseException] = []
     try:
         _run_file(job)
-        failure = _failure_left() or stopping.failed()
     except SystemExit as ended:
         code = FINISHED if ended.code is None else ended.code
         _end_soon(code if isinstance(code, int) else FAILED)
         raise
     except BaseException as error:  # noqa: BLE001 — becomes a status
-        failure = error
-    if failure is None:
+        failures.append(error)
+    failures += _failures_left()
+    if not failures:
         _end_soon(FINISHED)
         return
-    status = exit_status(failure, worked_before=link.worked_before)
+
+    def status_of(failure: BaseException) -> int:
+        return exit_status(failure, worked_before=link.worked_before)
+
+    # Of several the most severe: who was fenced must not come back for another's error
+    worst = max(failures, key=status_of)
+    status = status_of(worst)
     # What is not printed, on a full disk, changes nothing about how the job has ended
     with suppress(Exception):
-        _print(failure, job)
+        for each in {id(each): each for each in (failures[0], worst)}.values():
+            _print(each, job)
     _end_soon(status)
     raise SystemExit(status)
 
@@ -232,7 +252,7 @@ def _wait_for_pipelines() -> bool:
     and some end only then: a thread without a pipeline has ten minutes to come to one.
     """
     until, has_met_one = surroundings.monotonic() + _TO_PIPELINE_SECONDS, False
-    failed_before = stopping.failed()
+    failed_before = stopping.failures()
     if any(not each.daemon for each in threading.enumerate()[1:]):
         # A pool's thread may not have taken its work yet
         surroundings.sleep(_LOOK_SECONDS)
@@ -242,7 +262,7 @@ def _wait_for_pipelines() -> bool:
         elif stopping.is_requested() or surroundings.monotonic() > until:
             break
         surroundings.sleep(_LOOK_SECONDS)
-    return has_met_one or stopping.failed() is not failed_before
+    return has_met_one or stopping.failures() != failed_before
 
 
 def is_at_work(thread: threading.Thread) -> bool:
@@ -273,12 +293,13 @@ class _QueryFailed(Exception):
     """A query of the job has failed, and its file has ended without an exception."""
 
 
-def _failure_left() -> BaseException | None:
-    """Return what nobody has raised: a job's file may wait in a loop, or in threads, and then end
-    as if all were well. A job that says ``sys.exit(0)`` is believed."""
+def _failures_left() -> list[BaseException]:
+    """Return what the job's file has not raised: it may wait in a loop, or in threads, and then
+    end as if all were well. A job that says ``sys.exit(0)`` is believed."""
+    of_threads: list[BaseException] = [*stopping.failures()]
     # A job without a sink has no need of them
     if "onceward.engine.calls.runs" not in sys.modules:
-        return None
+        return of_threads
     from onceward.engine.calls import runs
     from onceward.operate.waiting import within
 
@@ -286,18 +307,21 @@ def _failure_left() -> BaseException | None:
         found = within(_ASK_SECONDS, runs.failed_at_last)
     except TimeoutError:
         found = f"Spark's JVM does not answer within {_ASK_SECONDS:g} s"
-    return _QueryFailed(found) if isinstance(found, str) else found
+    if found is None:
+        return of_threads
+    return [_QueryFailed(found) if isinstance(found, str) else found, *of_threads]
 
 
 def _print(error: BaseException, job: str) -> None:
     """Print the error: of ours the place in the job and a paragraph, of others the traceback."""
-    ours = find_error(error)
-    if ours is None:
+    ours = find_errors(error)
+    # A group may have others beside them
+    if not ours or _members(error):
         traceback.print_exception(error)
         return
     places = [at for at in traceback.extract_tb(error.__traceback__) if at.filename == job]
     place = f"{job}:{places[-1].lineno}: " if places else ""
-    print(f"{place}{type(ours).__name__}: {ours}", file=sys.stderr)  # noqa: T201
+    print(f"{place}{type(ours[0]).__name__}: {ours[0]}", file=sys.stderr)  # noqa: T201
 
 
 def keep_status() -> None:

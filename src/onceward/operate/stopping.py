@@ -49,10 +49,10 @@ def is_awaited() -> bool:
     return bool(_waiting)
 
 
-def failed() -> Exception | None:
-    """Return what ``ow.wait`` or ``ow.supervise`` has raised last in a thread of the job's that
+def failures() -> list[Exception]:
+    """Return what ``ow.wait`` or ``ow.supervise`` has raised last in each thread of the job's that
     has not called them since: no query may know of it, and nobody else hears it."""
-    return next(reversed(_failed.copy().values()), None)
+    return list(_failed.copy().values())
 
 
 def request() -> None:
