@@ -140,6 +140,28 @@ DEFINED_IN_A_THREAD = """
     away = ow.errors.BrokerUnreachable("away", next_step="wait")
 """
 
+NAMED_WHEN_ITS_FILE_HAS_ENDED = """
+    import multiprocessing, pickle, threading
+    from concurrent.futures import ProcessPoolExecutor
+
+    class Order:
+        pass
+
+    def work(number):
+        return number + 1
+
+    def pipeline():
+        time.sleep(1)
+        assert os.path.isabs(__file__)
+        assert isinstance(pickle.loads(pickle.dumps(Order())), Order)
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+            print("worked:", pool.submit(work, 1).result(), flush=True)
+
+    if __name__ == "__main__":
+        threading.Thread(target=pipeline).start()
+"""
+
 SOON = """
     frame = sys._getframe()
     while "_TO_PIPELINE_SECONDS" not in frame.f_globals:
@@ -226,6 +248,7 @@ ENDS_WITH_PYTHON = """
         (DEFINED_IN_A_THREAD + "    define(ValueError('no'), daemon=True)", 0, "ValueError: no"),
         (DEFINED_IN_A_THREAD + "    define(SystemExit(3))", 0, "finished"),
         (DEFINED_IN_A_THREAD + "    define(away); sys.exit(0)", 0, "finished"),
+        (NAMED_WHEN_ITS_FILE_HAS_ENDED, 0, "worked: 2"),
         pytest.param(AWAITED_IN_A_DAEMON_THREAD, 0, "worked to its end", id="daemon"),
         pytest.param(SOON + QUIET_IN_A_THREAD, 0, "worked to its end", id="quiet"),
         pytest.param(A_QUERY_WITHOUT_A_THREAD, 0, "finished", id="without a thread"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import pkgutil
 import re
 import runpy
 import signal
@@ -19,9 +20,11 @@ import socket
 import sys
 import threading
 import traceback
+import types
 from collections.abc import Iterator, Sequence
 from concurrent.futures.thread import _worker
 from contextlib import suppress
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 from onceward import errors, events, surroundings
@@ -253,12 +256,27 @@ def _run_file(job: str) -> None:
         before.
     """
     try:
-        runpy.run_path(job, run_name="__main__")
+        _execute(job)
     except SystemExit as ended:
         if ended.code not in (None, 0) or not _wait_for_pipelines():
             raise
     else:
         _wait_for_pipelines()
+
+
+def _execute(job: str) -> None:
+    """Run the file as Python does: its module stays ``__main__``, where threads that it leaves,
+    and pickle, look up its names."""
+    if pkgutil.get_importer(job) is not None or job.endswith(".pyc"):
+        runpy.run_path(job, run_name="__main__")
+        return
+    path = os.path.abspath(job)
+    loader = SourceFileLoader("__main__", path)
+    module = types.ModuleType("__main__")
+    vars(module).update(__file__=path, __cached__=None, __loader__=loader)
+    sys.modules["__main__"] = module
+    code = loader.source_to_code(loader.get_data(path), path)
+    exec(code, vars(module))  # noqa: S102 — the job's file
 
 
 def _wait_for_pipelines() -> bool:
@@ -335,7 +353,8 @@ def _print(error: BaseException, job: str) -> None:
     if not ours or _members(error):
         traceback.print_exception(error)
         return
-    places = [at for at in traceback.extract_tb(error.__traceback__) if at.filename == job]
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    places = [at for at in traceback.extract_tb(error.__traceback__) if at.filename == file]
     place = f"{job}:{places[-1].lineno}: " if places else ""
     print(f"{place}{type(ours[0]).__name__}: {ours[0]}", file=sys.stderr)  # noqa: T201
 
