@@ -276,6 +276,27 @@ def test_each_end_has_its_status(start: Start, job: str, status: int, text: str)
     assert (found, text in output) == (status, True), output
 
 
+def test_a_job_finds_the_packages_of_an_archive(tmp_path: Path):
+    """As in a PEX, whose interpreter alone has none of them; and nothing in the current folder."""
+    (tmp_path / "onceward.py").write_text("raise RuntimeError('of the current folder')")
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "beside.py").touch()
+    (tmp_path / "jobs" / "job.py").write_text(
+        "import beside, onceward as ow; raise ow.errors.Fenced('a newer copy')"
+    )
+    path = [each for each in sys.path if each]
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "__main__.py").write_text(
+        f"import sys; sys.path[1:1] = {path}\n"
+        "from onceward.cli import app; app(prog_name='onceward')"
+    )
+    ran = subprocess.run(
+        [sys._base_executable, "archive", "run", "--restart", "none", "jobs/job.py"],
+        cwd=tmp_path, env={}, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
+    )  # fmt: skip
+    assert (ran.returncode, "Fenced: a newer copy" in ran.stderr) == (79, True), ran.stderr
+
+
 @pytest.mark.parametrize("lost", ["stdout", "stderr"])
 @pytest.mark.parametrize(
     ("job", "status"),

@@ -61,6 +61,7 @@ from onceward.operate.plan_queries import (
     replaced,
     start_query,
 )
+from onceward.operate.run_job import search_path
 from onceward.operate.savepoint import select_logs
 from onceward.spark.batch import file_sources
 from onceward.spark.batch.query import RunningBatch, checkpoint_files, running_batch
@@ -137,7 +138,7 @@ def _run(
     job: str, arguments: Sequence[str], writers: JobWriters, ended: Callable[[], object]
 ) -> None:
     """Run the file, and wait for the threads that it leaves."""
-    path = [str(Path(job).resolve().parent), *sys.path[1:]]
+    path = [str(Path(job).resolve().parent), *search_path()]
     with (
         replaced(sys, argv=[job, *arguments], path=path),
         replaced(threading, excepthook=writers.note_failure),

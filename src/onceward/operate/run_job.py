@@ -1,6 +1,6 @@
 """Runs a job's file as Python would, and ends with a status that says why. In the job's process.
 
-``python -m onceward.operate.run_job job.py …``, started by :mod:`onceward.operate.runner`. SIGTERM
+:func:`main` is started by :mod:`onceward.operate.runner`, in a process of its own. SIGTERM
 is answered from the first line on, and an error that leaves the file becomes a status. By a socket
 the runner learns that a batch was committed, now or before, and the job that its runner is gone.
 
@@ -147,10 +147,15 @@ def _error_of_query(error: BaseException) -> OncewardError | None:
     return runs.error_in(run[1])
 
 
-SOCKET, WORKED = "ONCEWARD_RUN_SOCKET", "ONCEWARD_RUN_WORKED"
-"""Environment variables for the job: the socket's file descriptor, and whether an earlier process
-of this runner has committed a batch, or found one committed.
+SOCKET, WORKED, PATH = "ONCEWARD_RUN_SOCKET", "ONCEWARD_RUN_WORKED", "ONCEWARD_RUN_PATH"
+"""Environment variables for the job: the socket's file descriptor, whether an earlier process of
+this runner has committed a batch, or found one committed, and the runner's ``sys.path``.
 """
+START = (
+    f"import os, sys; sys.path[:] = os.environ.pop({PATH!r}).split(os.pathsep); "
+    "from onceward.operate.run_job import main; main(sys.argv[1:])"
+)
+"""The job's program. In a PEX, a zipapp and the like the interpreter alone finds no package."""
 COMMITTED, REPLAYED = b"c", b"r"
 """What a job tells its runner: a replay has committed nothing, and where Spark cannot note it each
 start has one.
@@ -159,6 +164,19 @@ _END_SECONDS = 30.0
 _ASK_SECONDS = 10.0
 _TO_PIPELINE_SECONDS = 600.0
 _LOOK_SECONDS = 0.5
+
+
+def search_path() -> list[str]:
+    """Return where this process looks for modules, its own program's folder last: a job has none
+    of its business there, but that may be an archive with all packages."""
+    path = [str(each) for each in sys.path]
+    return path if is_safe_path() else [*path[1:], *path[:1]]
+
+
+def is_safe_path() -> bool:
+    """Return whether Python puts no folder of the program's in front of ``sys.path``."""
+    # New in 3.11
+    return bool(getattr(sys.flags, "safe_path", False))
 
 
 class RunnerLink:
@@ -203,9 +221,8 @@ def main(arguments: list[str]) -> None:
     _note_failed_threads()
     job = arguments[0]
     sys.argv[:] = arguments
-    # As Python has it: sys.flags.safe_path is new in 3.11
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = str(Path(job).resolve().parent)
+    if not is_safe_path():
+        sys.path.insert(0, str(Path(job).resolve().parent))
     failures: list[BaseException] = []
     try:
         _run_file(job)
@@ -388,4 +405,5 @@ def _end_soon(status: int) -> None:
 
 
 if __name__ == "__main__":
+    # Started so by a runner that goes on while its package is upgraded
     main(sys.argv[1:])

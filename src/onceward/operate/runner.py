@@ -31,9 +31,12 @@ from onceward.operate.run_job import (
     FINAL,
     FINISHED,
     MAY_PASS,
+    PATH,
     SOCKET,
+    START,
     WORKED,
     describe,
+    search_path,
     shell_status,
 )
 
@@ -53,11 +56,12 @@ class ChildJob:
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
         with theirs:
-            more = {SOCKET: str(theirs.fileno())} | ({WORKED: "1"} if worked else {})
+            path = os.pathsep.join(search_path())
+            more = {SOCKET: str(theirs.fileno()), PATH: path} | ({WORKED: "1"} if worked else {})
             if failing_since is not None:
                 more[FAILING_SINCE] = str(failing_since)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "onceward.operate.run_job", *arguments],
+                [sys.executable, "-c", START, *arguments],
                 env={k: v for k, v in os.environ.items() if k != FAILING_SINCE} | more,
                 pass_fds=[theirs.fileno()],
                 # Ctrl-C in a terminal reaches the runner only, which passes it on
