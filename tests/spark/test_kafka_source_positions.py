@@ -19,7 +19,7 @@ from onceward.errors import (
     ContradictoryOptions,
     TopicMissing,
 )
-from onceward.kafka.source.identity import known_settings
+from onceward.kafka.source.identity import known_logins
 from support.handmade_broker import HandmadeBroker
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -339,7 +339,7 @@ def test_a_login_that_only_spark_is_told_is_left_to_spark(spark: Any):
     options, servers = {"kafka.security.protocol": "SASL_SSL"}, "127.0.0.1:1,127.0.0.3:1"
     onceward.kafka_source(spark, bootstrap_servers=servers, topic="t", spark_options=options)
     # Nor do batches ask a cluster in which they cannot log in
-    assert known_settings(frozenset(servers.split(","))) is None
+    assert known_logins(frozenset(servers.split(","))) == []
 
 
 def test_options_reach_spark_in_its_own_spelling(pipeline: Pipeline):

@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from onceward import events
 from onceward.engine import batch_log
-from onceward.errors import BrokerUnreachable, ConfigurationError, Fenced, SendFailed
+from onceward.errors import (
+    AccessDenied,
+    BrokerUnreachable,
+    ConfigurationError,
+    Fenced,
+    SendFailed,
+)
 from onceward.events import Event
 from onceward.ids import TopicPartition, partition_offsets
 from onceward.kafka.source import identity
+from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.operate import metrics
 from onceward.operate.metric_state import FAMILIES, MetricState
@@ -397,32 +405,76 @@ def test_settings_of_a_sink_on_the_cluster_will_do_for_the_lag(monkeypatch: pyte
     monkeypatch.setattr(identity, "_known", {})
     monkeypatch.setattr(identity, "_sinks", {})
     servers = frozenset({"b:1"})
-    assert identity.known_settings(servers) is None
+    assert identity.known_logins(servers) == []
     of_sink, of_source = ClientSettings(("b:1", "c:1")), ClientSettings(("b:1",))
     identity.remember_sink(servers, of_sink)
-    assert identity.known_settings(servers) is of_sink
+    assert identity.known_logins(servers) == [of_sink]
     identity.remember(of_source)
-    assert identity.known_settings(servers) is of_source
+    assert identity.known_logins(servers) == [of_source]
 
 
 def test_of_two_sources_on_one_topic_the_slower_one_has_the_lag(monkeypatch: pytest.MonkeyPatch):
     """Under whatever names they know its brokers."""
 
-    class Client:
-        def __init__(self, settings: ClientSettings): ...
-
-        def close(self) -> None: ...
-
-    monkeypatch.setattr(metrics, "KafkaClient", Client)
     monkeypatch.setattr(
         metrics, "list_offsets", lambda client, places, *_, **__: dict.fromkeys(places, 100)
     )
-    monkeypatch.setattr(metrics, "known_settings", lambda of: ClientSettings(tuple(sorted(of))))
+    monkeypatch.setattr(metrics, "known_logins", lambda of: [ClientSettings(tuple(sorted(of)))])
     watcher = metrics.LagWatcher(dict, lambda *_: None, 100.0)
     here, too = frozenset({"a1:1"}), frozenset({"a2:1"})
     position = [(here, {"t": {"0": 7}}), (too, {"t": {"0": 90}}), (here, {"t": {"0": 80}})]
-    assert watcher._ask(position) == watcher._ask(position[::-1]) == {("t", "0"): 93}
+    found = [watcher._ask(each, "orders") for each in (position, position[::-1])]
+    assert found == [{("t", "0"): 93}] * 2
     watcher.stop()
+
+
+@dataclass
+class EqualProvider:
+    """As users write them: equal by its values, and so without a hash."""
+
+    scope: str = "kafka"
+
+    def token(self) -> str:
+        return "t"
+
+
+def test_the_lag_is_asked_for_by_a_login_that_may(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Whichever source was defined last; and each start of a query may bring a login of its own,
+    whose clients are those that all share, and no more of them are kept.
+    """
+    asked: list[tuple[str, str]] = []
+
+    def offsets(client: KafkaClient, places: Iterable[TopicPartition], *_: Any, **__: Any) -> Any:
+        user = client.settings.security.username or ""
+        topics = {each.topic for each in places}
+        asked.extend((user, topic) for topic in topics)
+        if user and user not in topics:
+            raise AccessDenied(f"{user} may not", next_step="grant it")
+        return dict.fromkeys(places, 10)
+
+    monkeypatch.setattr(metrics, "list_offsets", offsets)
+    monkeypatch.setattr(identity, "_known", {})
+    here = ClientSettings(("lag.example:1",))
+    for user in ("orders", "people"):
+        login = replace(here.security, username=user, password="p")
+        identity.remember(replace(here, security=login))
+    servers = frozenset(here.bootstrap_servers)
+    watcher = metrics.LagWatcher(dict, lambda *_: None, 100.0)
+    for topic in ("orders", "people", "orders"):
+        assert watcher._ask([(servers, {topic: {"0": 7}})], topic) == {(topic, "0"): 3}
+    assert asked[:2] == [("people", "orders"), ("orders", "orders")]
+    assert asked[2:] == [("people", "people"), ("orders", "orders")]
+    with pytest.raises(AccessDenied, match="people may not"):
+        watcher._ask([(servers, {"cars": {"0": 7}})], "cars")
+    monkeypatch.setattr(identity, "_known", {})
+    threads = threading.active_count()
+    for _ in range(60):
+        identity.remember(replace(here, oauth_token_provider=EqualProvider()))
+        assert watcher._ask([(servers, {"t": {"0": 7}})], "t") == {("t", "0"): 3}
+    watcher.stop()
+    assert threading.active_count() < threads + 60
 
 
 def test_lag_is_never_negative_and_of_known_partitions_alone():
@@ -637,7 +689,7 @@ def test_a_lag_that_cannot_be_asked_for_is_logged_once_and_in_no_line_of_a_batch
     known: list[int | None] = []
     over = threading.Event()
 
-    def ask(self: metrics.LagWatcher, position: Any) -> Any:
+    def ask(self: metrics.LagWatcher, position: Any, pipeline: str) -> Any:
         known.append(batch_log.known_lags.get("orders"))
         answer = next(answers, None)
         if answer is None:
@@ -660,7 +712,7 @@ def test_a_lag_that_cannot_be_asked_for_is_logged_once_and_in_no_line_of_a_batch
 def test_of_a_pipeline_that_has_ended_no_lag_is_asked_for(monkeypatch: pytest.MonkeyPatch):
     asked = threading.Semaphore(0)
 
-    def ask(self: metrics.LagWatcher, position: Any) -> Any:
+    def ask(self: metrics.LagWatcher, position: Any, pipeline: str) -> Any:
         asked.release()
         return {("t", "0"): 3}
 

@@ -22,9 +22,13 @@ import onceward as ow
 from onceward.cli import app
 from onceward.engine.ledger.admission import CallHistory
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import UnsupportedQuery
+from onceward.errors import AccessDenied, UnsupportedQuery
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
-from onceward.operate.plan import _plan, _sinks, plan_job
+from onceward.kafka.source import identity
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.options.settings import ClientSettings
+from onceward.operate import plan
+from onceward.operate.plan import _plan, _retained, _sinks, plan_job
 from onceward.operate.plan_lines import (
     Line,
     QueryPlan,
@@ -41,7 +45,7 @@ from onceward.operate.plan_queries import (
     queries_intercepted,
 )
 from onceward.operate.run_job import is_at_work
-from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.query import KafkaSource, RunningBatch
 from support.hostile_http import HostileServer, answer
 
 AS_BEFORE, _, CHANGES, REFUSED = Weight
@@ -400,3 +404,26 @@ def test_a_function_without_a_sink_is_no_start_as_before(monkeypatch: pytest.Mon
     assert _plan(Definition(frame, function=write)).weight is Weight.UNKNOWN
     # By Spark alone
     assert _plan(Definition(frame)).weight is AS_BEFORE
+
+
+@pytest.mark.parametrize(
+    ("may", "found"),
+    [({"a", "b"}, []), ({"a"}, []), ({"b"}, []), (set(), [Weight.UNKNOWN])],
+    ids=str,
+)
+def test_what_one_login_may_not_see_refuses_no_start(
+    monkeypatch: pytest.MonkeyPatch, may: set[str], found: list[Weight]
+) -> None:
+    def offsets(client: KafkaClient, places: Any, *_: Any, **__: Any) -> Any:
+        if client.settings.security.username not in may:
+            raise AccessDenied("people-etl may not Describe topic orders", next_step="grant it")
+        return dict.fromkeys(places, 0)
+
+    monkeypatch.setattr(plan, "list_offsets", offsets)
+    monkeypatch.setattr(identity, "_known", {})
+    here = ClientSettings(("plan.example:1",))
+    for user in ("a", "b"):
+        identity.remember(replace(here, security=replace(here.security, username=user)))
+    source = KafkaSource(0, frozenset(here.bootstrap_servers))
+    lines = _retained(replace(batch(1), kafka_sources=(source,)))
+    assert [line.weight for line in lines] == found

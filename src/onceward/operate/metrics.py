@@ -23,6 +23,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ from onceward import events, surroundings
 from onceward.engine import batch_log
 from onceward.errors import ConfigurationError
 from onceward.ids import FAILING_SINCE, TopicPartition, partition_offsets
-from onceward.kafka.source.identity import known_settings
+from onceward.kafka.source.identity import known_logins
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
-from onceward.kafka.wire.reads.offsets import LATEST, list_offsets
+from onceward.kafka.wire.reads.offsets import LATEST, ask_who_may, list_offsets
 from onceward.libraries import library
 from onceward.operate.metric_state import (
     BUCKETS,
@@ -46,6 +47,7 @@ from onceward.patience import Cut, cut_in_time
 from onceward.spark.batch.progress import ProgressWatch
 
 _DEADLINE_MS = 5_000
+_CLIENT_ID = "onceward-lag"
 
 Position = Sequence[tuple[frozenset[str], Any]]
 """Of each Kafka source its servers and where the batch ended, as Spark's JSON has it."""
@@ -80,7 +82,7 @@ class LagWatcher:
         self._positions = positions
         self._found = found
         self._interval_s = interval_s
-        self._clients: dict[ClientSettings, KafkaClient] = {}
+        self._could: dict[tuple[str, frozenset[str]], ClientSettings] = {}
         self._failed: set[str] = set()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="onceward-lag", daemon=True)
@@ -102,12 +104,10 @@ class LagWatcher:
             looked = set(positions)
         for pipeline in looked:
             batch_log.known_lags.pop(pipeline, None)
-        for client in self._clients.values():
-            client.close()
 
     def _look(self, pipeline: str, position: Position) -> None:
         try:
-            if position and (known := self._ask(position)):
+            if position and (known := self._ask(position, pipeline)):
                 self._found(pipeline, known)
                 batch_log.known_lags[pipeline] = sum(known.values())
             self._failed.discard(pipeline)
@@ -118,19 +118,21 @@ class LagWatcher:
             log.log(level, "%s: its lag is not known now: %s", pipeline, error)
             self._failed.add(pipeline)
 
-    def _ask(self, position: Position) -> Lags:
+    def _ask(self, position: Position, pipeline: str) -> Lags:
         found: Lags = {}
         for servers, end in position:
-            settings, ends = known_settings(servers), partition_offsets(end)
-            if settings is None or not ends:
-                continue
-            # Not a client that batches use: whoever asks a broker that is slow holds it up
-            if settings not in self._clients:
-                self._clients[settings] = KafkaClient(settings)
-            stable = list_offsets(
-                self._clients[settings], ends, LATEST, read_committed=True, timeout_ms=_DEADLINE_MS
-            )
-            for where, lag in lags(ends, stable).items():
+            ends = partition_offsets(end)
+
+            def ask(login: ClientSettings, ends: Any = ends) -> dict[TopicPartition, int]:
+                # Not a client that batches use: whoever asks a broker that is slow holds it up
+                client = KafkaClient.shared(replace(login, client_id=_CLIENT_ID))
+                return list_offsets(
+                    client, ends, LATEST, read_committed=True, timeout_ms=_DEADLINE_MS
+                )
+
+            logins = known_logins(servers) if ends else ()
+            stable = ask_who_may(logins, ask, self._could, (pipeline, servers))
+            for where, lag in lags(ends, stable or {}).items():
                 # Of two sources on one topic the one that is behind counts
                 found[where] = max(lag, found.get(where, 0))
         return found

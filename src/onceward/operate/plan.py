@@ -30,11 +30,18 @@ from pyspark.sql import DataFrame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink, error_of
 from onceward.engine.calls.journal import Journal, call_history
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import ConfigurationError, OncewardError, summary
-from onceward.ids import partition_offsets
-from onceward.kafka.source.identity import known_settings
+from onceward.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    ConfigurationError,
+    OncewardError,
+    summary,
+)
+from onceward.ids import TopicPartition, partition_offsets
+from onceward.kafka.source.identity import known_logins
 from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.reads.offsets import EARLIEST, list_offsets
+from onceward.kafka.wire.options.settings import ClientSettings
+from onceward.kafka.wire.reads.offsets import EARLIEST, ask_who_may, list_offsets
 from onceward.operate import waiting
 from onceward.operate.checkpoint_files import (
     Folder,
@@ -381,12 +388,21 @@ def _retained(running: RunningBatch) -> list[Line]:
     """Return whether brokers still have what the batch begins with."""
     found: list[Line] = []
     for source in running.kafka_sources:
-        settings = known_settings(source.bootstrap_servers)
         start = partition_offsets(running.sources[source.index].start)
-        if settings is not None and start:
-            client = KafkaClient.shared(settings)
-            earliest = list_offsets(client, start, EARLIEST, timeout_ms=_ASK_MS)
-            found += compare_kept(start, earliest)
+
+        def ask(login: ClientSettings, start: Any = start) -> dict[TopicPartition, int]:
+            client = KafkaClient.shared(login)
+            return list_offsets(client, start, EARLIEST, timeout_ms=_ASK_MS)
+
+        try:
+            logins = known_logins(source.bootstrap_servers) if start else ()
+            earliest = ask_who_may(logins, ask, {}, None)
+        except (AccessDenied, AuthenticationFailed) as error:
+            # The source's own login may be told to Spark alone
+            text = f"whether brokers still have what the first batch reads: {error.message}"
+            found.append(Line(Weight.UNKNOWN, "sources", text))
+        else:
+            found += compare_kept(start, earliest or {})
     return found
 
 

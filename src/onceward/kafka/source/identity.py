@@ -26,7 +26,7 @@ from onceward.errors import (
 from onceward.ids import BatchId, SourceRange, TopicPartition, is_kafka_offset
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
-from onceward.kafka.wire.reads.offsets import bounds_at_newest_leaders
+from onceward.kafka.wire.reads.offsets import ask_who_may, bounds_at_newest_leaders
 from onceward.spark.batch.checkpoint_files import PLAN_ANEW, remove_planned
 from onceward.spark.batch.failures import AT_THE_NEW_END, DATA_LOSS
 from onceward.spark.batch.query import KafkaSource, RunningBatch
@@ -56,9 +56,10 @@ def known_clients(source: KafkaSource) -> list[KafkaClient]:
     return [KafkaClient.shared(each) for each in _known.get(source.bootstrap_servers, ())]
 
 
-def known_settings(servers: frozenset[str]) -> ClientSettings | None:
-    """Return a cluster's settings: the newest of ``kafka_source``, else those of a sink there."""
-    return next(iter(_known.get(servers, ())), _sinks.get(servers))
+def known_logins(servers: frozenset[str]) -> list[ClientSettings]:
+    """Return a cluster's settings: those of ``kafka_source``, newest first, else a sink's."""
+    of_sink = _sinks.get(servers)
+    return [*_known.get(servers, ())] or ([of_sink] if of_sink else [])
 
 
 def remember_sink(servers: frozenset[str], settings: ClientSettings) -> None:
@@ -311,21 +312,9 @@ class KafkaSourceIdentity(SourceIdentity):
         return _Question(clients, source.index if len(clients) > 1 else None)
 
     def _topic_ids(self, question: _Question, topics: set[str]) -> dict[str, str]:
-        """Ask for the ids by a login that may see the topics: the one that last could, or the
-        newest that can. :raises OncewardError: what the first was refused with, if all were."""
-        refused: OncewardError | None = None
-        could = self._could.get(question.source)
-        for client in sorted(question.clients, key=lambda one: one is not could) if topics else ():
-            try:
-                ids = client.topic_ids(topics)
-            except (AccessDenied, AuthenticationFailed, TopicMissing) as error:  # noqa: PERF203
-                refused = refused or error
-            else:
-                self._could[question.source] = client
-                return ids
-        if refused is not None:
-            raise refused
-        return {}
+        clients = question.clients if topics else ()
+        ids = ask_who_may(clients, lambda one: one.topic_ids(topics), self._could, question.source)
+        return ids or {}
 
 
 def _spans(source: SourceRange) -> tuple[Any, Any]:

@@ -3,14 +3,21 @@ Runs in the driver. Called by ``kafka.wire.reads.key_reader`` and by sources."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetFetchRequest
 
-from onceward.errors import BrokerUnreachable, OncewardError, PartitionMissing
+from onceward.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    BrokerUnreachable,
+    OncewardError,
+    PartitionMissing,
+    TopicMissing,
+)
 from onceward.ids import TopicPartition
 from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.admin import metadata_request
@@ -28,6 +35,33 @@ milliseconds since 1970."""
 
 _NOTHING_COMMITTED = -1
 _ONE_BROKER_MS = 5_000
+
+T = TypeVar("T")
+L = TypeVar("L")
+Who = TypeVar("Who", bound=Hashable)
+
+
+def ask_who_may(
+    logins: Sequence[L], ask: Callable[[L], T], could: dict[Who, L], who: Who
+) -> T | None:
+    """Ask by a login that may see the topics: the one that last could for ``who``, or the newest
+    that can; whose they are nobody can tell. None: there is none.
+
+    :raises OncewardError: what the first was refused with, if all were.
+    """
+    refused: OncewardError | None = None
+    last = could.get(who)
+    for login in sorted(logins, key=lambda one: one is not last):
+        try:
+            answer = ask(login)
+        except (AccessDenied, AuthenticationFailed, TopicMissing) as error:  # noqa: PERF203
+            refused = refused or error
+        else:
+            could[who] = login
+            return answer
+    if refused is not None:
+        raise refused
+    return None
 
 
 def list_offsets(
