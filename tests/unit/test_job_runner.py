@@ -5,6 +5,7 @@ fails *n* times, and what becomes of signals.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import queue
 import signal
@@ -353,6 +354,25 @@ def test_a_setting_of_another_strategy_is_refused_by_name():
     assert "--restart fixed-delay" in refused.value.next_step
     with pytest.raises(ConfigurationError, match="--delay='soon'"):
         restart_strategy(Restart.FIXED_DELAY, {"delay": "soon"})
+
+
+@pytest.mark.parametrize(
+    ("restart", "given", "step"),
+    [
+        (Restart.FIXED_DELAY, {"attempts": 0}, "set --attempts to 1 or more, or leave it out"),
+        (
+            Restart.EXPONENTIAL_DELAY,
+            {"jitter-factor": math.inf},
+            "set --jitter-factor to a number from 0 to 1",
+        ),
+    ],
+)
+def test_a_step_is_in_the_words_of_a_command_line(
+    restart: Restart, given: dict[str, object], step: str
+):
+    with pytest.raises(ConfigurationError) as refused:
+        restart_strategy(restart, given)
+    assert refused.value.next_step == step
 
 
 def exits(code: object = None) -> Callable[[str], None]:

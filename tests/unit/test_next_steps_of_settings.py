@@ -101,7 +101,7 @@ def as_told(step: str) -> Iterator[tuple[str, Any]]:
     allowed.
     """
     found = re.fullmatch(
-        r"set (\w+) to (from (\d+) to (\d+)|more than 0 seconds|initial_s or more|(\d+) or "
+        r"set (\w+) to (a number from (\d+) to (\d+)|more than 0 seconds|initial_s or more|(\d+) or "
         r"more.*)",
         step,
     )

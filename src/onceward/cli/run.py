@@ -136,4 +136,5 @@ def restart_strategy(restart: Restart, arguments: dict[str, Any]) -> Any:
             of_code = re.compile(rf"\b{parameter}\b")
             error.message = of_code.sub(f"--{name}", error.message)
             error.next_step = of_code.sub(f"--{name}", error.next_step)
+        error.next_step = error.next_step.replace(", or None", ", or leave it out")
         raise

@@ -158,7 +158,7 @@ class ExponentialDelay:
             initial_s=(is_first, "more than 0 seconds"),
             max_s=(longest and is_first and self.max_s >= self.initial_s, "initial_s or more"),
             multiplier=(factor and self.multiplier >= 1, "1 or more"),
-            jitter=(_is_time(self.jitter) and self.jitter <= 1, "from 0 to 1"),
+            jitter=(_is_time(self.jitter) and self.jitter <= 1, "a number from 0 to 1"),
             reset_after_s=(_is_time(self.reset_after_s), "0 or more seconds"),
             attempts=(_is_count_or_none(self.attempts), "1 or more, or None"),
         )
