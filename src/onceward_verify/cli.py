@@ -174,6 +174,9 @@ class _Command(TyperCommand):
     """
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
+        with suppress(AttributeError):
+            # What the encoding of a terminal lacks must not end in 1
+            sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         try:
             return super().make_context(*arguments, **more)
         except Exception as error:
@@ -392,10 +395,12 @@ def run(ask: Callable[[], Findings], output: str, stream: TextIO | None = None) 
             # Else nothing was looked at, and standard error says why
             stream.write(as_text(findings) + "\n")
         stream.flush()
-    except OSError as error:
-        # A full disk, a reader that is gone. Python would try again at its end, and exit with 120.
-        sys.stderr.write(f"CANNOT TELL: the report cannot be written: {error.strerror}.\n")
-        with suppress(OSError, ValueError):
+    except Exception as error:  # noqa: BLE001 — as above
+        # A full disk, a reader that is gone, a stdout that is closed. Python would try again at
+        # its end, and exit with 120.
+        why = "stdout is closed" if stream is None else error
+        sys.stderr.write(f"CANNOT TELL: the report cannot be written: {why}.\n")
+        with suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return CHECKER_FAILED
     return status

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ from typer.testing import CliRunner
 
 from onceward import errors
 from onceward.cli import app
+from onceward.cli.groups import _ANYTHING
+from onceward.cli.shared import print_table, table
 from onceward.operate.status import LedgerView
 from onceward_testing.free_ports import free_ports
 
@@ -47,7 +52,7 @@ ASK = ["verify", "--bootstrap-servers", "127.0.0.1:1", "--pipeline-id", "p"]
         ["demo", "--source", "mysql", "--records", "10"],
         ["demo", "--mysql-home", "."],
     ],
-    ids=" ".join,
+    ids=str,
 )
 def test_wrong_usage_has_its_own_status(arguments: list[str]):
     result = CliRunner().invoke(app, arguments)
@@ -117,17 +122,15 @@ def test_what_answers_at_once_loads_nothing_heavy(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+COMMAND = [sys.executable, "-m", "onceward"]
+
+
+@pytest.mark.parametrize("form", [["--json"], []], ids=["JSON", "a table"])
 @pytest.mark.parametrize("output", ["/dev/full", "a pipe that nobody reads"])
-def test_an_output_that_cannot_be_written_is_no_verdict(output: str, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "onceward",
-        "status",
-        "--ledger-path",
-        str(tmp_path),
-        "--json",
-    ]
+def test_an_output_that_cannot_be_written_is_no_verdict(
+    output: str, form: list[str], tmp_path: Path
+) -> None:
+    command = [*COMMAND, "savepoint", "list", str(tmp_path), *form]
     if output == "/dev/full":
         with open(output, "w") as full:
             done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
@@ -140,6 +143,62 @@ def test_an_output_that_cannot_be_written_is_no_verdict(output: str, tmp_path: P
             said, status = process.stderr.read(), process.wait(60)
     assert status == 74, said
     assert b"Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["onceward", "savepoint", "list", "."], 0),
+        (["onceward", "savepoint", "list", ".", "--json"], 0),
+        (["onceward", "--help"], 0),
+        (["onceward_verify", "--files", ".", "--pipeline-id", "p"], 70),
+        (["onceward_verify", "--files", ".", "--pipeline-id", "p", "--output", "json"], 70),
+    ],
+    ids=str,
+)
+def test_a_stdout_that_is_closed_is_no_verdict(
+    command: list[str], status: int, tmp_path: Path
+) -> None:
+    """As of some schedulers and init scripts."""
+    closed = (
+        "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", closed, "-m", *command],
+        cwd=tmp_path, stderr=subprocess.PIPE, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, b"Traceback" in done.stderr) == (status, False), done.stderr
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("command", ["onceward status", "onceward doctor", "onceward_verify"])
+@pytest.mark.parametrize("more", [ASCII, {"PYTHONIOENCODING": "latin-1"}], ids=["C", "ISO 8859"])
+def test_help_is_shown_in_any_encoding(command: str, more: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *command.split(), "--help"],
+        env=os.environ | more, capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_name_keeps_its_bytes_where_the_encoding_lacks_them() -> None:
+    assert "caf\udcc3\udca9".encode("ascii", _ANYTHING) == "café".encode()
+    assert "[,…]".encode("ascii", _ANYTHING) == b"[,?]"
+
+
+def test_a_table_is_not_cut_where_colours_are_forced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As CI does."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        print_table(table("pipeline", "epoch>", rows=[("long" * 20, 7)]))
+    assert "long" * 20 in printed.getvalue()
+    assert "\x1b" not in printed.getvalue()
 
 
 def test_a_report_that_cannot_be_written_or_asked_for(

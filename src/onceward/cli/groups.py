@@ -8,6 +8,7 @@ parameters are Typer options, or a Typer with one command.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import sys
@@ -50,6 +51,8 @@ class TypedErrors(TyperGroup):
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
         """Parse the command line."""
+        with suppress(AttributeError):
+            sys.stdout.reconfigure(errors=_ANYTHING)  # type: ignore[union-attr]
         with _usage_status():
             return super().make_context(*arguments, **more)
 
@@ -58,7 +61,9 @@ class TypedErrors(TyperGroup):
         try:
             with _usage_status():
                 result = super().invoke(ctx)
-            sys.stdout.flush()
+            # None where it is closed
+            if sys.stdout is not None:
+                sys.stdout.flush()
             return result
         except OSError as error:
             if error.errno not in _OUTPUT_LOST or not _was_printing(error):
@@ -70,6 +75,18 @@ class TypedErrors(TyperGroup):
             raise typer.Exit(OUTPUT_LOST) from error
         except OncewardError as error:
             raise typer.Exit(tell(error)) from error
+
+
+def _or_replaced(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Print what the encoding of a terminal lacks as ``?``; the name of a file keeps its bytes."""
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.replace_errors(error)
+
+
+_ANYTHING = "onceward"
+codecs.register_error(_ANYTHING, _or_replaced)
 
 
 def tell(error: OncewardError) -> int:

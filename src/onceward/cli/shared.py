@@ -9,6 +9,7 @@ import difflib
 import functools
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,7 +220,15 @@ def print_table(renderable: Any) -> None:
     """Print a table; for a program that reads it, nothing is cut."""
     from rich.console import Console
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=500)
-    console.print(renderable)
+    shown = is_terminal()
+    console = Console(force_terminal=shown, width=None if shown else 500)
+    # Printed as all else is: rich ends a program whose reader is gone with 1
+    with console.capture() as text:
+        console.print(renderable)
+    typer.echo(text.get(), nl=False)
+
+
+def is_terminal() -> bool:
+    """Return whether a person reads stdout. rich takes anything for a terminal where FORCE_COLOR
+    is set, as CI does."""
+    return sys.stdout is not None and sys.stdout.isatty()

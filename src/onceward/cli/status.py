@@ -21,6 +21,7 @@ from onceward.cli.shared import (
     LedgerOptions,
     Pipeline,
     Servers,
+    is_terminal,
     names_a_ledger,
     print_table,
     table,
@@ -223,10 +224,9 @@ def _watch(look: Callable[[], list[PipelineStatus]], interval: float, *, as_json
     from rich.console import Console
     from rich.live import Live
 
-    console = Console()
-    if as_json or not console.is_terminal:
+    if as_json or not is_terminal():
         _look_on(look, interval, partial(_print, as_json=as_json), partial(typer.echo, err=True))
-    with Live(console=console, screen=False, auto_refresh=False) as live:
+    with Live(console=Console(), screen=False, auto_refresh=False) as live:
         show = partial(live.update, refresh=True)
         _look_on(look, interval, lambda found: show(_status_table(found)), show)
 
