@@ -11,8 +11,10 @@ import shlex
 import tempfile
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +52,7 @@ from onceward.files.ledger import FolderLedger
 from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward.kafka.ledger.chain import KafkaLedger
 from onceward.libraries import readable_file
+from onceward.spark.batch import job
 from onceward.spark.batch.job import JobInterrupted
 from onceward.sql.ledger.database_ledger import DatabaseLedger
 from support.errors import raises
@@ -882,6 +885,32 @@ def test_of_several_errors_the_one_that_weighs_most_is_told() -> None:
     assert runs.error_in("run-several") is met[0]
     runs.memory(runs.RunKey("run-several", 0)).error = None
     assert runs.error_in("run-several") is met[1]
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_query_whose_call_is_refused_before_its_sink_is_open_has_failed(
+    sink: Any, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A job that only asks whether it is active must not end as if all were well."""
+    error = SimpleNamespace(getMessage=lambda: "by foreachBatch")
+    told = SimpleNamespace(isDefined=lambda: True, get=lambda: error)
+    query_id = SimpleNamespace(toString=lambda: "q")
+    query = SimpleNamespace(id=lambda: query_id, exception=lambda: told)
+    for module in (runs, job):
+        monkeypatch.setattr(module, "query_by_id", lambda frame: query)
+    monkeypatch.setattr(job, "thrown_from", lambda error: [])
+    monkeypatch.setattr(runs, "_last", OrderedDict())
+    monkeypatch.setattr(foreach_batch, "DataFrame", Frame)
+
+    def refuse(frame: Any, batch_id: int) -> Any:
+        raise UnsupportedQuery("speculation is on", next_step="switch it off")
+
+    monkeypatch.setattr(foreach_batch, "running_batch", refuse)
+    with pytest.raises(UnsupportedQuery) as refused:
+        call(sink, "run-refused/q", number)
+    assert runs.failed_at_last() is refused.value
+    told.isDefined = lambda: False
+    assert runs.failed_at_last() is None, "it goes on, or was stopped"
 
 
 @pytest.mark.parametrize(("fails", "left"), [(1, True), (2, True), (3, False)])

@@ -244,6 +244,7 @@ class ForeachBatchSink(ABC):
                 memory.is_logged = True
                 ids = {**events.batch_ids(), "pipeline": pipeline, "batch_id": batch_id}
                 events.announce(events.FAIL, ids, error)
+            runs.note_run(frame, run_id)
             if self._policy.has_ledger:
                 memory.record_failure(frame, batch_id, error, writes, pipeline, run_id)
         except Exception as also:  # noqa: BLE001 — the first error is the one to report
@@ -266,7 +267,9 @@ def _compute(frame: DataFrame) -> None:
 def _remembered(error: OncewardError, *given: object) -> OncewardError:
     """Return ``error``; :func:`error_of` finds it, too, if a frame of a batch was given."""
     for frame in [each for each in given if isinstance(each, DataFrame)]:
-        runs.memory(runs.RunKey(current_run_id(frame), None)).error = error
+        run_id = current_run_id(frame)
+        runs.memory(runs.RunKey(run_id, None)).error = error
+        runs.note_run(frame, run_id)
     return error
 
 

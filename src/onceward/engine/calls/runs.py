@@ -18,6 +18,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
@@ -43,7 +44,7 @@ from onceward.errors import (
 )
 from onceward.ids import BatchId
 from onceward.spark.batch.job import ending_of
-from onceward.spark.batch.query import RunningBatch, is_running, run_is_active
+from onceward.spark.batch.query import RunningBatch, is_running, query_by_id, run_is_active
 
 log = logging.getLogger(__name__)
 
@@ -131,9 +132,21 @@ def committed_in(run_id: str, batch_id: int) -> list[str]:
         )
 
 
+def note_run(frame: DataFrame, run_id: str, query_id: str = "") -> None:
+    """Remember that run of the frame's query as its last one, also where its call is refused
+    before a sink is open."""
+    # What is asked at the end of a job may not end a batch
+    with suppress(Exception):
+        query_id = query_id or str(query_by_id(frame).id().toString())
+        with _lock:
+            _last.pop(query_id, None)
+            _recent(_last, query_id, (run_id, ending_of(frame)))
+
+
 def failed_at_last() -> OncewardError | str | None:
-    """Return what ended the last run of a query for which a sink was open: the error that its call
-    met, or Spark's words; of several the most severe. None: every one ended well, or goes on."""
+    """Return what ended the last run of a query that has called a sink: the error that its call
+    met, or Spark's words; of several the most severe. None: every one ended well, or goes on.
+    """
     with _lock:
         last = list(_last.values())
     outcomes = [error_in(run_id) or words for run_id, failure in last if (words := failure())]
@@ -369,9 +382,7 @@ class SinkRuns:
         run_memory = memory(key)
         journal = run_memory.open_journal(frame, self._policy.pipeline, key.run_id)
         session, query_id = frame.sparkSession, running.batch.query_id
-        with _lock:
-            _last.pop(query_id, None)
-            _recent(_last, query_id, (key.run_id, ending_of(frame)))
+        note_run(frame, key.run_id, query_id)
         return OpenRun(
             query_id=query_id,
             settings=self._settings,
