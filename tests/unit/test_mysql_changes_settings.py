@@ -4,17 +4,27 @@ connection, but no more.
 
 from __future__ import annotations
 
+import re
 import socket
 import sqlite3
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from onceward.errors import ConfigurationError, ServerUnreachable
+from onceward.errors import (
+    BinlogPurged,
+    ConfigurationError,
+    ServerUnreachable,
+    SourceReplaced,
+)
+from onceward.mysql.snapshot.chunks import ConsistentView
+from onceward.mysql.source import position_search
 from onceward.mysql.source.connection import Server
-from onceward.mysql.source.settings import ChangesSettings, make_settings
+from onceward.mysql.source.position_search import check_has_transactions, find_after_purge
+from onceward.mysql.source.settings import ChangesSettings, Position, make_settings
 from support.errors import raises
 
 
@@ -90,6 +100,96 @@ def test_a_statement_on_a_table_may_change_rows_of_another(
     assert server.reaches_others("far", "customers") is reaches
     assert server.is_view("shop", "view")
     assert not server.is_view("shop", "triggers")
+
+
+class ServerOfTransactions(Server):
+    """One that has these transactions, and has removed the binlogs of some."""
+
+    where, version, held = "host:3306", (9, 7), None
+
+    def __init__(self, identity: str, executed: str, purged: str = "") -> None:
+        self.identity, self._executed, self._purged = identity, executed, purged
+        self.dialect = "mysql" if ":" in executed else "mariadb"
+        self.asked: list[str] = []
+
+    def query(
+        self, statement: str, parameters: Sequence[Any] | None = None
+    ) -> list[tuple[Any, ...]]:
+        if "GTID_SUBTRACT" not in statement:
+            return []
+        wanted, passed = parameters or ("", "")
+        missing = numbers(wanted) - numbers(passed)
+        self.asked.append(",\n".join(sorted(missing - numbers(self._executed))))
+        return [(0 if "WAIT_FOR" in statement else self.asked[-1],)]
+
+    def variables(self, *names: str) -> dict[str, str]:
+        return {"gtid_strict_mode": "ON"}
+
+    def executed_gtids(self) -> str:
+        return self._executed
+
+    def purged_gtids(self) -> str:
+        return self._purged
+
+    def binlogs(self) -> dict[str, int]:
+        return {"binlog.000001": 1000}
+
+    def is_member(self) -> bool:
+        return False
+
+    def is_replica(self) -> bool:
+        return self.identity == REPLICA
+
+
+def numbers(gtids: str) -> set[str]:
+    """Return each transaction of MySQL's set by itself."""
+    found = set()
+    for part in filter(None, gtids.split(",")):
+        source, first, last = re.fullmatch(r"\s*(.+):(\d+)-?(\d*)", part).groups()  # type: ignore[union-attr]
+        found |= {f"{source}:{number}" for number in range(int(first), int(last or first) + 1)}
+    return found
+
+
+PRIMARY, OWN, REPLICA = (f"{each * 8}-0000-0000-0000-000000000000" for each in "abc")
+
+
+@pytest.mark.parametrize("identity", [PRIMARY, REPLICA])
+@pytest.mark.parametrize(
+    ("dialect", "read", "executed"),
+    [
+        ("mysql", f"{PRIMARY}:1-9,{OWN}:1-2", f"{PRIMARY}:1-12"),
+        ("mariadb", "0-2-2,0-1-9", "0-1-12"),
+    ],
+)
+def test_transactions_of_a_replica_alone_are_passed_over_as_the_error_says(
+    dialect: Any, read: str, executed: str, identity: str
+):
+    """``ANALYZE TABLE`` on the replica that was read: no other server has it, ever."""
+    server = ServerOfTransactions(identity, executed)
+    at = Position(dialect, OWN, 0, "binlog.000009", 4, 1, read)
+    with pytest.raises((ServerUnreachable, SourceReplaced)) as lacking:
+        check_has_transactions(settings(), server, at)
+    (offered,) = re.findall(r'pass_over=\["(.+)"\]', lacking.value.next_step)
+    said = settings(pass_over=[offered])
+    check_has_transactions(said, server, at)
+    if dialect == "mysql":
+        ConsistentView(server, at, passed=said.skippable_gtids("mysql"))
+        assert server.asked[-1] == ""
+        more = replace(at, gtids=f"{read},{PRIMARY}:13")
+        with pytest.raises((ServerUnreachable, SourceReplaced), match=f"read: {PRIMARY}:13"):
+            check_has_transactions(said, server, more)
+
+
+def test_what_is_passed_over_need_not_be_in_binlogs_that_were_removed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    server = ServerOfTransactions(PRIMARY, f"{PRIMARY}:1-12", purged=f"{PRIMARY}:1-10")
+    at = Position("mysql", PRIMARY, 0, "binlog.000000", 4, 1, f"{PRIMARY}:1-10,{OWN}:1-2")
+    monkeypatch.setattr(position_search, "read_file_header", lambda *_: (1, None))
+    monkeypatch.setattr(position_search, "follow", lambda *_: None)
+    gone = BinlogPurged("gone", next_step="")
+    found = find_after_purge(settings(pass_over=[f"{OWN}:1-2"]), server, at, gone)
+    assert (found.file, found.era) == ("binlog.000001", 0)
 
 
 @pytest.mark.parametrize(

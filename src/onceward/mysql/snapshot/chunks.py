@@ -43,6 +43,7 @@ from onceward.mysql.binlog.blocks import CHANGES, snapshot_changes, snapshot_tab
 from onceward.mysql.binlog.compression import COMPRESSED_EVENTS
 from onceward.mysql.binlog.decoder import Decoder, inner_events
 from onceward.mysql.binlog.event import SET_GTIDS, BinlogEvent, InvalidCell
+from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.mysql.binlog.table_map import TableMap
 from onceward.mysql.binlog.values import columns_from_text
@@ -80,11 +81,20 @@ _DEFINITION_CHANGED = 1412
 
 
 class ConsistentView:
-    """Step 1 and 2: the session's transaction, which sees E and lies before H."""
+    """Step 1 and 2: the session's transaction, which sees E and lies before H.
 
-    def __init__(self, server: Server, as_of: Position, seconds: float = _SECONDS) -> None:
-        self._server = server
-        self._as_of = as_of
+    :param passed: transactions that the server need not have.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        as_of: Position,
+        seconds: float = _SECONDS,
+        *,
+        passed: Gtids | str = "",
+    ) -> None:
+        self._server, self._as_of, self._passed = server, as_of, str(passed)
         self._ends = time.monotonic() + seconds
         server.query(
             SESSION_SETTINGS
@@ -124,7 +134,10 @@ class ConsistentView:
                 "than initial",
             )
         while gtids:
-            ((answer,),) = self._server.query("SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, 1)", (gtids,))
+            ((answer,),) = self._server.query(
+                "SELECT WAIT_FOR_EXECUTED_GTID_SET(GTID_SUBTRACT(%s, %s), 1)",
+                (gtids, self._passed),
+            )
             if answer == 0:
                 return
             self.check_deadline("it is not in gtid_executed")
@@ -145,7 +158,8 @@ def _read_rows(
 ) -> Iterator[pa.Table]:
     """Read a chunk in a session for this alone; dumps are on others, of the same server."""
     query = server.query
-    view, tries = ConsistentView(server, as_of), 0
+    passed = settings.skippable_gtids(as_of.dialect)
+    view, tries = ConsistentView(server, as_of, passed=passed), 0
     while True:
         high = view.open()
         # The transaction holds the definition from here on

@@ -110,6 +110,8 @@ def find_after_purge(
         if server.dialect == "mysql"
         else read_file_header(settings, server.identity, files[0])[1]
     )
+    if removed is not None:
+        removed.update(settings.skippable_gtids(server.dialect))
     if removed is None or not removed.covers(Gtids.parse(server.dialect, position.gtids)):
         raise SourceReplaced(
             f"{server.where} (the server {server.identity}) has no {position.file} any more, "
@@ -135,8 +137,7 @@ def _find(
 ) -> Position:
     _check_order(server, position)
     read_set = Gtids.parse(server.dialect, position.gtids or "")
-    for gtids in settings.skippable_gtids:
-        read_set.update(Gtids.parse(server.dialect, gtids))
+    read_set.update(settings.skippable_gtids(server.dialect))
     file = _find_file(settings, server, read_set)
     at = replace(
         position, server=server.identity, era=era, file=file, pos=FIRST_BYTE, born=None,
@@ -155,12 +156,16 @@ def check_has_transactions(settings: ChangesSettings, server: Server, position: 
     """
     if not position.gtids or _is_in_binlogs(server, position):
         return
-    missing = _missing(server, position.gtids)
+    missing = _missing(server, position.gtids, settings.skippable_gtids(server.dialect))
     if not missing or _is_committing(settings, server, position, missing):
         return
     what = (
         f"{server.where} (the server {server.identity}) lacks transactions that the query has "
         f"read: {missing}"
+    )
+    passed = (
+        "if they changed none of the tables that are read, as what a replica writes for itself "
+        f'(ANALYZE TABLE, CREATE USER), pass_over=["{missing}"]'
     )
     details = {"known": position.server, "found": server.identity, "missing": missing}
     if server.identity != position.server and _may_catch_up(server):
@@ -168,7 +173,7 @@ def check_has_transactions(settings: ChangesSettings, server: Server, position: 
             f"{what}. It is a replica, or in a group, and may not have caught up yet",
             next_step="see whether it replicates (SHOW REPLICA STATUS, SHOW SLAVE STATUS; in a "
             "group performance_schema.replication_group_members, SHOW STATUS LIKE 'wsrep%'); once "
-            "it has these, the query goes on when it is started again",
+            f"it has these, the query goes on when it is started again; or, {passed}",
             details=details,
         )
     raise SourceReplaced(
@@ -179,7 +184,7 @@ def check_has_transactions(settings: ChangesSettings, server: Server, position: 
             else "It has diverged from the server that was read before, and replicates no other"
         ),
         next_step=f"bring back a server that has them; or {START_ANEW}: what was read and written "
-        "may be more than this server has",
+        f"may be more than this server has; or, {passed}",
         details=details,
     )
 
@@ -288,20 +293,22 @@ def _check_order(server: Server, position: Position) -> None:
         )
 
 
-def _missing(server: Server, gtids: str) -> str:
-    """Return missing transactions; on MariaDB by the last one of each domain and server."""
+def _missing(server: Server, gtids: str, passed: Gtids | str = "") -> str:
+    """Return missing transactions, but for ``passed``; on MariaDB by the last of each server."""
     if server.dialect == "mysql":
-        rows = server.query("SELECT GTID_SUBTRACT(%s, @@GLOBAL.gtid_executed)", (gtids,))
-        return str(rows[0][0] or "")
-    last: dict[tuple[str, str], int] = {}
-    for domain, source, number in _MARIADB_GTID.findall(server.executed_gtids()):
+        ((missing,),) = server.query(
+            "SELECT GTID_SUBTRACT(GTID_SUBTRACT(%s, %s), @@GLOBAL.gtid_executed)",
+            (gtids, str(passed)),
+        )
+        return "".join(str(missing or "").split())
+    had, last = f"{server.executed_gtids()},{passed}", dict[tuple[str, str], int]()
+    for domain, source, number in _MARIADB_GTID.findall(had):
         last[domain, source] = max(int(number), last.get((domain, source), -1))
-    found = [
+    return ",".join(
         f"{domain}-{source}-{number}"
         for domain, source, number in _MARIADB_GTID.findall(gtids)
         if last.get((domain, source), -1) < int(number)
-    ]
-    return ",".join(found)
+    )
 
 
 def _find_file(settings: ChangesSettings, server: Server, read_set: Gtids) -> str:
@@ -375,6 +382,7 @@ def _first_unread(settings: ChangesSettings, at: Position, read_set: Gtids | Non
     if found.skips is not None and not Gtids.parse("mariadb", found.skips).is_complete:
         # All is passed over until the place comes that was named by it, and that is not there.
         raise gap_error(at, f"none of {found.skips}")
+    walk.skipped_gtids.update(settings.skippable_gtids(at.dialect))
     if read_set is not None and not walk.skipped_gtids.covers(read_set):
         raise SourceReplaced(
             f"{settings.where} (the server {at.server}) has transactions in another order than "
