@@ -10,6 +10,7 @@ import sqlite3
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,9 @@ from onceward.mysql.snapshot.chunks import ConsistentView
 from onceward.mysql.source import position_search
 from onceward.mysql.source.connection import Server
 from onceward.mysql.source.position_search import check_has_transactions, find_after_purge
+from onceward.mysql.source.ranges import PlannedRange
 from onceward.mysql.source.settings import ChangesSettings, Position, make_settings
+from onceward.mysql.source.source import MySQLChanges
 from support.errors import raises
 
 
@@ -190,6 +193,45 @@ def test_what_is_passed_over_need_not_be_in_binlogs_that_were_removed(
     gone = BinlogPurged("gone", next_step="")
     found = find_after_purge(settings(pass_over=[f"{OWN}:1-2"]), server, at, gone)
     assert (found.file, found.era) == ("binlog.000001", 0)
+
+
+class QuietSource(MySQLChanges):
+    """One whose tables stay as they are, while the binlog goes on to ``end``."""
+
+    end: Position
+
+    def _server(self, read: Position | None) -> Any:
+        return SimpleNamespace(identity=PRIMARY, end=lambda: self.end.place)
+
+    def _find_current(self, server: Server, current: Position) -> Position:
+        return current
+
+    def _read(self, begin: Position, planner_for: Any) -> Any:
+        read = 1000 if begin.gtids != self.end.gtids else 0
+        return begin, SimpleNamespace(
+            unchecked_at=None, range=lambda: PlannedRange(self.end, [], 0, read, False, None)
+        )
+
+
+def test_each_short_run_over_quiet_tables_moves_the_position_once():
+    """Or the server removes the binlog where it stands, though all of it was read."""
+    said = settings()
+    at = Position(
+        "mysql", PRIMARY, 0, "binlog.000001", 500, 1, f"{PRIMARY}:1", tables=said.patterns
+    )
+    position = at.to_json()
+    for day in range(1, 4):
+        run = QuietSource(said)
+        run.end = replace(at, pos=500 + day, gtids=f"{PRIMARY}:1-{day + 1}")
+        position, before = run.advance(position, 1), position
+        assert position == run.end.to_json() != before
+        assert run.partitions(before, position) == []
+        run.end = replace(run.end, pos=900, gtids=f"{PRIMARY}:1-9")
+        assert run.advance(position, 1) == position
+    for nothing in (at, replace(at, pos=600)):
+        run = QuietSource(said)
+        run.end = nothing
+        assert run.advance(at.to_json(), 1) == at.to_json()
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,8 @@ def mysql_changes(
         with a time zone, or ms since 1970), ``{"gtid": …}`` (behind these transactions),
         ``{"file": …, "position": …}``.
     :param max_bytes_per_batch: of the binlog; a larger transaction is a batch of its own.
-    :param heartbeat_seconds: while no selected change comes, the position moves so often, with an
-        empty batch: a server may remove what lies behind it.
+    :param heartbeat_seconds: while no selected change comes, the position moves so often, and once
+        behind a start, with an empty batch: a server may remove what lies behind it.
     :param pass_over: exceptions that the user has checked: events and rows, as the error named
         them that stopped the query; GTIDs that count as read after a failover;
         ``"cascade:shop.items"`` for a table that a foreign key changes unseen.
@@ -163,6 +163,10 @@ class MySQLChanges(PartitionedSource):
         self._session: Server | None = None
         self._server_check = ServerCheck()
         self._ahead: _Progress | None = None
+        self._has_logged = False
+        """This process has moved the position: one that ends soon does so once at least, or it
+        would never move, and the server would remove what lies behind it.
+        """
         self._without_chunks = 0
         self._plans: dict[str, list[Any]] = {}
         """By their two ends, as text."""
@@ -182,6 +186,7 @@ class MySQLChanges(PartitionedSource):
             begins = begins.with_known(list_selected_tables(server, self._settings))
         if self._settings.starting == "initial":
             begins = replace(begins, snapshot=begin_snapshot(server, self._settings, begins))
+        self._has_logged = True
         return begins.to_json()
 
     def advance(self, position: Any, limit: int) -> Any:
@@ -274,6 +279,7 @@ class MySQLChanges(PartitionedSource):
         return self._log(position, end, self._parts(found, end, begin.snapshot))
 
     def _log(self, position: Any, end: Position, parts: list[Any]) -> Any:
+        self._has_logged = True
         while len(self._plans) >= _KEPT_PLANS:
             del self._plans[next(iter(self._plans))]
         self._plans[position_text([position, end.to_json()])] = parts
@@ -333,10 +339,9 @@ class MySQLChanges(PartitionedSource):
         if at.to_json() == position:
             ahead.since = now
             return position
+        is_first = not self._has_logged and (ahead.bytes > 0 or at.file != position["file"])
         due = now - ahead.since >= self._settings.heartbeat_seconds or ahead.bytes >= IDLE_BYTES
-        if not due:
-            return position
-        return self._log(position, at, [])
+        return self._log(position, at, []) if is_first or due else position
 
     def _parts(self, found: PlannedRange, end: Position, state: Any = None) -> list[Any]:
         """Return the partitions of a range. ``state``: of the snapshot at its start."""
