@@ -4,12 +4,14 @@ connection, but no more.
 
 from __future__ import annotations
 
+import ast
 import re
 import socket
 import sqlite3
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +23,8 @@ from onceward.errors import (
     ServerUnreachable,
     SourceReplaced,
 )
+from onceward.mysql.binlog import event
+from onceward.mysql.binlog.event import START_ANEW
 from onceward.mysql.snapshot.chunks import ConsistentView
 from onceward.mysql.source import position_search
 from onceward.mysql.source.connection import Server
@@ -148,7 +152,7 @@ def numbers(gtids: str) -> set[str]:
     """Return each transaction of MySQL's set by itself."""
     found = set()
     for part in filter(None, gtids.split(",")):
-        source, first, last = re.fullmatch(r"\s*(.+):(\d+)-?(\d*)", part).groups()  # type: ignore[union-attr]
+        ((source, first, last),) = re.findall(r"^\s*(.+):(\d+)-?(\d*)$", part)
         found |= {f"{source}:{number}" for number in range(int(first), int(last or first) + 1)}
     return found
 
@@ -193,6 +197,24 @@ def test_what_is_passed_over_need_not_be_in_binlogs_that_were_removed(
     gone = BinlogPurged("gone", next_step="")
     found = find_after_purge(settings(pass_over=[f"{OWN}:1-2"]), server, at, gone)
     assert (found.file, found.era) == ("binlog.000001", 0)
+
+
+def test_to_begin_anew_is_said_once_with_all_that_it_takes():
+    """Rows that were deleted meanwhile stay in a target that is there, without a word; and under
+    the old name the ledger would lead back to the position that is gone.
+    """
+    for word in ("pipeline_id", "with a snapshot, into an empty target"):
+        assert word in START_ANEW
+    said = [
+        (module.name, node.value)
+        for module in Path(event.__file__).parents[1].rglob("*.py")
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.search(
+            "from a new checkpoint|with a snapshot|(?s:^start.*new checkpoint)", node.value
+        )
+    ]
+    assert sorted({name for name, _ in said}) == ["event.py"]
 
 
 class QuietSource(MySQLChanges):

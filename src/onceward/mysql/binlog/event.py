@@ -25,6 +25,17 @@ from onceward.errors import BinlogCorrupted, ChangeUnreadable, OncewardError
 
 HEADER_BYTES = 19
 
+_ANEW = "start from a new checkpoint and with a new pipeline_id"
+START_ANEW = (
+    f"{_ANEW}, with a snapshot, into an empty target (of rows that were deleted meanwhile nothing "
+    "would come)"
+)
+START_ANEW_WITHOUT_GTIDS = (
+    f'{_ANEW}, with starting="latest", and bring the target up to date by hand, for a server '
+    "without gtid_mode=ON there is no snapshot; with gtid_mode=ON a query finds its place again "
+    "by itself"
+)
+
 
 class BinlogEvent(NamedTuple):
     """An event: ``buffer[start:stop]``, with its header of 19 bytes and without its checksum."""
@@ -147,7 +158,7 @@ UNSUPPORTED = {
     ),
     "incident": (
         "the server's own note that events may be missing here",
-        "read the server's error log; then start from a new checkpoint, with a snapshot",
+        f"read the server's error log; then {START_ANEW}",
     ),
 }
 """By the reason that :func:`unsupported_reason` gives: what is there, and the next step."""
@@ -175,8 +186,7 @@ def unsupported_reason(
 
 ON_DAMAGE = (
     "the query reads it again by itself; if that fails at the same place, run mysqlbinlog "
-    "--verify-binlog-checksum on the file, and read from another server, or from a new checkpoint "
-    "with a snapshot"
+    f"--verify-binlog-checksum on the file, and read from another server, or {START_ANEW}"
 )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from onceward.mysql.binlog.event import START_ANEW
 from onceward.mysql.binlog.sql_tables import (
     ROW_CHANGES,
     OtherTables,
@@ -75,7 +76,7 @@ class Unsupported:
 
 _COMPARE = (
     "see the statement with mysqlbinlog, and compare the tables that are read with what has come "
-    "of them, or start from a new checkpoint with a snapshot"
+    f"of them, or {START_ANEW}"
 )
 
 
@@ -459,7 +460,7 @@ def _unsupported_key(name: tuple[str, str]) -> Unsupported:
         f"a statement by which {table} has another primary key, or none any more: a change of "
         "a row from there on has another key than the row came with",
         "let what takes the rows by their key go by the new one, and compare the table with what "
-        "has come of it, or start from a new checkpoint with a snapshot, into an empty table",
+        f"has come of it, or {START_ANEW}",
     )
 
 

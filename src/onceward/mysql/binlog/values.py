@@ -43,7 +43,7 @@ import pyarrow.compute as pc
 from onceward.errors import OncewardError
 from onceward.mysql.binlog.charsets import UTF8, decoder_for, single_byte_table
 from onceward.mysql.binlog.column_types import TEMPORAL, ColumnKind, TableColumn
-from onceward.mysql.binlog.event import InvalidCell, damaged_data, unreadable_change
+from onceward.mysql.binlog.event import START_ANEW, InvalidCell, damaged_data, unreadable_change
 from onceward.mysql.binlog.fixed_width import (
     CellBytes,
     check_cells,
@@ -397,7 +397,7 @@ def array_from_text(
             f"{error}"
         )
         raise unreadable_change(
-            "column_type", what, "read the snapshot again: the table was altered"
+            "column_type", what, f"the table was altered: {START_ANEW}"
         ) from None
 
 

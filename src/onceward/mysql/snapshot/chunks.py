@@ -42,7 +42,7 @@ from onceward.errors import OncewardError, ServerMisconfigured, ServerUnreachabl
 from onceward.mysql.binlog.blocks import CHANGES, snapshot_changes, snapshot_table
 from onceward.mysql.binlog.compression import COMPRESSED_EVENTS
 from onceward.mysql.binlog.decoder import Decoder, inner_events
-from onceward.mysql.binlog.event import SET_GTIDS, BinlogEvent, InvalidCell
+from onceward.mysql.binlog.event import SET_GTIDS, START_ANEW, BinlogEvent, InvalidCell
 from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.mysql.binlog.table_map import TableMap
@@ -130,8 +130,7 @@ class ConsistentView:
             raise ServerMisconfigured(
                 f"before {self._as_of.place} there are transactions without a GTID, so nobody can "
                 "say when all of them are committed",
-                next_step=f"{SET_GTIDS}, and start with a new checkpoint; or use another start "
-                "than initial",
+                next_step=f"{SET_GTIDS}, and {START_ANEW}; or use another start than initial",
             )
         while gtids:
             ((answer,),) = self._server.query(

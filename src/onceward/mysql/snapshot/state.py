@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 from onceward.errors import ChangeUnreadable, OncewardError, ServerMisconfigured
-from onceward.mysql.binlog.event import SET_GTIDS, Dialect
+from onceward.mysql.binlog.event import SET_GTIDS, START_ANEW, Dialect
 from onceward.mysql.binlog.sql_tables import quote_table
 from onceward.mysql.snapshot.catalogue import (
     TableDescription,
@@ -172,7 +172,7 @@ def key_changed_error(database: str, table: str) -> OncewardError:
     """Return the error of an altered primary key."""
     return ChangeUnreadable(
         f"the primary key of {database}.{table} was altered while a snapshot of it was under way",
-        next_step="start the query with a new checkpoint",
+        next_step=START_ANEW,
         details={"reason": "ddl", "table": f"{database}.{table}"},
     )
 

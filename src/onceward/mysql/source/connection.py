@@ -22,9 +22,18 @@ from onceward.errors import (
     SourceReplaced,
 )
 from onceward.libraries import library
-from onceward.mysql.binlog.event import BinlogEvent, Dialect
+from onceward.mysql.binlog.event import (
+    FORMAT_DESCRIPTION,
+    START_ANEW,
+    START_ANEW_WITHOUT_GTIDS,
+    TRANSACTION_STARTS,
+    BinlogEvent,
+    Dialect,
+)
+from onceward.mysql.binlog.gtid_sets import Gtids
+from onceward.mysql.binlog.gtids import parse_previous_gtids
 from onceward.mysql.source.dump import Dump, DumpRefused
-from onceward.mysql.source.settings import ChangesSettings, Coordinates, Position
+from onceward.mysql.source.settings import FIRST_BYTE, ChangesSettings, Coordinates, Position
 from onceward.sql.ledger.mysql import MySQLSession, connected
 
 _NAME = "onceward mysql_changes"
@@ -50,14 +59,6 @@ _REFUSED = 1236
 _REPLICA_RENAMED = (8, 0, 22)
 # SHOW MASTER STATUS has another name there, and is gone in 8.4
 _STATUS_RENAMED = (8, 2)
-
-
-START_ANEW = "start from a new checkpoint, with a snapshot"
-START_ANEW_WITHOUT_GTIDS = (
-    'start from a new checkpoint with starting="latest", and bring the target up to date by hand, '
-    "for a server without gtid_mode=ON there is no snapshot; with gtid_mode=ON a query finds its "
-    "place again by itself"
-)
 
 
 class Server:
@@ -341,6 +342,22 @@ def _dump_error(server: Server, at: Coordinates, refusal: DumpRefused) -> Oncewa
         f"mysqlbinlog --verify-binlog-checksum on the file, and {server.anew_advice}",
         details=details,
     )
+
+
+def read_file_header(
+    settings: ChangesSettings, server: str, file: str
+) -> tuple[int | None, Gtids | None]:
+    """Return when a binlog was created, and all transactions before it."""
+    created_at = None
+    with open_dump(settings, server, Coordinates(file, FIRST_BYTE)) as dump:
+        for events in dump.blocks():
+            for event in events:
+                if event.kind == FORMAT_DESCRIPTION:
+                    created_at = event.timestamp
+                before = parse_previous_gtids(event)
+                if before is not None or event.kind in TRANSACTION_STARTS:
+                    return created_at, before
+    return created_at, None
 
 
 def follow(

@@ -14,7 +14,7 @@ from typing import Any
 
 from onceward.errors import BinlogCorrupted, ServerMisconfigured, ServerUnreachable
 from onceward.libraries import library
-from onceward.mysql.binlog.event import SET_GTIDS, BinlogEvent, Dialect
+from onceward.mysql.binlog.event import SET_GTIDS, START_ANEW, BinlogEvent, Dialect
 from onceward.mysql.binlog.framing import BLOCK_BYTES, EventReader, ServerError
 
 _DUMP, _DUMP_GTID = 0x12, 0x1E
@@ -97,7 +97,7 @@ class Dump:
                 f"the server's binlog ends at {self._at()}, and was read up to {file}:{position} "
                 "before",
                 next_step="if the server lost what it had written (sync_binlog other than 1), "
-                "start from a new checkpoint, with a snapshot",
+                f"{START_ANEW}",
                 details={"at": self._at()},
             )
 
@@ -128,11 +128,10 @@ class Dump:
             raise ServerMisconfigured(
                 f"{at} is beyond the first 4 GiB of a binlog, which this server cannot be asked "
                 "for",
-                next_step=f"{SET_GTIDS}, or let no transaction be that large; then start from a "
-                "new checkpoint, with a snapshot"
+                next_step=f"{SET_GTIDS}, or let no transaction be that large; then {START_ANEW}"
                 if reader.dialect == "mysql"
                 else "MariaDB's protocol has no word for it: let no transaction be that large, "
-                "then start from a new checkpoint, with a snapshot",
+                f"then {START_ANEW}",
                 details={"at": at},
             )
         self._send(_DUMP, struct.pack("<IHI", reader.position, flags, 0) + name)

@@ -38,10 +38,10 @@ from onceward.errors import (
     ServerUnreachable,
     SourceReplaced,
 )
-from onceward.mysql.binlog.event import FORMAT_DESCRIPTION, TRANSACTION_STARTS, BinlogEvent
+from onceward.mysql.binlog.event import START_ANEW, BinlogEvent
 from onceward.mysql.binlog.gtid_sets import Gtids
-from onceward.mysql.binlog.gtids import Gtid, parse_previous_gtids
-from onceward.mysql.source.connection import START_ANEW, Server, follow, open_dump
+from onceward.mysql.binlog.gtids import Gtid
+from onceward.mysql.source.connection import Server, follow, read_file_header
 from onceward.mysql.source.settings import (
     FIRST_BYTE,
     ChangesSettings,
@@ -118,7 +118,7 @@ def find_after_purge(
             f"which the query has read up to {position.pos}, and has not removed all transactions "
             f"that were read before: removed are {removed or 'none'}, and read {position.gtids}. "
             "Its binlogs were reset",
-            next_step=f"{START_ANEW}: what was in the old binlogs is gone",
+            next_step=f"what was in the old binlogs is gone: {START_ANEW}",
             details={"read": position.gtids, "purged": str(removed)},
         )
     onwards = base_name(files[-1]) == base_name(position.file) and binlog_number(
@@ -183,8 +183,8 @@ def check_has_transactions(settings: ChangesSettings, server: Server, position: 
             if server.identity == position.server
             else "It has diverged from the server that was read before, and replicates no other"
         ),
-        next_step=f"bring back a server that has them; or {START_ANEW}: what was read and written "
-        f"may be more than this server has; or, {passed}",
+        next_step="what was read and written may be more than this server has: bring back a "
+        f"server that has them; or {START_ANEW}; or, {passed}",
         details=details,
     )
 
@@ -212,22 +212,6 @@ def _may_catch_up(server: Server) -> bool:
     with suppress(AccessDenied):
         return server.is_member() or server.is_replica()
     return False
-
-
-def read_file_header(
-    settings: ChangesSettings, server: str, file: str
-) -> tuple[int | None, Gtids | None]:
-    """Return when a binlog was created, and all transactions before it."""
-    created_at = None
-    with open_dump(settings, server, Coordinates(file, FIRST_BYTE)) as dump:
-        for events in dump.blocks():
-            for event in events:
-                if event.kind == FORMAT_DESCRIPTION:
-                    created_at = event.timestamp
-                before = parse_previous_gtids(event)
-                if before is not None or event.kind in TRANSACTION_STARTS:
-                    return created_at, before
-    return created_at, None
 
 
 def _is_in_binlogs(server: Server, position: Position) -> bool:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from onceward.errors import AccessDenied, ServerMisconfigured, SourceDataLost
-from onceward.mysql.binlog.event import SET_GTIDS
+from onceward.mysql.binlog.event import SET_GTIDS, START_ANEW
 from onceward.mysql.binlog.sql_tables import quote, quote_table
 from onceward.mysql.snapshot.catalogue import list_selected_tables
 from onceward.mysql.snapshot.state import is_missing
@@ -147,7 +147,7 @@ def check_added(server: Server, settings: ChangesSettings) -> None:
 
 _ROWS_BEFORE = (
     "a table that had rows when this query began, and could not be seen then, is in no snapshot "
-    "of it: if there may be one, start from a new checkpoint after that"
+    f"of it: if there may be one, {START_ANEW}, after that"
 )
 
 
@@ -175,7 +175,7 @@ def _raise_unmet(
     ):
         raise SourceDataLost(
             f"{message}. What was changed since {read.place} may be in no binlog",
-            next_step="; ".join(steps) + "; then start from a new checkpoint, with a snapshot; or "
+            next_step="; ".join(steps) + f"; then {START_ANEW}; or "
             "start the query again, if nothing was changed meanwhile, or you write it yourself: "
             "it goes on behind what is missing, and does not say so again",
             details=details,

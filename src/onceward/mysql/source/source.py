@@ -34,6 +34,7 @@ from onceward.errors import (
     SourceReplaced,
 )
 from onceward.formats.debezium.changes import TABLES, VALUES
+from onceward.mysql.binlog.event import START_ANEW
 from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.mysql.snapshot.catalogue import list_selected_tables
@@ -418,7 +419,7 @@ def _drop_finished_snapshot(position: Position) -> Position:
 def _short_binlog_error(end: Position, at: Position) -> OncewardError:
     return BinlogCorrupted(
         f"the server's binlog ends at {at.place}, and a batch was read up to {end.place}",
-        next_step="if the server lost what it had written (sync_binlog other than 1), start from "
-        "a new checkpoint, with a snapshot",
+        next_step="if the server lost what it had written (sync_binlog other than 1), "
+        f"{START_ANEW}",
         details={"at": str(at.place)},
     )

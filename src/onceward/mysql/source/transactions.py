@@ -22,6 +22,7 @@ from onceward.mysql.binlog.event import (
     PREVIOUS_GTIDS,
     QUERY,
     QUERY_COMPRESSED,
+    START_ANEW,
     TABLE_MAP,
     TRANSACTION_PAYLOAD,
     TRANSACTION_STARTS,
@@ -48,10 +49,7 @@ OUTSIDE, BEGUN, OPEN = range(3)
 # A flag of MariaDB's GTID event
 _STANDALONE = 1
 
-_MISSING = (
-    "the tables that are read may have other rows now: compare them, or start from a new "
-    "checkpoint"
-)
+_MISSING = f"the tables that are read may have other rows now: compare them, or {START_ANEW}"
 _MOST_PREPARED = 1000
 """The decision on an XA transaction that is forgotten is an error."""
 _NO_GTID = Gtid(None, None)
@@ -324,8 +322,7 @@ class TransactionWalk:
                 f"{event.file} was begun at {event.timestamp} (seconds since 1970), and the query "
                 f"has read a file of that name that was begun at {created_at}: the server's "
                 "binlogs were reset, or it is another server",
-                next_step="start from a new checkpoint, with a snapshot: what was in the old "
-                "binlogs is gone",
+                next_step=f"what was in the old binlogs is gone: {START_ANEW}",
                 details={"known": created_at, "found": event.timestamp},
             )
         self.created_at = event.timestamp
@@ -371,7 +368,7 @@ def gap_error(at: Position, what: str) -> SourceReplaced:
         f"the binlogs of the server {at.server} have {what}, and not the last transactions that "
         f"the query has read ({at.gtids}), nor the next ones: it was made of a dump, or its "
         "binlogs were removed, behind that place",
-        next_step="bring the old server back; or start from a new checkpoint, with a snapshot",
+        next_step=f"bring the old server back; or {START_ANEW}",
         details={"found": at.server, "read": at.gtids},
     )
 
@@ -382,7 +379,7 @@ def unordered_error(at: Position, what: str) -> SourceReplaced:
         f"the query went on to the server {at.server}, and which of its transactions it has read "
         f"before cannot be told: numbers of one server do not grow in its binlogs ({what}), as "
         "they do with gtid_strict_mode=ON",
-        next_step="bring the old server back; or start from a new checkpoint, with a snapshot",
+        next_step=f"bring the old server back; or {START_ANEW}",
         details={"found": at.server},
     )
 
