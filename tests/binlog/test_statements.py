@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -53,6 +54,8 @@ XA START X'78',X'',1
 XA END X'78',X'',1
 # Dummy event replacing event type 160 that slave cannot handle.
 -- nothing
+CREATE COMPRESSION_DICTIONARY words ('shop')
+DROP COMPRESSION_DICTIONARY IF EXISTS words
 /* nothing at all */
 CREATE TABLE orders (id int primary key, `select` int, v varchar(9) default 'select', check (id > 0))
 CREATE TABLE IF NOT EXISTS shop.orders LIKE other.orders
@@ -503,6 +506,30 @@ def test_names_are_read_in_the_clients_character_set():
         verdict("ALTER TABLE orders COMMENT '誠', RENAME TO x".encode("gbk"), charset=28).reason
         == "ddl"
     )
+
+
+@pytest.mark.parametrize("charset", [255, 33, 63])
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b"ALTER TABLE far.t ADD x int /* caf\xe9 */", None),
+        (b"DROP TABLE IF EXISTS far.t -- caf\xe9", None),
+        (b"TRUNCATE orders /* \xe9 */", Truncation("shop", "orders")),
+        ("TRUNCATE t\xe4 /* ".encode() + b"\xe9 */", Truncation("shop", "t\xe4")),
+        (b"DROP TABLE orders /* \xe9 */", "ddl"),
+        (b"DELETE FROM orders WHERE v = '\xae\xe1\xbd'", "statement"),
+        (b"TRUNCATE t\xe4", "unknown_statement"),
+        (b"TRUNCATE `t\xe4`", "unknown_statement"),
+        (b"ALTER TABLE far.t /* \xe1'\xbd", "unknown_statement"),
+    ],
+)
+def test_bytes_that_are_no_text_are_in_comments_and_literals_alone(
+    text: bytes, found: Any, charset: int
+):
+    said = verdict(text, charset=charset)
+    assert (said.reason if isinstance(said, Unsupported) else said) == (found or NO_EFFECT)
+    blob = verdict(b"INSERT INTO far.t VALUES ('b\xae\xe1\xbd', 'shop.orders')", charset=charset)
+    assert blob.tables == (("far", "t"),)
 
 
 def test_names_can_be_in_small_letters():

@@ -101,7 +101,7 @@ _ACCOUNT_VERBS = ("GRANT", "REVOKE", "FLUSH", "INSTALL", "UNINSTALL")
 _OBJECTS = (
     "VIEW", "INDEX", "TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "USER", "ROLE", "SERVER",
     "TABLESPACE", "LOGFILE", "RESOURCE", "SPATIAL", "SEQUENCE", "PACKAGE", "LIBRARY", "INSTANCE",
-    "PREPARE",
+    "PREPARE", "COMPRESSION_DICTIONARY",
 )  # fmt: skip
 """Objects that can be created, altered and dropped, and are no tables."""
 _DATABASE = ("DATABASE", "SCHEMA")

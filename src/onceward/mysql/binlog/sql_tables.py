@@ -84,11 +84,15 @@ _PATTERNS = {
 }
 
 
+_NO_TEXT = re.compile("[\udc80-\udcff]")
+"""What ``surrogateescape`` makes of a byte that is no text."""
+
+
 def tokenize(
     statement: str, *, ansi_quotes: bool = False, backslashes: bool = True
 ) -> Iterator[Token]:
     """Yield the tokens one by one: the beginning of a statement costs no more than that. The last
-    one is ``broken`` where a quote or a comment has no end.
+    one is ``broken`` where a quote or a comment has no end, or a name has bytes that are no text.
 
     :param ansi_quotes: ``"x"`` is a name, by the session's ``sql_mode``.
     :param backslashes: they escape in texts: ``sql_mode`` is without NO_BACKSLASH_ESCAPES.
@@ -102,6 +106,9 @@ def tokenize(
             return
         at = found.end()
         text = found.group()
+        if found.lastgroup in ("name", "word") and not text.isascii() and _NO_TEXT.search(text):
+            yield Token("broken", text[:20])
+            return
         if found.lastgroup == "name":
             yield Token("name", text[1:-1].replace(text[0] * 2, text[0]))
         elif found.lastgroup != "blank":

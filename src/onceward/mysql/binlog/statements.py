@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from onceward.mysql.binlog.charsets import charset_by_collation, decoder_for
+from onceward.mysql.binlog.charsets import UTF8, charset_by_collation, decoder_for
 from onceward.mysql.binlog.event import EXECUTE_LOAD_QUERY, HEADER_BYTES, BinlogEvent
 from onceward.mysql.binlog.fields import EventFields
 from onceward.mysql.binlog.sql_effects import (
@@ -44,6 +44,9 @@ _TEXTS = {5: 1, 6: 1, 11: 2}
 _TEXT_AT = 13
 _OF_LOADS = 13
 """Additional bytes of LOAD DATA: its file, the file's place in the text, duplicates."""
+_BYTES_APART = UTF8 | {"binary"}
+"""In these no byte of a character is ASCII: none that is no text hides a quote, or the end of a
+comment. Names in them are UTF-8."""
 _HARMLESS, _SHORT = frozenset({b"BEGIN", b"COMMIT"}), len("ROLLBACK")
 
 
@@ -140,6 +143,9 @@ def parse_statement(event: BinlogEvent) -> Statement:
     # set in the event: a text that can be read in two ways is classified in both.
     charsets = ["ascii"] if raw.isascii() else [charset_by_collation(collation), "utf8mb4"]
     texts = dict.fromkeys(text for one in charsets if (text := _decode(raw, one)) is not None)
+    if not texts and charsets[0] in _BYTES_APART:
+        # The server takes any bytes in comments and literals, and no other place
+        texts = {raw.decode("utf-8", "surrogateescape"): None}
     return Statement(
         database, tuple(texts), bool(mode & _ANSI_QUOTES), not mode & _NO_BACKSLASH_ESCAPES
     )
