@@ -200,9 +200,10 @@ def _connection_arguments(url: str) -> dict[str, Any]:
             more[name] = int(value)
         else:
             raise refused
-    password = parts.password
-    login = {
-        "user": unquote(parts.username or ""),
-        "password": os.environ.get("MYSQL_PWD", "") if password is None else unquote(password),
-    }
+    password = os.environ.get("MYSQL_PWD", "")
+    if parts.password is not None:
+        password = unquote(parts.password, errors="surrogateescape")
+    # Of text PyMySQL makes Latin-1; servers have what clients send, which is UTF-8 as a rule
+    sent = password.encode(errors="surrogateescape")
+    login = {"user": unquote(parts.username or ""), "password": sent}
     return {"host": host, "port": port, "database": database, **login, **more}

@@ -5,6 +5,7 @@ connection, but no more.
 from __future__ import annotations
 
 import ast
+import json
 import re
 import socket
 import sqlite3
@@ -15,9 +16,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pymysql
 import pytest
 
 from onceward.errors import (
+    AuthenticationFailed,
     BinlogPurged,
     ConfigurationError,
     ServerUnreachable,
@@ -32,6 +35,8 @@ from onceward.mysql.source.position_search import check_has_transactions, find_a
 from onceward.mysql.source.ranges import PlannedRange
 from onceward.mysql.source.settings import ChangesSettings, Position, make_settings
 from onceward.mysql.source.source import MySQLChanges
+from onceward_verify.findings import Unavailable
+from onceward_verify.mysql import MySQLSnapshot
 from support.errors import raises
 
 
@@ -56,6 +61,32 @@ def test_a_driver_that_is_not_there_is_missed_by_the_source(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "pymysql", None)
     with pytest.raises(ConfigurationError, match="changes of a MySQL or MariaDB server need"):
         Server(settings())
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ("gr%C3%BCn%25", "grün%".encode()), ("gr%E2%82%ACn", "gr€n".encode()),
+        ("grün", "grün".encode()), ("gr%FCn", "grün".encode("latin-1")),
+    ],
+)  # fmt: skip
+def test_a_password_is_sent_as_the_bytes_that_the_server_has(
+    written: str, sent: bytes, monkeypatch: pytest.MonkeyPatch
+):
+    passwords: list[bytes] = []
+
+    def connect(*_: Any, **arguments: Any) -> Any:
+        passwords.append(arguments["password"])
+        raise pymysql.err.OperationalError(1045, "no")
+
+    monkeypatch.setattr(pymysql, "connect", connect)
+    url = f"mysql://reader:{written}@host"
+    with pytest.raises(AuthenticationFailed):
+        Server(settings(url=url))
+    with pytest.raises(Unavailable):
+        MySQLSnapshot(f"{url}/shop")
+    assert passwords == [sent, sent]
+    json.dumps(dict(settings(url=url).connect_args))  # the key of a session of tasks
 
 
 class ServerOfTables(Server):

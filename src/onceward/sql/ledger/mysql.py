@@ -337,12 +337,11 @@ def connected(parameters: Mapping[str, Any], name: str, *, patient: bool = True)
     """
     driver = _driver()
     timeout = parameters.get("connect_timeout", _CONNECT_SECONDS)
+    password = parameters["password"].encode(errors="surrogateescape")  # else it is in Latin-1
     connection = driver.connect(
-        **{**dict.fromkeys(_TIMEOUTS, timeout), **parameters},
-        charset="utf8mb4", program_name=name, defer_connect=True,
-        # else a row that is set to what it was does not count
-        client_flag=driver.constants.CLIENT.FOUND_ROWS,
-        local_infile=True,
+        **{**dict.fromkeys(_TIMEOUTS, timeout), **parameters, "password": password},
+        charset="utf8mb4", program_name=name, defer_connect=True, local_infile=True,
+        client_flag=driver.constants.CLIENT.FOUND_ROWS,  # also rows that are set to what they were
     )  # fmt: skip
     # But where we say so: may_load()
     connection._local_infile = False
@@ -488,7 +487,8 @@ def connect_parameters(url: str, refusal: str, *, database: bool = True) -> dict
         if kind is bool and value.lower() not in _FLAGS:
             raise refused
         more[option] = _FLAGS[value.lower()] if kind is bool else kind(value)
-    login = {"user": unquote(parts.username or ""), "password": unquote(parts.password or "")}
+    password = unquote(parts.password or "", errors="surrogateescape")
+    login = {"user": unquote(parts.username or ""), "password": password}
     return {"host": host, "port": port, **({"database": name} if name else {}), **login, **more}
 
 
