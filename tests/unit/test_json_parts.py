@@ -20,6 +20,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from onceward.formats.debezium.decoding import _EnvelopeTypes
+from onceward.formats.debezium.types import PLACEHOLDER
 from onceward.formats.json.types import JSON
 
 
@@ -67,3 +69,17 @@ def test_what_from_json_reads_leniently_is_read_as_what_it_is():
             StructField("s", VariantType()),
         ]
     )
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "field", "said"),
+    [(False, "op", "wrapped=True"), (True, "payload", "wrapped=False"), (False, "after", "")],
+)
+def test_an_envelope_in_another_form_is_answered_with_the_setting(
+    wrapped: bool, field: str, said: str
+):
+    """The converter's own default wraps it: all records of a healthy topic would be letters."""
+    types = _EnvelopeTypes(one(IntegerType()), PLACEHOLDER, wrapped=wrapped, decimals=False)
+    assert said in types.hint(field)
+    assert bool(types.hint(field)) is bool(said)
+    assert JSON.hint(field) == ""

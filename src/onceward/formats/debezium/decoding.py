@@ -93,6 +93,16 @@ class _EnvelopeTypes(TableTypes):
         self._placeholder = placeholder
         self._wrapped = wrapped
 
+    def hint(self, field: str) -> str:
+        if self._wrapped and field == "payload":
+            return "; a record that is the envelope itself is read with wrapped=False"
+        if field == "op":
+            return (
+                "; where the envelope is in the field payload (schemas.enable=true, the default "
+                "of the converter), pass wrapped=True"
+            )
+        return ""
+
     def misfit(self, record: Column) -> Column:
         envelope = record.getField("payload") if self._wrapped else record
         op = self.convert(envelope.getField("op"), StringType())

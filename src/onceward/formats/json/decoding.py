@@ -216,7 +216,10 @@ class JsonPlan:
             .when(self._text.rlike(r"\A[ \t\r\n]*\z"), F.lit("it is empty"))
             .when(
                 ~self._text.rlike(r"\A[ \t\r\n]*\{"),
-                F.lit("it does not begin as an object of JSON does"),
+                F.lit(
+                    "it does not begin as an object of JSON does (one with a registry's id in "
+                    "front, as Confluent's serializer writes it, is read from substring(value, 6))"
+                ),
             )
             .when(
                 F.coalesce(F.size(listed), F.lit(-1)) != 1,
@@ -232,7 +235,7 @@ class JsonPlan:
         for name, condition in self._fields():
             why = (
                 f"field {name!r} is not what the schema says: missing, of another type, out of "
-                "range, or a key twice"
+                f"range, or a key twice{self._types.hint(name)}"
             )
             reason = reason.when(~F.coalesce(condition, F.lit(False)), F.lit(why))
         for finite in self._finite():

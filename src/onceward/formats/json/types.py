@@ -69,6 +69,10 @@ class Types:
         """Return why fields that fit each by itself do not so together; null where they do."""
         return F.lit(None).cast("string")
 
+    def hint(self, field: str) -> str:
+        """Return what else may be the matter where this field of a record does not fit."""
+        return ""
+
     def why_not(self, kind: DataType, at: str = "") -> str | None:
         """Return why JSON cannot be read as ``kind``; None: it can."""
         if isinstance(kind, StructType):
