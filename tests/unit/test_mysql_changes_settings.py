@@ -19,6 +19,7 @@ from typing import Any
 import pymysql
 import pytest
 
+from onceward.cli.doctor.mysql_changes import _warnings
 from onceward.errors import (
     AuthenticationFailed,
     BinlogPurged,
@@ -316,6 +317,21 @@ def test_each_short_run_over_quiet_tables_moves_the_position_once():
         run = QuietSource(said)
         run.end = nothing
         assert run.advance(at.to_json(), 1) == at.to_json()
+
+
+@pytest.mark.parametrize(
+    ("wsrep", "mode", "warned"),
+    [("ON", "OFF", True), ("ON", "ON", False), ("OFF", "OFF", False)],
+)
+def test_doctor_warns_of_nodes_that_number_transactions_by_themselves(
+    wsrep: str, mode: str, warned: bool
+):
+    variables = {"wsrep_on": wsrep, "wsrep_gtid_mode": mode}
+    server: Any = SimpleNamespace(
+        variables=lambda *names: {name: variables[name] for name in names if name in variables}
+    )
+    found = {name: result.status for name, result in _warnings(server)}
+    assert found.get("wsrep_gtid_mode") == ("warn" if warned else None)
 
 
 @pytest.mark.parametrize(

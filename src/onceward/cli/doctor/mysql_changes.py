@@ -196,7 +196,7 @@ def _warnings(server: Server) -> Iterator[tuple[str, CheckResult]]:
     """Yield what a query would start with all the same, each with the setting that it is about."""
     variables = server.variables(
         "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days",
-        "max_binlog_total_size", "gtid_strict_mode",
+        "max_binlog_total_size", "gtid_strict_mode", "wsrep_on", "wsrep_gtid_mode",
         "binlog_expire_logs_auto_purge", *_COMPRESSED,
     )  # fmt: skip
     yield "binlog_expire_logs_seconds", _retention(variables)
@@ -212,6 +212,16 @@ def _warnings(server: Server) -> Iterator[tuple[str, CheckResult]]:
             "behind a failover is refused"
         )
         yield "gtid_strict_mode", warn(what, "set it to ON")
+    if variables.get("wsrep_on") == "ON" and variables.get("wsrep_gtid_mode") != "ON":
+        what = (
+            "wsrep_gtid_mode: OFF; each node of Galera numbers transactions by itself, and a "
+            "query that is led to another node may lose changes, or repeat some"
+        )
+        fix = (
+            "set it to ON on all nodes, with one wsrep_gtid_domain_id and log_slave_updates=ON; "
+            "or let the address lead to one node"
+        )
+        yield "wsrep_gtid_mode", warn(what, fix)
     for name in _COMPRESSED:
         if variables.get(name) == "ON":
             yield name, ok(f"{name}: ON; compressed binlogs are read, too")
