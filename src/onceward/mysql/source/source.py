@@ -187,7 +187,6 @@ class MySQLChanges(PartitionedSource):
             begins = begins.with_known(list_selected_tables(server, self._settings))
         if self._settings.starting == "initial":
             begins = replace(begins, snapshot=begin_snapshot(server, self._settings, begins))
-        self._has_logged = True
         return begins.to_json()
 
     def advance(self, position: Any, limit: int) -> Any:
