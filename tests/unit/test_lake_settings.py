@@ -8,14 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 import onceward as ow
 from onceward.engine.spark_jobs import attempt_name
 from onceward.engine.two_phase import CommitResult
-from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.errors import ConfigurationError, ContradictoryOptions, TargetUnreachable
 from onceward.ids import AttemptId, pipeline_id
 from onceward.lake.delta import Delta
 from onceward.lake.iceberg import Iceberg
+from onceward.spark.tables import delta_table
 from onceward.spark.tables.delta_table import _same, rows_in
 from support.errors import raises
 
@@ -169,6 +171,25 @@ def test_each_batch_asks_the_catalog_where_a_delta_table_is(monkeypatch: pytest.
         target._table.fitting(None)
         target._table.fitting(None)
     assert opened == ["/visits"] * 4 + ["/visits_new"] * 2
+
+
+def test_a_catalog_that_is_away_for_a_moment_ends_no_query(monkeypatch: pytest.MonkeyPatch):
+    """A name is looked up for each batch, and not at starts alone."""
+    answers: list[Any] = [AnalysisException("refused"), AnalysisException("refused"), "/visits"]
+
+    def sql(text: str) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return SimpleNamespace(collect=lambda: [{"location": answer}])
+
+    monkeypatch.setattr(delta_table, "thrown_by", lambda error: (str(error),))
+    monkeypatch.setattr(delta_table, "catalog_is_away", lambda causes: True)
+    assert delta_table.table_location(SimpleNamespace(sql=sql), "shop.visits") == "/visits"  # type: ignore[arg-type]
+    monkeypatch.setattr(delta_table, "_CATALOG_SECONDS", 0.0)
+    answers.append(AnalysisException("refused"))
+    with pytest.raises(TargetUnreachable, match="refused"):
+        delta_table.table_location(SimpleNamespace(sql=sql), "shop.visits")  # type: ignore[arg-type]
 
 
 S3_STORE = "spark.delta.logStore.s3a.impl"

@@ -138,7 +138,8 @@ class WriteAheadTarget(TwoPhaseTarget):
     """One run of a query.
 
     :param deliver: the user's; called in the query's own thread, for one chunk after the other.
-        Its ``close``, if any, is called when the query has ended; more calls may follow.
+        Its ``close``, if any, is called when the query has ended; ``deliver`` may be called
+        again after that.
     :param folder: where tasks store rows, and nobody else's.
     :param chunk_rows: of batches that are decided from now on.
     :param settings: of the sink, by name, as JSON: those that say what stored rows become.

@@ -82,7 +82,8 @@ class Publisher:
         """Check the path, and make what it lacks.
 
         :param written_to: the path of this pipeline's newest batch, by its ledger; or "".
-        :raises TargetUnreachable: the path cannot be written to, or is not ``written_to``.
+        :raises TargetUnreachable: the path cannot be written to, or is ``written_to`` and has lost
+            what was written there (its disk is away).
         :raises ConfigurationError: the path has files of another shape.
         """
         with self._writable():

@@ -82,7 +82,10 @@ def keep(files: Files) -> None:
         files.renew(SHAPE)
         files.renew(COLUMNS)
     except OSError as error:
-        log.debug("%s below %s keeps its age: %s", HIDDEN, files.root, error)
+        log.warning(
+            "%s and %s stay as old as they are, and a retention that goes by age must leave them "
+            "out: %s", files.uri(SHAPE), COLUMNS, error,
+        )  # fmt: skip
 
 
 def must_fit(files: Files, settings: FileSinkSettings) -> None:

@@ -105,8 +105,11 @@ class Iceberg(LakeTable):
         """Have the table loaded anew: with it a catalog hands out the credentials of its storage,
         which expire, and a table that is kept has those of its first day."""
         opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.forget()
+        try:
+            if opened is not None:
+                opened.forget()
+        except Exception as error:  # noqa: BLE001 — what has failed before is the one to hear of
+            log.debug("%s stays in the session's cache: %s", self, error)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
         try:

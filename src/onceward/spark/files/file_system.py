@@ -238,6 +238,15 @@ class LocalFiles(Files):
         try:
             written.write_text(text, "utf-8")
             sync(written)
+            self._link(written, place)
+        finally:
+            written.unlink(missing_ok=True)
+        # Last: a power failure would bring a name back that is gone here
+        sync(place.parent)
+        return place.read_text("utf-8", errors="replace")
+
+    def _link(self, written: Path, place: Path) -> None:
+        try:
             with suppress(FileExistsError):
                 os.link(written, place)
         except OSError as error:
@@ -249,11 +258,6 @@ class LocalFiles(Files):
                 next_step="write to a local disk, to NFS (of Azure Files, a share of NFS) or to "
                 'HDFS; or with layout="manifest" to S3 by s3a:; or to Kafka or a database',
             ) from error
-        finally:
-            written.unlink(missing_ok=True)
-        # Last: a power failure would bring a name back that is gone here
-        sync(place.parent)
-        return place.read_text("utf-8", errors="replace")
 
     def renew(self, path: str) -> None:
         with suppress(FileNotFoundError):

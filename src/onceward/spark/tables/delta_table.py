@@ -23,6 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 
+from onceward import patience
 from onceward.errors import (
     ColumnMismatch,
     ConfigurationError,
@@ -41,6 +42,8 @@ from onceward.spark.types import column_named, must_keep_dates, must_keep_micros
 
 _ZONE = "spark.sql.session.timeZone"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+_CATALOG_SECONDS = 20.0
+"""A name is looked up for each batch."""
 
 
 def guarded(
@@ -139,21 +142,28 @@ def table_location(session: SparkSession, name: str) -> str:
     :raises TableMissing: there is none, or it is no Delta table.
     :raises TargetUnreachable: the catalog does not answer.
     """
-    try:
-        return str(session.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
-    except AnalysisException as error:
-        causes = thrown_by(error)
-        if catalog_is_away(causes):
-            raise TargetUnreachable(
-                f"the catalog does not say where {name} is: {'; '.join(map(str, causes))}",
-                next_step="see that the metastore and the storage of its tables answer",
-            ) from error
-        raise TableMissing(
-            f"{name} is no Delta table of this session: {str(error).strip().splitlines()[0]}",
-            next_step="if it was renamed, pass the name that it has now; if there was none, "
-            f"create it first (CREATE TABLE {name} (…) USING delta), in a session with Delta's "
-            "extension and catalog; or pass path=",
-        ) from error
+    pauses = patience.GrowingPauses(_CATALOG_SECONDS)
+    while True:
+        try:
+            return str(session.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
+        except AnalysisException as error:  # noqa: PERF203
+            causes = thrown_by(error)
+            if not catalog_is_away(causes):
+                raise _no_table(name, error) from error
+            if not pauses.wait():
+                raise TargetUnreachable(
+                    f"the catalog does not say where {name} is: {'; '.join(map(str, causes))}",
+                    next_step="see that the metastore and the storage of its tables answer",
+                ) from error
+
+
+def _no_table(name: str, error: AnalysisException) -> TableMissing:
+    return TableMissing(
+        f"{name} is no Delta table of this session: {str(error).strip().splitlines()[0]}",
+        next_step="if it was renamed, pass the name that it has now; if there was none, "
+        f"create it first (CREATE TABLE {name} (…) USING delta), in a session with Delta's "
+        "extension and catalog; or pass path=",
+    )
 
 
 class DeltaTable:
