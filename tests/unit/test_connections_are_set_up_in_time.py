@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.net.sasl import get_sasl_mechanism
 from kafka.protocol.metadata import MetadataRequest
 
 from onceward.errors import (
@@ -481,6 +482,19 @@ class Tokens:
         while self.silent.is_set():
             time.sleep(0.05)
         return "a.new.token"
+
+
+@pytest.mark.parametrize(
+    ("name", "spelt"), [("etl", "etl"), ("CN=etl,OU=data", "CN=3Detl=2COU=3Ddata")]
+)
+def test_a_login_by_scram_spells_the_name_as_brokers_read_it(name: str, spelt: str) -> None:
+    """As Java's ``ScramFormatter.saslName`` does; the broker refuses any other spelling."""
+    login = {"sasl_plain_username": name, "sasl_plain_password": "p"}
+    mechanism = get_sasl_mechanism("SCRAM-SHA-512")(sasl_mechanism="SCRAM-SHA-512", **login)
+    first = mechanism.auth_bytes().decode()
+    assert first.startswith(f"n,,n={spelt},r=")
+    # The proof is made of it
+    assert mechanism._scram_client.auth_message.decode() == first.removeprefix("n,,")
 
 
 def asked_until(

@@ -13,7 +13,8 @@ may wait for anything that has no end.
   counts at once.
 * **Each connection finds out by itself what its broker speaks.** kafka-python holds later ones to
   what the first broker spoke, whatever was upgraded since.
-* **SCRAM may log in with a delegation token**, which kafka-python knows nothing of.
+* **SCRAM may log in with a delegation token**, which kafka-python knows nothing of, and with a
+  name that has ``=`` or ``,``, which it sends as they are.
 * **What a broker says before it hangs up is handed over.** kafka-python drops bytes that are read
   together with the end of the stream; a broker that refuses a password answers and hangs up at
   once.
@@ -300,10 +301,12 @@ _EXTENSION = b",tokenauth=true"
 
 
 class _Scram(SaslMechanismScram):  # type: ignore[misc] # kafka-python is untyped
-    """SCRAM that may log in with a delegation token, as its first message then says (KIP-48)."""
+    """SCRAM that may log in with a delegation token, as its first message then says (KIP-48), and
+    with any name, spelt as there (RFC 5802, ``saslname``)."""
 
     def __init__(self, **config: Any) -> None:
-        super().__init__(**config)
+        name = config["sasl_plain_username"].replace("=", "=3D").replace(",", "=2C")
+        super().__init__(**{**config, "sasl_plain_username": name})
         self._is_token = config.get(_DELEGATED, False)
 
     def auth_bytes(self) -> bytes:
