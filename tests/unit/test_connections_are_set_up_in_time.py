@@ -571,6 +571,42 @@ def test_a_set_up_may_take_longer_than_a_brokers_share_of_the_time(
     assert len(ready) < 20
 
 
+@pytest.mark.parametrize("dead", [(), (0, 1)])
+def test_a_connection_is_not_given_up_for_a_share_of_the_time(
+    dead: Sequence[int], client_of: Callable[..., KafkaClient]
+) -> None:
+    """A request that times out closes its connection. Of 40 brokers each has 125 ms of 5 s."""
+    client = client_of("localhost:1", {"request.timeout.ms": 5_000})
+    given = dict[Any, float]()
+
+    def call(_: Any, node: Any, timeout_ms: float = 0) -> str:
+        given[node] = timeout_ms
+        if node in dead or timeout_ms < 500:
+            time.sleep(timeout_ms / 1000)
+            raise ConnectionLost("Request timed out")
+        return "answered"
+
+    client.call = call  # type: ignore[method-assign]
+    connections: Any = client._connections
+    connections.nodes, connections.is_connected = lambda: list(range(40)), lambda _: True
+    assert client.call_any(None) == "answered"
+    assert list(given) == [*dead, len(dead)]
+
+
+def test_no_node_is_asked_when_the_time_is_over(client_of: Callable[..., KafkaClient]) -> None:
+    client, asked = client_of("localhost:1"), list[Any]()
+
+    def call(_: Any, node: Any, timeout_ms: float = 0) -> None:
+        asked.append(node)
+        time.sleep(0.1)
+        raise ConnectionLost("Request timed out")
+
+    client.call = call  # type: ignore[method-assign]
+    with pytest.raises(ConnectionLost):
+        client._call_one_of(range(40), None, 50)
+    assert asked == [0]
+
+
 def test_a_bootstrap_server_that_is_connected_is_asked_before_brokers_that_are_not(
     client_of: Callable[..., KafkaClient],
 ) -> None:

@@ -34,6 +34,7 @@ from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.admin import TopicAdmin, metadata_request
 from onceward.kafka.wire.connections import ConnectionLost, Connections, NoToken
 from onceward.kafka.wire.conversation import (
+    SHORTEST_WAIT_MS,
     Answered,
     Code,
     Refused,
@@ -156,14 +157,18 @@ class KafkaClient(TopicAdmin):
         open_ones, begun = list(nodes), list[int | str]()
         while open_ones:
             # A dead first node must not eat it all
-            share_ms = deadline.remaining_ms / len(open_ones)
+            share_ms = max(1.0, deadline.remaining_ms / len(open_ones))
             node = open_ones.pop(0)
-            if not self._connections.is_connected(node):
+            if self._connections.is_connected(node):
+                share_ms = max(SHORTEST_WAIT_MS, share_ms)
+            else:
                 begun.append(node)
             try:
-                return self.call(request, node, max(1.0, share_ms))
+                return self.call(request, node, share_ms)
             except ConnectionLost as error:
                 lost = error
+            if deadline.passed:
+                break
             # Of many nodes the share is too short for TLS and a login to one that is far away.
             # They go on meanwhile.
             ready = [each for each in begun if self._connections.is_connected(each)]
