@@ -457,6 +457,20 @@ def test_an_io_thread_that_is_good_for_nothing_is_replaced(
         )
 
 
+def test_a_connection_between_two_batches_is_not_idle_for_long(
+    client_of: Callable[..., KafkaClient],
+) -> None:
+    """What has been idle for four minutes, load balancers drop without a word."""
+    idle = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
+    with HandmadeBroker() as broker:
+        client = client_of(broker.bootstrap_servers)
+        client.cluster_id()
+        (connection,) = client._connections._loop.manager._conns.values()
+        sock = connection.transport._sock
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert sock.getsockopt(socket.IPPROTO_TCP, idle) <= 120
+
+
 class Session(HandmadeBroker):
     """One whose logins hold for two seconds (KIP-368); it may refuse one of them."""
 

@@ -45,6 +45,15 @@ from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 from onceward.kafka.wire.options.security import Certificates, TokenProvider
 
+# Load balancers, NAT gateways and firewalls drop, without a word, what has been idle for four
+# minutes (Azure) or a few more, and the kernel's own first probe comes after two hours.
+_PROBES = {
+    "TCP_KEEPIDLE": 60,
+    "TCP_KEEPALIVE": 60,  # its name in macOS
+    "TCP_KEEPINTVL": 15,
+    "TCP_KEEPCNT": 4,
+}
+
 # Whoever closes a connection has given up what is unanswered on it. Without SO_LINGER the kernel
 # would go on sending that for minutes, and a broker could carry out, when the network is back,
 # what has been asked anew long since.
@@ -52,6 +61,11 @@ _SOCKET_OPTIONS: tuple[tuple[int, int, Any], ...] = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in _PROBES.items()
+        if hasattr(socket, name)
+    ),
 )
 
 NodeId = int | str
