@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -208,6 +209,91 @@ def test_files_of_tls(tmp_path: Path) -> None:
         lambda: tls_context(security_from_options(locked, None)),
         r"and (ssl\.\S+) if the key is encrypted",
         lambda name: tls_context(security_from_options(locked | {name: KEY_PASSWORD}, None)),
+    )
+
+
+def of_openssl(folder: Path, commands: str) -> str:
+    """Run the command lines of a next step, or some like them; what they print."""
+    ran = subprocess.run(
+        ["sh", "-ec", commands], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return ran.stdout
+
+
+OLD_KEYS = {
+    "RSA": "openssl rsa -traditional -in client.key",
+    "of Vault": "cat client.crt; openssl rsa -traditional -in client.key",
+    "EC": "openssl ecparam -name prime256v1 -genkey",
+}
+
+
+@pytest.mark.parametrize("made_by", OLD_KEYS.values(), ids=list(OLD_KEYS))
+def test_keys_that_java_does_not_read(tmp_path: Path, made_by: str) -> None:
+    make_certificates(tmp_path)
+    file = tmp_path / "old.pem"
+    file.write_text(of_openssl(tmp_path, made_by))
+    if has_both := "CERTIFICATE" in file.read_text():
+        own = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(file)}
+    else:
+        crt = str(tmp_path / "client.crt")
+        own = {"ssl.certificate.location": crt, "ssl.key.location": str(file)}
+    tls = {"security.protocol": "SSL", **own}
+
+    def source(options: dict[str, str], *more: str) -> dict[str, str]:
+        client, _ = options_of.settings_from_options("b:9093", options, client_id="c")
+        if "genkey" not in made_by:  # that is no certificate's
+            tls_context(client.security)
+        return options_of.spark_source_options(client, options, more)
+
+    def converted(command: str, setting: str, name: str) -> None:
+        for each in (command, command.replace("-nocrypt", "-v1 PBE-SHA1-3DES -passout pass:x")):
+            of_openssl(tmp_path, each)
+            (tmp_path / name).chmod(0o600)
+            given = source(tls | {setting: str(tmp_path / name), "ssl.key.password": "x"})
+            assert "-----BEGIN EC" not in given["kafka.ssl.keystore.key"]
+            assert ("ENCRYPTED" in given["kafka.ssl.keystore.key"]) == (
+                "kafka.ssl.key.password" in given
+            )
+
+    says = r"^convert it once \((openssl [^;]*);.*\) and set (\S+)=(\S+)$"
+    follow(lambda: source(tls), says, converted)
+    assert source(tls, "kafka.ssl.keystore.location"), "Spark's reader is given one of its own"
+    if has_both:
+        return
+    text = {"ssl.keystore.certificate.chain": (tmp_path / "client.crt").read_text()}
+    follow(
+        lambda: source({"security.protocol": "SSL", **text, "ssl.keystore.key": file.read_text()}),
+        r"pass its text as (\S+)$",
+        lambda name: source(
+            {"security.protocol": "SSL", **text, name: (tmp_path / "client.key").read_text()}
+        ),
+    )
+
+
+def test_a_java_keystore_becomes_files_that_java_reads_as_well(tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    of_openssl(
+        tmp_path,
+        "openssl pkcs12 -export -inkey client.key -in client.crt -certfile authority.crt "
+        "-passout pass:x -out keystore.p12",
+    )
+    store = {"security.protocol": "SSL", "ssl.keystore.location": str(tmp_path / "keystore.jks")}
+
+    def converted(first: str, second: str, kind: str, word: str, place: str, name: str) -> None:
+        for command in (first, second):
+            of_openssl(tmp_path, command.replace("-in", "-passin pass:x -in"))
+        options = store | {kind: word, place: str(tmp_path / name)}
+        options["ssl.keystore.password"] = "x"  # noqa: S105 - left over from the Java keystore
+        client, _ = options_of.settings_from_options("b:9093", options, client_id="c")
+        tls_context(client.security)
+        given = options_of.spark_source_options(client, options)
+        assert "-----BEGIN PRIVATE KEY-----" in (tmp_path / name).read_text()
+        assert "kafka.ssl.key.password" not in given, "Java would decrypt a key in clear"
+
+    follow(
+        lambda: security_from_options(store, None),
+        r"PKCS12; (openssl .*?); (openssl .*?)\) and set (\S+)=(\w+) and (\S+)=(\S+)$",
+        converted,
     )
 
 

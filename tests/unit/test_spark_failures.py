@@ -14,6 +14,7 @@ from onceward.errors import (
     BrokerUnreachable,
     CheckpointCorrupted,
     Fenced,
+    FileUnreadable,
     OncewardError,
     PartitionsAdded,
     Recovery,
@@ -32,6 +33,8 @@ ABORTED = (
     "Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent "
     "failure: Lost task 0.0: "
 )
+
+UNFIT_CONFIG = "org.apache.kafka.common.errors.InvalidConfigurationException"
 
 DAEMON = """
 Error from python worker:
@@ -166,6 +169,19 @@ STATE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
             ],
             AuthenticationFailed,
             "could not log in: SaslAuthenticationException: Authentication failed",
+        ),
+        (
+            [
+                Thrown(SPARK, ABORTED),
+                Thrown(UNFIT_CONFIG, "Failed to load PEM SSL keystore keystore.pem"),
+                Thrown(UNFIT_CONFIG, "Invalid PEM keystore configs"),
+                Thrown(
+                    "java.security.NoSuchAlgorithmException",
+                    "PBES2 SecretKeyFactory not available",
+                ),
+            ],
+            FileUnreadable,
+            "certificate and key: NoSuchAlgorithmException: PBES2 SecretKeyFactory not available",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from onceward.errors import (
     ChangeUnreadable,
     CheckpointCorrupted,
     ConfigurationError,
+    FileUnreadable,
     InvalidRecord,
     NewSchemaId,
     OncewardError,
@@ -82,6 +83,9 @@ AT_THE_NEW_END = (
     'kafka_source(spark_options={"failOnDataLoss": False}): it goes on at the new end'
 )
 
+# Of Kafka's DefaultSslEngineFactory
+_KEYSTORE = "InvalidConfigurationException", "Invalid PEM keystore configs"
+
 _NO_ONCEWARD = re.compile(r"No module named '?onceward\b")
 _NOT_STARTED = re.compile(r'Cannot run program "[^"]*python[^"]*"')
 # EAGAIN, ENOMEM, ENFILE, EMFILE, and Java's helper that could not begin: the machine has no room
@@ -139,8 +143,17 @@ def refused_reader(
             "needs: `onceward doctor --acls` prints the lines",
             details={"resource": f"topic {topics}".strip(), "operation": "Read"},
         )
+    at = f" at {servers}" if servers else ""
+    if any(one.is_a(_KEYSTORE[0]) and one.message == _KEYSTORE[1] for one in causes):
+        return FileUnreadable(
+            f"Spark's Kafka source could not load the client's certificate and key{at}: "
+            f"{causes[-1]}",
+            next_step="see that ssl.key.password is the key's, and give an RSA or EC key in "
+            "PKCS#8 without a pass phrase (openssl pkcs8 -topk8 -nocrypt -in key.pem -out "
+            "key8.pem, and ssl.key.location=key8.pem), or with one that Java 17 reads "
+            "(-v1 PBE-SHA1-3DES for -nocrypt)",
+        )
     if refused := has_kind(causes, "SaslAuthenticationException", "SslAuthenticationException"):
-        at = f" at {servers}" if servers else ""
         return AuthenticationFailed(
             f"Spark's Kafka source could not log in{at}: {causes[-1] if at else refused}",
             next_step="check security.protocol and the sasl.* and ssl.* options against the "

@@ -273,8 +273,8 @@ def _refuse_java_store(options: Mapping[str, str], store: str) -> None:
         f"openssl pkcs12 -in {store}.p12 -nokeys -out {store}.pem"
         if store == "truststore"
         # First the client's own certificate, and then those that signed it
-        else f"openssl pkcs12 -in {store}.p12 -clcerts -out {store}.pem; openssl pkcs12 -in "
-        f"{store}.p12 -cacerts -nokeys >> {store}.pem"
+        else f"openssl pkcs12 -in {store}.p12 -clcerts -nodes -out {store}.pem; openssl pkcs12 "
+        f"-in {store}.p12 -cacerts -nokeys >> {store}.pem"
     )
     raise ConfigurationError(
         f"ssl.{store}.type={kind or 'JKS'} cannot be read from Python",
@@ -391,8 +391,6 @@ def java_security_options(security: Security) -> dict[str, str]:
         if trusted := _pem_text(security.ca_file, security.ca_pem):
             java |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": trusted}
         java |= _own_certificate(security)
-        if security.key_password:
-            java["ssl.key.password"] = security.key_password
         if not security.check_host_name:
             java["ssl.endpoint.identification.algorithm"] = ""
     return java
@@ -419,14 +417,41 @@ def _own_certificate(security: Security) -> dict[str, str]:
     key = _pem_text(security.key_file, security.key_pem)
     if certificate is None:
         return {}
+    java = {"ssl.keystore.type": "PEM"}
+    # Java would decrypt a key that is in clear
+    if security.key_password and "-----BEGIN PRIVATE KEY-----" not in (key or certificate):
+        java["ssl.key.password"] = security.key_password
     # One file with both, as Java has it
     if security.certificate_file and key is None:
-        return {"ssl.keystore.type": "PEM", "ssl.keystore.location": security.certificate_file}
+        return {**java, "ssl.keystore.location": security.certificate_file}
     return {
-        "ssl.keystore.type": "PEM",
+        **java,
         "ssl.keystore.certificate.chain": certificate,
         **({"ssl.keystore.key": key} if key else {}),
     }
+
+
+_NOT_PKCS8 = re.compile(r"-----BEGIN ((?!ENCRYPTED )[A-Z0-9]+ PRIVATE KEY)-----")
+
+
+def refuse_key_for_java(security: Security) -> None:
+    """Refuse a client's key in a form that Python reads, and Java's client does not.
+
+    :raises ConfigurationError: it is no PKCS#8, but what cert-manager, Vault and OpenSSL before 3
+        write by default.
+    """
+    key = _pem_text(security.key_file, security.key_pem)
+    text = key or _pem_text(security.certificate_file, security.certificate_pem)
+    if (found := _NOT_PKCS8.search(text or "")) is None:
+        return
+    file = security.key_file or (security.certificate_file if key is None else None)
+    raise ConfigurationError(
+        f"the client's key in {file or 'ssl.keystore.key'} is in a form ({found[1]}) that Spark's "
+        "Kafka source does not read, which takes PKCS#8",
+        next_step=f"convert it once (openssl pkcs8 -topk8 -nocrypt -in {file or 'key.pem'} -out "
+        "key8.pem; with -v1 PBE-SHA1-3DES for -nocrypt it keeps a pass phrase) and "
+        + ("set ssl.key.location=key8.pem" if file else "pass its text as ssl.keystore.key"),
+    )
 
 
 def _pem_text(file: str | None, text: str | None) -> str | None:

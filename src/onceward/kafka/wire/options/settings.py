@@ -23,6 +23,7 @@ from onceward.kafka.wire.options.security import (
     TokenProvider,
     imported_provider,
     java_security_options,
+    refuse_key_for_java,
     security_from_options,
 )
 from onceward.libraries import properties
@@ -225,7 +226,7 @@ def spark_source_options(
 
     :param own: names of options that Spark's source is given besides.
     :raises ConfigurationError: OAUTHBEARER, whose tokens have to come from a Java class, and
-        ``own`` names none.
+        ``own`` names none; or a key that Java does not read, and ``own`` names no other.
     """
     if client.security.mechanism == "OAUTHBEARER" and _JAVA_TOKENS not in own:
         raise ConfigurationError(
@@ -236,6 +237,8 @@ def spark_source_options(
         )
     java = {name: str(options[name]) for name in _CONSUMER_OPTIONS if name in options}
     if any(name in SECURITY_OPTIONS for name in options):
+        if not any(name.lower().startswith("kafka.ssl.key") for name in own):
+            refuse_key_for_java(client.security)
         java |= java_security_options(client.security)
     return {f"kafka.{name}": value for name, value in java.items()}
 
