@@ -195,6 +195,14 @@ def test_known_failures(thrown: list[Thrown], kind: type[OncewardError], named: 
     assert ('resume="adopt"' in error.next_step) == ("went back" in named)
 
 
+def test_an_authority_that_only_the_system_trusts_is_to_be_named():
+    """Python trusts the system's, and Java those of its own."""
+    refused = Thrown("org.apache.kafka.common.errors.SslAuthenticationException", "SSL failed")
+    unsigned = Thrown("sun.security.provider.certpath.SunCertPathBuilderException", "no path")
+    assert "ssl.ca.location" in known_failure([refused, unsigned]).next_step
+    assert "ssl.ca.location" not in known_failure([refused]).next_step
+
+
 OF_ANOTHER_RUN = str(Carried(Fenced("a newer copy has taken over", next_step="obey"), "0" * 32))
 FORGED = [
     OF_ANOTHER_RUN,

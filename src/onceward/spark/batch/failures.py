@@ -86,6 +86,11 @@ AT_THE_NEW_END = (
 # Of Kafka's DefaultSslEngineFactory
 _KEYSTORE = "InvalidConfigurationException", "Invalid PEM keystore configs"
 
+_TRUST = (
+    ". ssl.ca.location has to name the authority that signed the broker's certificate: without it "
+    "Spark's reader trusts what its JVM does, and not what the system does"
+)
+
 _NO_ONCEWARD = re.compile(r"No module named '?onceward\b")
 _NOT_STARTED = re.compile(r'Cannot run program "[^"]*python[^"]*"')
 # EAGAIN, ENOMEM, ENFILE, EMFILE, and Java's helper that could not begin: the machine has no room
@@ -153,13 +158,14 @@ def refused_reader(
             "key8.pem, and ssl.key.location=key8.pem), or with one that Java 17 reads "
             "(-v1 PBE-SHA1-3DES for -nocrypt)",
         )
+    untrusted = has_kind(causes, "SunCertPathBuilderException")
     if refused := has_kind(causes, "SaslAuthenticationException", "SslAuthenticationException"):
         return AuthenticationFailed(
             f"Spark's Kafka source could not log in{at}: {causes[-1] if at else refused}",
             next_step="check security.protocol and the sasl.* and ssl.* options against the "
             "broker's listener. Passwords and certificates are those with which kafka_source was "
             "called: where they have changed since, call it anew (under supervise, inside the "
-            "function that starts the query)",
+            "function that starts the query)" + (_TRUST if untrusted else ""),
         )
     return None
 
