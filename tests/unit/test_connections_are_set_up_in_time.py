@@ -6,6 +6,7 @@ The broker is a socket that falls silent where a test wants it; TLS and our clie
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import socket
 import ssl
@@ -29,8 +30,10 @@ from onceward.errors import (
     OncewardError,
     TokenUnavailable,
 )
+from onceward.kafka.sink.settings import TokensAsBuilt
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost, NoToken
+from onceward.kafka.wire.kafka_python import _Token
 from onceward.kafka.wire.options.settings import settings_from_options
 from support.certificates import make_certificates
 from support.errors import raises
@@ -210,6 +213,44 @@ def test_a_provider_that_returns_something_else_is_named_and_its_token_is_not(
         with pytest.raises(TokenUnavailable, match="the text of the token alone") as unavailable:
             client.cluster_id()
         assert "a-token" not in str(unavailable.value)
+        assert broker.asked[SASL_AUTHENTICATE] == 0
+
+
+class Bare:
+    def token(self) -> str:
+        return "a-token"
+
+
+class Cloud(Bare):
+    """As Confluent Cloud wants it: a token, and whose it is."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def extensions(self) -> Any:
+        return self.given
+
+
+def test_extensions_of_a_provider_go_to_the_broker_with_its_token() -> None:
+    provider = TokensAsBuilt(Cloud({"logicalCluster": "lkc-abc12", "identityPoolId": "pool-x"}))
+    arrived = pickle.loads(pickle.dumps(provider))  # noqa: S301 - our own bytes
+    said = get_sasl_mechanism("OAUTHBEARER")(sasl_oauth_token_provider=_Token(arrived))
+    assert said.auth_bytes() == (
+        b"n,,\x01auth=Bearer a-token\x01logicalCluster=lkc-abc12\x01identityPoolId=pool-x\x01\x01"
+    )
+    assert _Token(Bare()).extensions() == _Token(TokensAsBuilt(Bare())).extensions() == {}
+
+
+@pytest.mark.parametrize(
+    "given", [None, "lkc", {"auth": "x"}, {"a_b": "x"}, {"a": "b\x01auth=c"}, {"a": 1}, {"a": ""}]
+)
+def test_extensions_that_no_broker_could_read_are_named(
+    client_of: Callable[..., KafkaClient], given: Any
+) -> None:
+    with HandmadeBroker() as broker:
+        client = client_of(broker.bootstrap_servers, WITH_TOKEN, Cloud(given))
+        with pytest.raises(TokenUnavailable, match=r"extensions\(\) of oauth_token_provider="):
+            client.cluster_id()
         assert broker.asked[SASL_AUTHENTICATE] == 0
 
 

@@ -283,7 +283,7 @@ def test_a_java_keystore_becomes_files_that_java_reads_as_well(tmp_path: Path) -
         for command in (first, second):
             of_openssl(tmp_path, command.replace("-in", "-passin pass:x -in"))
         options = store | {kind: word, place: str(tmp_path / name)}
-        options["ssl.keystore.password"] = "x"  # noqa: S105 - left over from the Java keystore
+        options["ssl.keystore.password"] = "x"
         client, _ = options_of.settings_from_options("b:9093", options, client_id="c")
         tls_context(client.security)
         given = options_of.spark_source_options(client, options)

@@ -193,6 +193,10 @@ class TokensAsBuilt:
         """Return a token that is valid now."""
         return self._provider.token()
 
+    def extensions(self) -> dict[str, str]:
+        """Return what goes to the server beside the token; nothing where the provider has none."""
+        return getattr(self._provider, "extensions", dict)()
+
     def __reduce__(self) -> Any:
         return restore, (self._build(),)
 

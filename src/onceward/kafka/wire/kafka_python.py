@@ -22,6 +22,7 @@ may wait for anything that has no end.
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import struct
@@ -293,18 +294,14 @@ class _Connection(KafkaConnection):  # type: ignore[misc] # kafka-python is unty
         if (tokens := self._manager.tokens) is not None:
             self.waits_for = PROVIDER
             try:
-                token = await self._manager.apart(tokens.token, until)
+                login = await self._manager.apart(lambda: _Token(tokens), until)
             except kafka_errors.KafkaTimeoutError:
                 raise TokenLost(f"{PROVIDER} did not return in time") from None
+            except TokenLost:
+                raise
             except Exception as error:
                 raise TokenLost(f"{PROVIDER} raised {type(error).__name__}: {error}") from error
-            if not isinstance(token, str) or not token or token.split() != [token]:
-                what = "text with white space, or none" if isinstance(token, str) else ""
-                raise TokenLost(
-                    f"{PROVIDER} is to return the text of the token alone, without white space "
-                    f"or a word like Bearer, and returned {what or type(token).__name__}"
-                )
-            self.config["sasl_oauth_token_provider"] = _Token(token)
+            self.config["sasl_oauth_token_provider"] = login
         self.config[_DELEGATED] = self._manager.is_token
         self.waits_for = "an answer to the login (SASL)"
         await super()._sasl_authenticate(until)
@@ -336,14 +333,44 @@ for _mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
 
 
 class _Token(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is untyped
-    """The token of one login. kafka-python insists on its own base class."""
+    """The token of one login, and its extensions where ``tokens`` has some. kafka-python insists
+    on its own base class.
 
-    def __init__(self, token: str) -> None:
+    :raises TokenLost: they are something else than a server could read.
+    """
+
+    def __init__(self, tokens: TokenProvider) -> None:
         super().__init__()
-        self._token = token
+        token: object = tokens.token()
+        if not isinstance(token, str) or not token or token.split() != [token]:
+            what = "text with white space, or none" if isinstance(token, str) else ""
+            raise TokenLost(
+                f"{PROVIDER} is to return the text of the token alone, without white space "
+                f"or a word like Bearer, and returned {what or type(token).__name__}"
+            )
+        extensions: object = getattr(tokens, "extensions", dict)()
+        if not isinstance(extensions, dict) or not all(map(_is_extension, extensions.items())):
+            raise TokenLost(
+                "extensions() of oauth_token_provider= is to return a dict of texts, whose names "
+                "are letters, and none of them auth (KIP-342)"
+            )
+        self._token, self._extensions = token, extensions
 
     def token(self) -> str:
         return self._token
+
+    def extensions(self) -> dict[str, str]:
+        return self._extensions
+
+
+def _is_extension(pair: tuple[object, object]) -> bool:
+    name, value = pair
+    return (
+        isinstance(name, str)
+        and isinstance(value, str)
+        and re.fullmatch("(?!auth$)[A-Za-z]+", name) is not None
+        and re.fullmatch(r"[\x21-\x7e \t\r\n]+", value) is not None
+    )
 
 
 def _with_data_before_the_end(transport: KafkaTCPTransport) -> KafkaTCPTransport:

@@ -54,7 +54,10 @@ SECURITY_OPTIONS = (
 
 
 class TokenProvider(Protocol):
-    """Gives the OAUTHBEARER token of the moment. Must pickle: each executor asks for its own."""
+    """Gives the OAUTHBEARER token of the moment. Must pickle: each executor asks for its own.
+
+    It may have a method ``extensions()``, too, called behind ``token()``: a dict of what the
+    server wants beside the token (KIP-342), such as Confluent Cloud's ``logicalCluster``."""
 
     def token(self) -> str:
         """Return a token that is valid now. Called once per connection and login (KIP-368)."""

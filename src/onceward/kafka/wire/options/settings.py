@@ -163,6 +163,7 @@ _OURS: Mapping[str, str] = {
     "key.serializer": "columns are bytes or strings already",
     "value.serializer": "columns are bytes or strings already",
     "group.id": "the consumer group is the pipeline_id",
+    "sasl.oauthbearer.extensions": "extensions() of oauth_token_provider= returns them",
 }
 
 
