@@ -104,6 +104,21 @@ def test_settings_that_cannot_both_hold_are_refused(options: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        ("partitioner", "a `partition` column"),
+        ("ssl.ca.pem", "ssl.truststore.certificates"),
+        ("ssl.certificate.pem", "ssl.keystore.certificate.chain"),
+        ("ssl.key.pem", "ssl.keystore.key"),
+        ("sasl.oauthbearer.extensions", "oauth_token_provider="),
+    ],
+)
+def test_a_name_of_librdkafkas_leads_to_what_there_is_instead(option: str, instead: str) -> None:
+    with raises(ContradictoryOptions, instead):
+        parsed({option: "x"})
+
+
+@pytest.mark.parametrize(
     "options",
     [
         {"batch.size": "1MB"},

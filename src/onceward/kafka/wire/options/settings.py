@@ -159,11 +159,16 @@ _OURS: Mapping[str, str] = {
     "max.block.ms": "delivery.timeout.ms bounds a send",
     "partitioner.class": "keys go where Kafka's default partitioner puts them; use a `partition` "
     "column instead",
+    "partitioner": "keys go where librdkafka's murmur2_random puts them, not its default; use a "
+    "`partition` column instead",
     "partitioner.ignore.keys": "keys go where Kafka's default partitioner puts them",
     "key.serializer": "columns are bytes or strings already",
     "value.serializer": "columns are bytes or strings already",
     "group.id": "the consumer group is the pipeline_id",
     "sasl.oauthbearer.extensions": "extensions() of oauth_token_provider= returns them",
+    "ssl.ca.pem": "the same text is taken by Java's name, ssl.truststore.certificates",
+    "ssl.certificate.pem": "the same text is taken as ssl.keystore.certificate.chain",
+    "ssl.key.pem": "the same text is taken as ssl.keystore.key",
 }
 
 
