@@ -18,7 +18,7 @@ from onceward.errors import BrokerUnreachable, TopicMissing
 from onceward.kafka.wire.conversation import Refused, raise_as_error
 from onceward.kafka.wire.error_table import Api, find_rule
 
-RUNNING = SimpleNamespace(stateful=False, run_id="r", batch=SimpleNamespace(query_id="q"))
+RUNNING = SimpleNamespace(run_id="r", batch=SimpleNamespace(query_id="q"))
 
 
 def test_the_next_step_is_in_both_texts() -> None:

@@ -297,43 +297,6 @@ def test_a_second_try_knows_what_failed(sink: Any, monkeypatch: pytest.MonkeyPat
     )  # type: ignore[union-attr,attr-defined]
 
 
-@pytest.mark.parametrize("stateful", [True, False])
-def test_a_batch_of_which_nothing_is_written_has_its_state_computed(
-    sink: Any, monkeypatch: pytest.MonkeyPatch, stateful: bool
-) -> None:
-    """Spark would commit it all the same, and the next one would find no state."""
-    lost: list[Exception] = [SendFailed("an executor was lost")]
-    counted: list[str] = []
-    known: list[BatchId] = []
-    monkeypatch.setattr(
-        foreach_batch.gate, "must_know_one_state", lambda running: known.append(running.batch)
-    )
-
-    class Computed(Frame):
-        def count(self) -> int:
-            assert known, "state of an attempt that failed was not looked for"
-            counted.append(str(self))
-            if lost:
-                raise lost.pop()
-            return 3
-
-    monkeypatch.setattr(Running, "stateful", stateful)
-    monkeypatch.setattr(Running, "history", None, raising=False)
-    sink = Sink(attempts=2)
-    with sink.batch(Computed("run-1/q"), 0):
-        pass
-    assert counted == ["run-1/q"] * (2 if stateful else 0)
-    aside = Write(Frame("dead letters"), None, set_aside=True)  # type: ignore[arg-type]
-    monkeypatch.setattr(sink, "_set_aside", lambda steps, frame: [aside])
-    with sink.batch(Computed("run-1/q"), 1):
-        pass
-    assert len(counted) == (3 if stateful else 0)
-    sink(Computed("run-1/q"), 2)
-    assert [batch.batch_id for batch in known] == [0, 1, 2]
-    assert len(counted) == (3 if stateful else 0), "the rows are written, and the state with them"
-    sink.close()
-
-
 def test_what_is_written_outside_the_block_is_refused(sink: Any) -> None:
     batch = sink.batch(Frame("run-1/q"), 0)
     with raises(UnsupportedQuery):

@@ -10,7 +10,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from pyspark.sql import DataFrame, Row
@@ -25,12 +24,11 @@ from onceward.engine.calls.runs import SinkRuns
 from onceward.engine.ending import Ending
 from onceward.engine.ledger.chain import LedgerPlace
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.engine.micro_batch import as_often_as_it_takes
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import SinkPlace, Target, Write
 from onceward.errors import Fenced, OncewardError, Recovery, UnsupportedQuery
 from onceward.spark.batch import progress
-from onceward.spark.batch.job import JobInterrupted, naming_failures
+from onceward.spark.batch.job import JobInterrupted
 from onceward.spark.batch.query import (
     RunningBatch,
     current_run_id,
@@ -166,10 +164,6 @@ class ForeachBatchSink(ABC):
                 steps = decoding.find_steps(frame, running.run_id)
                 with patience.asking(Ending(lambda: is_being_stopped(frame))):
                     writes = [*writes, *self._set_aside(steps, frame)]
-                    gate.must_know_one_state(running)
-                    if running.stateful and all(write.set_aside for write in writes):
-                        once = partial(_compute, frame)
-                        as_often_as_it_takes(self._policy, running, once, "computing it again")
                     self._process(frame, writes, running)
             except BaseException as met:
                 error = _error_at_end(met, steps, frame)
@@ -256,12 +250,6 @@ class ForeachBatchSink(ABC):
                 batch_id,
                 also,
             )
-
-
-def _compute(frame: DataFrame) -> None:
-    """Compute a batch of which nothing is written: without its state the next one cannot run."""
-    with naming_failures():
-        frame.count()
 
 
 def _remembered(error: OncewardError, *given: object) -> OncewardError:

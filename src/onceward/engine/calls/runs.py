@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame
 
 from onceward import surroundings
 from onceward.engine.calls.advice import second_call
-from onceward.engine.calls.gate import compute_again, settle_state
+from onceward.engine.calls.gate import compute_again, must_know_one_state, settle_state
 from onceward.engine.calls.journal import CallMemory
 from onceward.engine.ledger.chain import as_far_as_known
 from onceward.engine.ledger.record import LedgerRecord
@@ -300,6 +300,7 @@ class SinkRuns:
     ) -> None:
         """Write a batch in the run that Spark calls, of the chain ``where``; reopen the ledger."""
         self._refuse_second_query(frame, running)
+        must_know_one_state(running)
         key, pipeline = RunKey(running.run_id, where), self._policy.pipeline
         run_memory = claim(key, pipeline)
         if run_memory.committed == running.batch.batch_id:

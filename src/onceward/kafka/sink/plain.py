@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from onceward import events, surroundings
 from onceward.engine import batch_log, spark_jobs
-from onceward.engine.calls.gate import settle_state
+from onceward.engine.calls.gate import must_know_one_state, settle_state
 from onceward.engine.ending import TimeLimit
 from onceward.engine.micro_batch import as_often_as_it_takes, kafka_ends
 from onceward.engine.target import Write, event_ids
@@ -116,6 +116,7 @@ class PlainBatches:
             them their dead letters. There is no ledger, so what an earlier run has skipped is not
             known.
         """
+        must_know_one_state(running)
         must_have_files(running, logged_files(running))
         last, self._last = self._last, (running.run_id, running.batch.batch_id)
         may_skip = self._settings.policy.skipped_batches == "allow" and not any(
