@@ -29,15 +29,10 @@ from onceward.errors import (
 )
 from onceward.mysql.binlog import event
 from onceward.mysql.binlog.event import START_ANEW
-from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.snapshot.chunks import ConsistentView
 from onceward.mysql.source import position_search
 from onceward.mysql.source.connection import Server
-from onceward.mysql.source.position_search import (
-    check_has_transactions,
-    find_after_purge,
-    starting_position,
-)
+from onceward.mysql.source.position_search import check_has_transactions, find_after_purge
 from onceward.mysql.source.ranges import PlannedRange
 from onceward.mysql.source.settings import ChangesSettings, Position, make_settings
 from onceward.mysql.source.source import MySQLChanges
@@ -234,32 +229,6 @@ def test_what_is_passed_over_need_not_be_in_binlogs_that_were_removed(
     gone = BinlogPurged("gone", next_step="")
     found = find_after_purge(settings(pass_over=[f"{OWN}:1-2"]), server, at, gone)
     assert (found.file, found.era) == ("binlog.000001", 0)
-
-
-def test_what_was_in_no_binlog_at_the_start_need_not_be_known_later(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    """A MariaDB that was made of a dump, whose ``gtid_slave_pos`` is cleared behind that."""
-    known = {"gtid_slave_pos": "0-1-500", "gtid_binlog_state": "0-3-700"}
-    server = ServerOfTransactions("host:3306/3", "0-1-500,0-3-700")
-    monkeypatch.setattr(server, "_gtids", known.__getitem__)
-    at = Position("mariadb", server.identity, 0, "binlog.000000", 900, 1, "0-3-700")
-    monkeypatch.setattr(position_search, "_find_start", lambda *_: at)
-    begins = starting_position(settings(), server)
-    assert (begins.gtids, begins.before) == ("0-3-700,0-1-500", "0-1-500")
-    assert Position.from_json(begins.to_json()) == begins
-    assert "before" not in at.to_json()
-
-    header = Gtids.parse("mariadb", "0-3-700")
-    monkeypatch.setattr(position_search, "read_file_header", lambda *_: (1, header.copy()))
-    monkeypatch.setattr(position_search, "follow", lambda *_: None)
-    gone = BinlogPurged("gone", next_step="")
-    assert find_after_purge(settings(), server, begins, gone).file == "binlog.000001"
-    monkeypatch.setattr(server, "_executed", "0-3-700,0-2-600")
-    check_has_transactions(settings(), server, begins)
-    for more in ({"gtids": "0-3-701,0-1-500"}, {"snapshot": {"chunks": []}}):
-        with pytest.raises(SourceReplaced, match="lacks transactions"):
-            check_has_transactions(settings(), server, replace(begins, **more))
 
 
 def test_to_begin_anew_is_said_once_with_all_that_it_takes():

@@ -111,7 +111,7 @@ def find_after_purge(
         else read_file_header(settings, server.identity, files[0])[1]
     )
     if removed is not None:
-        removed.update(_need_not_have(settings, position))
+        removed.update(settings.skippable_gtids(server.dialect))
     if removed is None or not removed.covers(Gtids.parse(server.dialect, position.gtids)):
         raise SourceReplaced(
             f"{server.where} (the server {server.identity}) has no {position.file} any more, "
@@ -156,7 +156,7 @@ def check_has_transactions(settings: ChangesSettings, server: Server, position: 
     """
     if not position.gtids or _is_in_binlogs(server, position):
         return
-    missing = _missing(server, position.gtids, _need_not_have(settings, position))
+    missing = _missing(server, position.gtids, settings.skippable_gtids(server.dialect))
     if not missing or _is_committing(settings, server, position, missing):
         return
     what = (
@@ -187,16 +187,6 @@ def check_has_transactions(settings: ChangesSettings, server: Server, position: 
         f"server that has them; or {START_ANEW}; or, {passed}",
         details=details,
     )
-
-
-def _need_not_have(settings: ChangesSettings, position: Position) -> Gtids:
-    """Return transactions that a server need not know of to go on from ``position``. A snapshot
-    is of all of them.
-    """
-    found = settings.skippable_gtids(position.dialect)
-    if position.before is not None and position.snapshot is None:
-        found.update(Gtids.parse(position.dialect, position.before))
-    return found
 
 
 def _is_committing(
@@ -399,8 +389,7 @@ def starting_position(settings: ChangesSettings, server: Server) -> Position:
         return found
     gtids = Gtids.parse(server.dialect, found.gtids)
     gtids.update(Gtids.parse(server.dialect, before))
-    not_logged = server.replicated_gtids(not_logged=True) if server.dialect == "mariadb" else ""
-    return replace(found, gtids=str(gtids), before=not_logged or None)
+    return replace(found, gtids=str(gtids))
 
 
 def _transactions_without_binlog(settings: ChangesSettings, server: Server) -> str:

@@ -98,11 +98,6 @@ class Position:
     since: of any other it has lost nothing by a DROP. None: not known.
     """
 
-    before: str | None = None
-    """MariaDB: those of ``gtids`` that no binlog of the server had where the query began. It was
-    made of a dump, or logged nothing as a replica, and need not know of them for ever.
-    """
-
     @property
     def place(self) -> Coordinates:
         return Coordinates(self.file, self.pos)
@@ -114,11 +109,7 @@ class Position:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON: equal positions are equal texts."""
-        found = {"mysql": VERSION, **asdict(self)}
-        if self.before is None:
-            # As earlier versions had it
-            del found["before"]
-        return found
+        return {"mysql": VERSION, **asdict(self)}
 
     @classmethod
     def from_json(cls, value: Any) -> Position:
