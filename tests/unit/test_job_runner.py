@@ -16,14 +16,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from onceward import durable, events, surroundings
 from onceward.cli.run import Restart, restart_strategy
-from onceward.errors import ConfigurationError, ContradictoryOptions, Fenced
+from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.operate import run_job
 from onceward.operate.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from onceward.operate.run_job import COMMITTED, REPLAYED
@@ -381,28 +380,6 @@ def exits(code: object = None) -> Callable[[str], None]:
         raise SystemExit(code)
 
     return end
-
-
-def fails(job: str) -> None:
-    raise Fenced("a newer copy has taken over")
-
-
-def test_a_failure_is_not_lost_with_a_signal_that_comes_behind_it(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    link = SimpleNamespace(worked_before=False)
-    monkeypatch.setattr(run_job, "RunnerLink", lambda: link)
-    monkeypatch.setattr(run_job, "_run_file", fails)
-    monkeypatch.setattr(run_job, "_failures_left", lambda: sys.exit(0))
-    for name in ("keep_status", "_note_failed_threads"):
-        monkeypatch.setattr(run_job, name, lambda: None)
-    monkeypatch.setattr(run_job, "_end_soon", lambda status: None)
-    monkeypatch.setattr(run_job.stopping, "answer_sigterm", lambda: None)
-    monkeypatch.setattr("sys.argv", [])
-    monkeypatch.setattr("sys.path", ["", *sys.path])
-    with pytest.raises(SystemExit) as ended:
-        run_job.main(["job.py"])
-    assert ended.value.code == 79
 
 
 @pytest.mark.parametrize("requested", [True, False])

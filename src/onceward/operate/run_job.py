@@ -226,16 +226,13 @@ def main(arguments: list[str]) -> None:
     failures: list[BaseException] = []
     try:
         _run_file(job)
-        failures += _failures_left()
     except SystemExit as ended:
         code = FINISHED if ended.code is None else ended.code
         _end_soon(code if isinstance(code, int) else FAILED)
         raise
     except BaseException as error:  # noqa: BLE001 — becomes a status
         failures.append(error)
-        # A signal that comes meanwhile does not make it well
-        with suppress(Exception, SystemExit):
-            failures += _failures_left()
+    failures += _failures_left()
     if not failures:
         _end_soon(FINISHED)
         return
