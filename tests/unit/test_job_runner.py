@@ -395,7 +395,6 @@ def test_threads_hold_up_no_job_that_failed_or_is_to_stop(
     for name in ("RunnerLink", "keep_status"):
         monkeypatch.setattr(run_job, name, lambda: None)
     monkeypatch.setattr(run_job.stopping, "answer_sigterm", lambda: None)
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     monkeypatch.setattr(run_job.stopping, "_is_requested", requested)
     monkeypatch.setattr(run_job, "_run_file", run_file)
     monkeypatch.setattr(run_job, "_END_SECONDS", 0)

@@ -125,21 +125,6 @@ FENCED_IN_A_THREAD = """
         thread.join()
 """
 
-DEFINED_IN_A_THREAD = """
-    import threading
-    import onceward as ow
-
-    def define(error, daemon=False):
-        def fail():
-            raise error
-
-        thread = threading.Thread(target=fail, daemon=daemon)
-        thread.start()
-        thread.join()
-
-    away = ow.errors.BrokerUnreachable("away", next_step="wait")
-"""
-
 NAMED_WHEN_ITS_FILE_HAS_ENDED = """
     import multiprocessing, pickle, threading
     from concurrent.futures import ProcessPoolExecutor
@@ -242,12 +227,6 @@ ENDS_WITH_PYTHON = """
         pytest.param(FAILS_IN_AN_EXECUTOR, 1, "RuntimeError: before", id="fails in a pool"),
         pytest.param(FENCED_IN_A_THREAD, 79, "Fenced: a newer", id="fenced in a thread"),
         pytest.param(FENCED_IN_A_THREAD + "    raise away", 79, "Fenced: a newer", id="fenced"),
-        (DEFINED_IN_A_THREAD + "    define(away)", 75, "BrokerUnreachable: away"),
-        (DEFINED_IN_A_THREAD + "    define(away, daemon=True)", 75, "BrokerUnreachable: away"),
-        (DEFINED_IN_A_THREAD + "    define(ValueError('no'))", 1, "ValueError: no"),
-        (DEFINED_IN_A_THREAD + "    define(ValueError('no'), daemon=True)", 0, "ValueError: no"),
-        (DEFINED_IN_A_THREAD + "    define(SystemExit(3))", 0, "finished"),
-        (DEFINED_IN_A_THREAD + "    define(away); sys.exit(0)", 0, "finished"),
         (NAMED_WHEN_ITS_FILE_HAS_ENDED, 0, "worked: 2"),
         pytest.param(AWAITED_IN_A_DAEMON_THREAD, 0, "worked to its end", id="daemon"),
         pytest.param(SOON + QUIET_IN_A_THREAD, 0, "worked to its end", id="quiet"),

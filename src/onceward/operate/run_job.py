@@ -218,7 +218,6 @@ def main(arguments: list[str]) -> None:
     link = RunnerLink()
     keep_status()
     stopping.answer_sigterm()
-    _note_failed_threads()
     job = arguments[0]
     sys.argv[:] = arguments
     if not is_safe_path():
@@ -249,21 +248,6 @@ def main(arguments: list[str]) -> None:
             _print(each, job)
     _end_soon(status)
     raise SystemExit(status)
-
-
-def _note_failed_threads() -> None:
-    """Count what ends a thread of the job's, besides telling it as before: a definition that fails
-    there is no query's failure. One that Python would not wait for may be anybody's helper."""
-    tell = threading.excepthook
-
-    def note(failed: threading.ExceptHookArgs) -> None:
-        thread, error = failed.thread, failed.exc_value
-        # SystemExit is no failure, as in Python
-        if isinstance(error, Exception) and thread and (not thread.daemon or find_errors(error)):
-            stopping.note_failure(thread, error)
-        tell(failed)
-
-    threading.excepthook = note
 
 
 def _run_file(job: str) -> None:

@@ -51,17 +51,8 @@ def is_awaited() -> bool:
 
 def failures() -> list[Exception]:
     """Return what ``ow.wait`` or ``ow.supervise`` has raised last in each thread of the job's that
-    has not called them since, and what else has ended one: no query may know of it, and nobody
-    else hears it."""
+    has not called them since: no query may know of it, and nobody else hears it."""
     return list(_failed.copy().values())
-
-
-def note_failure(thread: threading.Thread, error: Exception) -> None:
-    """Note what has ended a thread, if :func:`waiting` has noted nothing before."""
-    _failed.setdefault(thread, error)
-    # Threads come and go
-    for ended_first in list(_failed)[:-_MOST_FAILED]:
-        _failed.pop(ended_first, None)
 
 
 def request() -> None:
@@ -100,8 +91,10 @@ def waiting(ended: threading.Event | None = None) -> Iterator[None]:
         yield
     except Exception as error:
         if not is_main:
-            _failed.pop(me, None)
-            note_failure(me, error)
+            _failed[me] = error
+            # Threads come and go
+            for ended_first in list(_failed)[:-_MOST_FAILED]:
+                del _failed[ended_first]
         raise
     finally:
         _waiting -= 1
