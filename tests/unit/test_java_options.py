@@ -94,7 +94,9 @@ def printed(
         monkeypatch.delenv(name, raising=False)
 
     def run(jar: str, **options: bool) -> tuple[str, str]:
-        connector = Connector((Path(jar),), ("g:a:1",))
+        # The second, of another release, comes with the first in its own
+        coordinates = "g:a:1", "org.apache.spark:spark-token-provider-kafka-0-10_2.13:0"
+        connector = Connector((Path(jar),), coordinates)
         monkeypatch.setattr(COMMAND, "_connector", lambda: connector)
         COMMAND.jars(**{"paths": False, "submit": False, "packages": False, **options})
         out, err = capsys.readouterr()

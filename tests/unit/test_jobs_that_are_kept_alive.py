@@ -109,6 +109,22 @@ FAILS_IN_AN_EXECUTOR = """
     sys.exit(0)
 """
 
+HANDLED_IN_A_THREAD = """
+    import threading
+    from contextlib import suppress
+    import onceward as ow
+    from onceward.operate import stopping
+
+    def without_this_one():
+        with suppress(ow.errors.ConfigurationError), stopping.waiting():
+            raise ow.errors.ConfigurationError("no such topic", next_step="create it")
+
+    thread = threading.Thread(target=without_this_one)
+    thread.start()
+    thread.join()
+    raise ow.errors.BrokerUnreachable("away", next_step="wait")
+"""
+
 FENCED_IN_A_THREAD = """
     import threading
     import onceward as ow
@@ -227,6 +243,7 @@ ENDS_WITH_PYTHON = """
         pytest.param(FAILS_IN_AN_EXECUTOR, 1, "RuntimeError: before", id="fails in a pool"),
         pytest.param(FENCED_IN_A_THREAD, 79, "Fenced: a newer", id="fenced in a thread"),
         pytest.param(FENCED_IN_A_THREAD + "    raise away", 79, "Fenced: a newer", id="fenced"),
+        pytest.param(HANDLED_IN_A_THREAD, 75, "BrokerUnreachable: away", id="handled"),
         (NAMED_WHEN_ITS_FILE_HAS_ENDED, 0, "worked: 2"),
         pytest.param(AWAITED_IN_A_DAEMON_THREAD, 0, "worked to its end", id="daemon"),
         pytest.param(SOON + QUIET_IN_A_THREAD, 0, "worked to its end", id="quiet"),

@@ -65,12 +65,9 @@ def jars(
     java_executable()
     connector = _connector()
     if packages:
-        if any("token-provider" in coordinate for coordinate in connector.coordinates):
-            raise ConfigurationError(
-                "what was put together here cannot be said with --packages",
-                next_step="use `onceward jars --submit`",
-            )
-        typer.echo(_line(connector, ["--packages", ",".join(connector.coordinates)], {}, quoted))
+        # The connector brings its own token provider
+        named = [each for each in connector.coordinates if "token-provider" not in each]
+        typer.echo(_line(connector, ["--packages", ",".join(named)], {}, quoted))
     elif submit:
         typer.echo(_submit(connector, quoted))
     else:
@@ -126,7 +123,8 @@ def _line(connector: Connector, words: list[str], settings: dict[str, str], quot
         words += ["--conf", f"{name}={value}"]
     if not quoted and any(set(word) & _SPLIT for word in words):
         raise ConfigurationError(
-            "the shell would take the path of a jar or of Python apart",
+            "the shell would take apart the path of a jar (also of those that spark-defaults.conf "
+            "names in spark.jars) or of Python",
             next_step="install Onceward and Python below a path without spaces, or have them in "
             f"quotes: {in_quotes}",
         )

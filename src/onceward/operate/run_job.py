@@ -138,8 +138,10 @@ def _chain(error: BaseException | None, visited: set[int]) -> Iterator[BaseExcep
 
 def _error_of_query(error: BaseException) -> OncewardError | None:
     """Return what ended the query, if ``error`` is what Spark raises in its place."""
-    run = _RUN_ID.search(str(error))
-    if type(error).__name__ != "StreamingQueryException" or run is None:
+    # The text of another exception of Spark's may ask a JVM that is gone
+    if type(error).__name__ != "StreamingQueryException":
+        return None
+    if (run := _RUN_ID.search(str(error))) is None:
         return None
     # Only here: a job without Spark has no need of it
     from onceward.engine.calls import runs
@@ -168,9 +170,10 @@ _LOOK_SECONDS = 0.5
 
 def search_path() -> list[str]:
     """Return where this process looks for modules, its own program's folder last: a job has none
-    of its business there, but that may be an archive with all packages."""
+    of its business there; but an archive with all packages stays the first."""
     path = [str(each) for each in sys.path]
-    return path if is_safe_path() else [*path[1:], *path[:1]]
+    is_archive = path[0] and Path(path[0]).resolve() in Path(__file__).resolve().parents
+    return path if is_safe_path() or is_archive else [*path[1:], *path[:1]]
 
 
 def is_safe_path() -> bool:
@@ -222,7 +225,7 @@ def main(arguments: list[str]) -> None:
     sys.argv[:] = arguments
     if not is_safe_path():
         sys.path.insert(0, str(Path(job).resolve().parent))
-    failures: list[BaseException] = []
+    raised: list[BaseException] = []
     try:
         _run_file(job)
     except SystemExit as ended:
@@ -230,16 +233,18 @@ def main(arguments: list[str]) -> None:
         _end_soon(code if isinstance(code, int) else FAILED)
         raise
     except BaseException as error:  # noqa: BLE001 — becomes a status
-        failures.append(error)
-    failures += _failures_left()
-    if not failures:
-        _end_soon(FINISHED)
-        return
+        raised.append(error)
 
     def status_of(failure: BaseException) -> int:
         return exit_status(failure, worked_before=link.worked_before)
 
-    # Of several the most severe: who was fenced must not come back for another's error
+    # Of several the most severe: who was fenced must not come back for another's error. Beside
+    # what the file has raised nothing else counts: the job may have dealt with it.
+    left = _failures_left()
+    failures = [*raised, *(each for each in left if not raised or status_of(each) == FENCED)]
+    if not failures:
+        _end_soon(FINISHED)
+        return
     worst = max(failures, key=status_of)
     status = status_of(worst)
     # What is not printed, on a full disk, changes nothing about how the job has ended
