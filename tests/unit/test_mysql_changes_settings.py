@@ -22,17 +22,12 @@ import pytest
 from onceward.cli.doctor.mysql_changes import _warnings
 from onceward.errors import (
     AuthenticationFailed,
-    BinlogPurged,
     ConfigurationError,
     ServerUnreachable,
-    SourceReplaced,
 )
 from onceward.mysql.binlog import event
 from onceward.mysql.binlog.event import START_ANEW
-from onceward.mysql.snapshot.chunks import ConsistentView
-from onceward.mysql.source import position_search
 from onceward.mysql.source.connection import Server
-from onceward.mysql.source.position_search import check_has_transactions, find_after_purge
 from onceward.mysql.source.ranges import PlannedRange
 from onceward.mysql.source.settings import ChangesSettings, Position, make_settings
 from onceward.mysql.source.source import MySQLChanges
@@ -192,45 +187,6 @@ def numbers(gtids: str) -> set[str]:
 PRIMARY, OWN, REPLICA = (f"{each * 8}-0000-0000-0000-000000000000" for each in "abc")
 
 
-@pytest.mark.parametrize("identity", [PRIMARY, REPLICA])
-@pytest.mark.parametrize(
-    ("dialect", "read", "executed"),
-    [
-        ("mysql", f"{PRIMARY}:1-9,{OWN}:1-2", f"{PRIMARY}:1-12"),
-        ("mariadb", "0-2-2,0-1-9", "0-1-12"),
-    ],
-)
-def test_transactions_of_a_replica_alone_are_passed_over_as_the_error_says(
-    dialect: Any, read: str, executed: str, identity: str
-):
-    """``ANALYZE TABLE`` on the replica that was read: no other server has it, ever."""
-    server = ServerOfTransactions(identity, executed)
-    at = Position(dialect, OWN, 0, "binlog.000009", 4, 1, read)
-    with pytest.raises((ServerUnreachable, SourceReplaced)) as lacking:
-        check_has_transactions(settings(), server, at)
-    (offered,) = re.findall(r'pass_over=\["(.+)"\]', lacking.value.next_step)
-    said = settings(pass_over=[offered])
-    check_has_transactions(said, server, at)
-    if dialect == "mysql":
-        ConsistentView(server, at, passed=said.skippable_gtids("mysql"))
-        assert server.asked[-1] == ""
-        more = replace(at, gtids=f"{read},{PRIMARY}:13")
-        with pytest.raises((ServerUnreachable, SourceReplaced), match=f"read: {PRIMARY}:13"):
-            check_has_transactions(said, server, more)
-
-
-def test_what_is_passed_over_need_not_be_in_binlogs_that_were_removed(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    server = ServerOfTransactions(PRIMARY, f"{PRIMARY}:1-12", purged=f"{PRIMARY}:1-10")
-    at = Position("mysql", PRIMARY, 0, "binlog.000000", 4, 1, f"{PRIMARY}:1-10,{OWN}:1-2")
-    monkeypatch.setattr(position_search, "read_file_header", lambda *_: (1, None))
-    monkeypatch.setattr(position_search, "follow", lambda *_: None)
-    gone = BinlogPurged("gone", next_step="")
-    found = find_after_purge(settings(pass_over=[f"{OWN}:1-2"]), server, at, gone)
-    assert (found.file, found.era) == ("binlog.000001", 0)
-
-
 def test_to_begin_anew_is_said_once_with_all_that_it_takes():
     """Rows that were deleted meanwhile stay in a target that is there, without a word; and under
     the old name the ledger would lead back to the position that is gone.
@@ -297,7 +253,8 @@ def test_doctor_warns_of_nodes_that_number_transactions_by_themselves(
 ):
     variables = {"wsrep_on": wsrep, "wsrep_gtid_mode": mode}
     server: Any = SimpleNamespace(
-        variables=lambda *names: {name: variables[name] for name in names if name in variables}
+        dialect="mariadb",
+        variables=lambda *names: {name: variables[name] for name in names if name in variables},
     )
     found = {name: result.status for name, result in _warnings(server)}
     assert found.get("wsrep_gtid_mode") == ("warn" if warned else None)

@@ -4,8 +4,10 @@ that failed.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -63,37 +65,80 @@ def test_a_snapshot_that_may_be_all_there_is_stays(tmp_path: Path, files: list[s
     assert folder.all() == sorted(f"0/0/{name}" for name in files)
 
 
-def test_they_go_behind_a_batch_that_was_computed_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """In this run, or as the first one of the run: its state is there before it begins."""
-    folder = Folder(tmp_path, "0/0/1.delta", "0/0/2.delta")
-    state, dropped = StateFiles(folder), list[int]()
-    monkeypatch.setattr(state, "drop_snapshots", dropped.append, raising=True)
-    monkeypatch.setattr(checkpoint_files, "_in_state", lambda _, ask: ask(state))
+class Notes(dict[str, str]):
+    """The file beside a checkpoint, which outlives runs and processes."""
 
+    read_one, write = dict.get, dict.__setitem__
+
+    def remove(self, name: str) -> None:
+        self.pop(name, None)
+
+
+@pytest.fixture
+def dropped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """The versions whose snapshots were looked for, of a store that has two versions."""
+    found: list[int] = []
+    state, notes = StateFiles(Folder(tmp_path, "0/0/1.delta", "0/0/2.delta")), Notes()
     conf = SimpleNamespace(get=lambda _: "100")
+    monkeypatch.setattr(state, "drop_snapshots", found.append)
+    monkeypatch.setattr(checkpoint_files, "_in_state", lambda _, ask: ask(state))
+    monkeypatch.setattr(SnapshotsOfFailures, "_files", lambda _: notes)
     monkeypatch.setattr(
         checkpoint_files,
         "SparkSession",
         SimpleNamespace(active=lambda: SimpleNamespace(conf=conf)),
     )
+    return found
 
-    def go(first: int, last: int, snapshots: SnapshotsOfFailures, again: int = -1) -> list[int]:
-        dropped.clear()
-        for number in range(first, last + 1):
-            snapshots.clear(f"run from {first}", number)
-            if number == again:
-                snapshots.note(number)
+
+def run(first: int, last: int, again: Collection[int] = (), ends_before: int = -1) -> None:
+    """Write these batches in one run, each of ``again`` at its second attempt."""
+    snapshots = SnapshotsOfFailures("/checkpoint")
+    for number in range(first, last + 1):
+        snapshots.clear(number)
+        if number in again:
+            snapshots.note(number)
+        if number != ends_before:
             snapshots.settle(number)
-        return list(dropped)
 
-    assert go(2, 9, SnapshotsOfFailures("c")) == []
-    assert go(1, 9, SnapshotsOfFailures("c")) == [2, 2, 2]
-    assert go(2, 9, SnapshotsOfFailures("c"), again=5) == [6, 6, 6]
-    # Executors write for a run that is over, too
-    of_both = SnapshotsOfFailures("c")
-    assert go(2, 5, of_both, again=5) == [6]
-    assert go(6, 9, of_both) == [6, 6]
-    conf.get = lambda _: "2"
-    assert go(1, 9, SnapshotsOfFailures("c")) == []
+
+@pytest.mark.parametrize(
+    ("batches", "versions"),
+    [
+        ({"first": 2, "last": 9}, []),
+        # An earlier run has computed it
+        ({"first": 1, "last": 9}, [2, 2, 2]),
+        ({"first": 2, "last": 9, "again": [5]}, [6, 6, 6]),
+        # Each of two in a row has its own
+        ({"first": 2, "last": 9, "again": [5, 6]}, [6, 6, 6, 7, 7, 7]),
+    ],
+)
+def test_they_go_behind_a_batch_that_was_computed_again(
+    dropped: list[int], batches: Any, versions: list[int]
+) -> None:
+    """Once it is written, before the next one, and behind that."""
+    run(**batches)
+    assert sorted(dropped) == versions
+    dropped.clear()
+    run(batches["last"] + 1, 20)
+    assert dropped == []
+
+
+@pytest.mark.parametrize("ends_before", [-1, 5])
+def test_another_run_goes_on_with_it(dropped: list[int], ends_before: int) -> None:
+    """Executors write for a run that is over, and a process may end behind the decision."""
+    run(2, 5, again=[5], ends_before=ends_before)
+    assert dropped == ([6] if ends_before < 0 else [])
+    dropped.clear()
+    run(6, 9)
+    assert dropped == [6, 6]
+
+
+def test_none_goes_where_spark_keeps_few_versions(
+    dropped: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = SimpleNamespace(get=lambda _: "2")
+    session = SimpleNamespace(active=lambda: SimpleNamespace(conf=conf))
+    monkeypatch.setattr(checkpoint_files, "SparkSession", session)
+    run(1, 9)
+    assert dropped == []

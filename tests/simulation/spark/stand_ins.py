@@ -212,6 +212,15 @@ def _message(
         setattr(self, name, value)
 
 
+class _NoSnapshots:
+    """The state of this model has none."""
+
+    def clear(self, batch_id: int) -> None:
+        pass
+
+    note = settle = clear
+
+
 STAND_INS: Mapping[str, Any] = {
     # brokers and lines
     "onceward.kafka.wire.client.Connections": lambda settings: network.Connections(
@@ -260,8 +269,7 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.spark.batch.shuffles._drop": _dropped,
     # The state of this model is in the checkpoint alone
     "onceward.spark.batch.shuffles._state_places": lambda running: {},
-    "onceward.spark.batch.checkpoint_files._in_state": lambda checkpoint, ask: None,
-    "onceward.spark.batch.checkpoint_files.SnapshotsOfFailures._drop": lambda snapshots: None,
+    "onceward.engine.calls.gate.snapshots_of_failures": lambda run_id, checkpoint: _NoSnapshots(),
     "onceward.spark.batch.shuffles._counted": lambda frame: (frame.count(), frame),
     "onceward.engine.driver_rows.bounded": lambda frame, bound, size: frame,
     "onceward.engine.driver_rows.within": _within,

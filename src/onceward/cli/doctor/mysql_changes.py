@@ -212,7 +212,8 @@ def _warnings(server: Server) -> Iterator[tuple[str, CheckResult]]:
             "behind a failover is refused"
         )
         yield "gtid_strict_mode", warn(what, "set it to ON")
-    if variables.get("wsrep_on") == "ON" and variables.get("wsrep_gtid_mode") != "ON":
+    is_galera = server.dialect == "mariadb" and variables.get("wsrep_on") == "ON"
+    if is_galera and variables.get("wsrep_gtid_mode") != "ON":
         what = (
             "wsrep_gtid_mode: OFF; each node of Galera numbers transactions by itself, and a "
             "query that is led to another node may lose changes, or repeat some"

@@ -102,7 +102,7 @@ def compute_again(running: RunningBatch, failed: OncewardError | None) -> None:
         raise state_of_failed(running, failed) from failed
     if (history := _history_of_state(running)) is not None:
         state_copies(running.run_id).note(running)
-        snapshots_of_failures(history.checkpoint).note(running.batch.batch_id)
+        snapshots_of_failures(running.run_id, history.checkpoint).note(running.batch.batch_id)
 
 
 def must_know_one_state(running: RunningBatch) -> None:
@@ -111,17 +111,16 @@ def must_know_one_state(running: RunningBatch) -> None:
     :raises StateOfFailedAttempt: executors keep it; a restart knows nothing of it.
     """
     if (history := _history_of_state(running)) is not None:
+        snapshots_of_failures(running.run_id, history.checkpoint).clear(running.batch.batch_id)
         if left := state_copies(running.run_id).left(running):
             raise state_is_left(running, left)
-        snapshots = snapshots_of_failures(history.checkpoint)
-        snapshots.clear(running.run_id, running.batch.batch_id)
 
 
 def settle_state(running: RunningBatch) -> None:
     """Look, when a batch is written, whether an attempt that failed has left its state."""
     if (history := _history_of_state(running)) is not None:
         state_copies(running.run_id).settle(running)
-        snapshots_of_failures(history.checkpoint).settle(running.batch.batch_id)
+        snapshots_of_failures(running.run_id, history.checkpoint).settle(running.batch.batch_id)
 
 
 def _history_of_state(running: RunningBatch) -> History | None:

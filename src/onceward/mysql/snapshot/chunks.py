@@ -43,7 +43,6 @@ from onceward.mysql.binlog.blocks import CHANGES, snapshot_changes, snapshot_tab
 from onceward.mysql.binlog.compression import COMPRESSED_EVENTS
 from onceward.mysql.binlog.decoder import Decoder, inner_events
 from onceward.mysql.binlog.event import SET_GTIDS, START_ANEW, BinlogEvent, InvalidCell
-from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.binlog.json_rows import ValueForm
 from onceward.mysql.binlog.table_map import TableMap
 from onceward.mysql.binlog.values import columns_from_text
@@ -81,20 +80,11 @@ _DEFINITION_CHANGED = 1412
 
 
 class ConsistentView:
-    """Step 1 and 2: the session's transaction, which sees E and lies before H.
+    """Step 1 and 2: the session's transaction, which sees E and lies before H."""
 
-    :param passed: transactions that the server need not have.
-    """
-
-    def __init__(
-        self,
-        server: Server,
-        as_of: Position,
-        seconds: float = _SECONDS,
-        *,
-        passed: Gtids | str = "",
-    ) -> None:
-        self._server, self._as_of, self._passed = server, as_of, str(passed)
+    def __init__(self, server: Server, as_of: Position, seconds: float = _SECONDS) -> None:
+        self._server = server
+        self._as_of = as_of
         self._ends = time.monotonic() + seconds
         server.query(
             SESSION_SETTINGS
@@ -133,10 +123,7 @@ class ConsistentView:
                 next_step=f"{SET_GTIDS}, and {START_ANEW}; or use another start than initial",
             )
         while gtids:
-            ((answer,),) = self._server.query(
-                "SELECT WAIT_FOR_EXECUTED_GTID_SET(GTID_SUBTRACT(%s, %s), 1)",
-                (gtids, self._passed),
-            )
+            ((answer,),) = self._server.query("SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, 1)", (gtids,))
             if answer == 0:
                 return
             self.check_deadline("it is not in gtid_executed")
@@ -157,8 +144,7 @@ def _read_rows(
 ) -> Iterator[pa.Table]:
     """Read a chunk in a session for this alone; dumps are on others, of the same server."""
     query = server.query
-    passed = settings.skippable_gtids(as_of.dialect)
-    view, tries = ConsistentView(server, as_of, passed=passed), 0
+    view, tries = ConsistentView(server, as_of), 0
     while True:
         high = view.open()
         # The transaction holds the definition from here on

@@ -405,7 +405,11 @@ def driver() -> Any:
 
 def _driver_error(number: int, text: str, where: str) -> OncewardError:
     if number in _LOGIN:
-        return AuthenticationFailed(text, next_step="correct the user and the password in the url")
+        return AuthenticationFailed(
+            text,
+            next_step="correct the user and the password in the url (what is not ASCII is sent as "
+            "UTF-8; %FC is the byte ü of a login that was made in Latin-1)",
+        )
     if number in _DENIED:
         return AccessDenied(
             text,

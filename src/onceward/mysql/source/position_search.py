@@ -110,8 +110,6 @@ def find_after_purge(
         if server.dialect == "mysql"
         else read_file_header(settings, server.identity, files[0])[1]
     )
-    if removed is not None:
-        removed.update(settings.skippable_gtids(server.dialect))
     if removed is None or not removed.covers(Gtids.parse(server.dialect, position.gtids)):
         raise SourceReplaced(
             f"{server.where} (the server {server.identity}) has no {position.file} any more, "
@@ -137,7 +135,8 @@ def _find(
 ) -> Position:
     _check_order(server, position)
     read_set = Gtids.parse(server.dialect, position.gtids or "")
-    read_set.update(settings.skippable_gtids(server.dialect))
+    for gtids in settings.skippable_gtids:
+        read_set.update(Gtids.parse(server.dialect, gtids))
     file = _find_file(settings, server, read_set)
     at = replace(
         position, server=server.identity, era=era, file=file, pos=FIRST_BYTE, born=None,
@@ -156,16 +155,12 @@ def check_has_transactions(settings: ChangesSettings, server: Server, position: 
     """
     if not position.gtids or _is_in_binlogs(server, position):
         return
-    missing = _missing(server, position.gtids, settings.skippable_gtids(server.dialect))
+    missing = _missing(server, position.gtids)
     if not missing or _is_committing(settings, server, position, missing):
         return
     what = (
         f"{server.where} (the server {server.identity}) lacks transactions that the query has "
         f"read: {missing}"
-    )
-    passed = (
-        "if they changed none of the tables that are read, as what a replica writes for itself "
-        f'(ANALYZE TABLE, CREATE USER), pass_over=["{missing}"]'
     )
     details = {"known": position.server, "found": server.identity, "missing": missing}
     if server.identity != position.server and _may_catch_up(server):
@@ -173,7 +168,8 @@ def check_has_transactions(settings: ChangesSettings, server: Server, position: 
             f"{what}. It is a replica, or in a group, and may not have caught up yet",
             next_step="see whether it replicates (SHOW REPLICA STATUS, SHOW SLAVE STATUS; in a "
             "group performance_schema.replication_group_members, SHOW STATUS LIKE 'wsrep%'); once "
-            f"it has these, the query goes on when it is started again; or, {passed}",
+            "it has these, the query goes on when it is started again. Errant ones, which another "
+            "replica has made for itself, docs/how-to/mysql.md (Another server) has a way for",
             details=details,
         )
     raise SourceReplaced(
@@ -183,8 +179,8 @@ def check_has_transactions(settings: ChangesSettings, server: Server, position: 
             if server.identity == position.server
             else "It has diverged from the server that was read before, and replicates no other"
         ),
-        next_step="what was read and written may be more than this server has: bring back a "
-        f"server that has them; or {START_ANEW}; or, {passed}",
+        next_step=f"bring back a server that has them; or {START_ANEW}: what was read and written "
+        "may be more than this server has",
         details=details,
     )
 
@@ -277,22 +273,20 @@ def _check_order(server: Server, position: Position) -> None:
         )
 
 
-def _missing(server: Server, gtids: str, passed: Gtids | str = "") -> str:
-    """Return missing transactions, but for ``passed``; on MariaDB by the last of each server."""
+def _missing(server: Server, gtids: str) -> str:
+    """Return missing transactions; on MariaDB by the last one of each domain and server."""
     if server.dialect == "mysql":
-        ((missing,),) = server.query(
-            "SELECT GTID_SUBTRACT(GTID_SUBTRACT(%s, %s), @@GLOBAL.gtid_executed)",
-            (gtids, str(passed)),
-        )
-        return "".join(str(missing or "").split())
-    had, last = f"{server.executed_gtids()},{passed}", dict[tuple[str, str], int]()
-    for domain, source, number in _MARIADB_GTID.findall(had):
+        rows = server.query("SELECT GTID_SUBTRACT(%s, @@GLOBAL.gtid_executed)", (gtids,))
+        return str(rows[0][0] or "")
+    last: dict[tuple[str, str], int] = {}
+    for domain, source, number in _MARIADB_GTID.findall(server.executed_gtids()):
         last[domain, source] = max(int(number), last.get((domain, source), -1))
-    return ",".join(
+    found = [
         f"{domain}-{source}-{number}"
         for domain, source, number in _MARIADB_GTID.findall(gtids)
         if last.get((domain, source), -1) < int(number)
-    )
+    ]
+    return ",".join(found)
 
 
 def _find_file(settings: ChangesSettings, server: Server, read_set: Gtids) -> str:
@@ -366,7 +360,6 @@ def _first_unread(settings: ChangesSettings, at: Position, read_set: Gtids | Non
     if found.skips is not None and not Gtids.parse("mariadb", found.skips).is_complete:
         # All is passed over until the place comes that was named by it, and that is not there.
         raise gap_error(at, f"none of {found.skips}")
-    walk.skipped_gtids.update(settings.skippable_gtids(at.dialect))
     if read_set is not None and not walk.skipped_gtids.covers(read_set):
         raise SourceReplaced(
             f"{settings.where} (the server {at.server}) has transactions in another order than "

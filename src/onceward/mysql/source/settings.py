@@ -23,7 +23,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, SourceContractViolated
-from onceward.mysql.binlog.event import Dialect, Skippable
+from onceward.mysql.binlog.event import Skippable
 from onceward.mysql.binlog.framing import file_number
 from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.binlog.json_rows import ValueForm
@@ -258,12 +258,10 @@ class ChangesSettings:
         """Events and rows that are skipped if they cannot be read."""
         return Skippable(frozenset(one for one in self.pass_over if _PLACE.fullmatch(one)))
 
-    def skippable_gtids(self, dialect: Dialect) -> Gtids:
-        """Return the transactions that count as read, and as had by every server."""
-        names = [one for one in self.pass_over if _GTID.fullmatch(one)]
-        return Gtids.parse(
-            dialect, ",".join(one for one in names if (":" in one) == (dialect == "mysql"))
-        )
+    @property
+    def skippable_gtids(self) -> tuple[str, ...]:
+        """GTIDs of transactions that count as read."""
+        return tuple(one for one in self.pass_over if _GTID.fullmatch(one))
 
     @property
     def allowed_cascades(self) -> frozenset[str]:

@@ -24,12 +24,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import patience
 from onceward.errors import CheckpointUnreachable
+from onceward.ids import PipelineId
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _SNAPSHOT = re.compile(r"(\d+)\.snapshot")
 _RETAINED, _LEAST_RETAINED = "spark.sql.streaming.minBatchesToRetain", 4
+_FOLDER, _AGAIN = PipelineId("@state"), "computed_again"  # no pipeline is called so
 _ASKED_AT_ONCE = 16
 _ANSWER_SECONDS = 600.0
 # Of a join; all other operators have one store in a partition (StateStoreId.DEFAULT_STORE_NAME)
@@ -210,45 +212,68 @@ class StateFiles:
 
 
 class SnapshotsOfFailures:
-    """Those that attempts which failed may have left in a checkpoint's state. One for a checkpoint
-    in a process: executors write also for a run that is over.
+    """Those that attempts which failed may have left in a checkpoint's state. One for a run.
 
     They go once the batch is written, before the next one reads its state, and behind that one:
-    from then on nobody can write that version. Each method raises CheckpointUnreachable.
+    from then on nobody can write that version. Executors write for a run that is over, too, and a
+    process may end in between: so the batches that were computed again are in a file beside the
+    checkpoint until then. Each method raises CheckpointUnreachable.
     """
 
     def __init__(self, checkpoint: str) -> None:
         self._checkpoint = checkpoint
-        self._run_id = ""
-        self._again = -2
+        self._again: set[int] | None = None
+        """None: not known yet."""
+
+    def clear(self, batch_id: int) -> None:
+        """Remove them before a batch; the first of a run may have been computed by another run."""
+        is_first = self._again is None
+        again = self._known()
+        if batch_id - 1 in again:
+            self._drop(batch_id)
+        if is_first and _in_state(self._checkpoint, lambda state: state.computed(batch_id + 1)):
+            self.note(batch_id)
 
     def note(self, batch_id: int) -> None:
         """Note that the batch is computed once more."""
-        self._again = batch_id
-
-    def clear(self, run_id: str, batch_id: int) -> None:
-        """Remove them before a batch; the first of a run may have been computed by another run."""
-        is_first, self._run_id = run_id != self._run_id, run_id
-        if is_first and _in_state(self._checkpoint, lambda state: state.computed(batch_id + 1)):
-            self._again = batch_id
-        elif batch_id == self._again + 1:
-            self._drop()
+        again = self._known()
+        if batch_id not in again:
+            self._keep(again | {batch_id})
 
     def settle(self, batch_id: int) -> None:
         """Remove them when the batch is written."""
-        if batch_id in (self._again, self._again + 1):
-            self._drop()
+        again = self._known()
+        for version in {batch_id, batch_id + 1} & {each + 1 for each in again}:
+            self._drop(version)
+        if over := {each for each in again if each < batch_id}:
+            self._keep(again - over)
 
-    def _drop(self) -> None:
-        # Where Spark keeps one or two versions, a clean-up that is under way may take what is
-        # older than the snapshot for what nobody needs
+    def _known(self) -> set[int]:
+        if self._again is None:
+            text = self._files().read_one(_AGAIN) or ""
+            self._again = {int(each) for each in text.split() if each.isdecimal()}
+        return self._again
+
+    def _keep(self, again: set[int]) -> None:
+        if again:
+            self._files().write(_AGAIN, " ".join(map(str, sorted(again))))
+        else:
+            self._files().remove(_AGAIN)
+        self._again = again
+
+    def _files(self) -> CheckpointFiles:
+        return CheckpointFiles(SparkSession.active(), f"{self._checkpoint}/onceward/{_FOLDER}")
+
+    def _drop(self, version: int) -> None:
+        # Where Spark keeps a version or two, a clean-up that is under way may take what is older
+        # than the snapshot for what nobody needs
         if int(SparkSession.active().conf.get(_RETAINED) or 0) >= _LEAST_RETAINED:
-            _in_state(self._checkpoint, lambda state: state.drop_snapshots(self._again + 1))
+            _in_state(self._checkpoint, lambda state: state.drop_snapshots(version))
 
 
-@lru_cache(maxsize=50)
-def snapshots_of_failures(checkpoint: str) -> SnapshotsOfFailures:
-    """Return those of a checkpoint."""
+@lru_cache(maxsize=200)
+def snapshots_of_failures(run_id: str, checkpoint: str) -> SnapshotsOfFailures:
+    """Return those of a run of a query."""
     return SnapshotsOfFailures(checkpoint)
 
 
