@@ -255,7 +255,7 @@ def test_keys_that_java_does_not_read(tmp_path: Path, made_by: str) -> None:
                 "kafka.ssl.key.password" in given
             )
 
-    says = r"^convert it once \((openssl [^;]*);.*\) and set (\S+)=(\S+)$"
+    says = r"; or convert each new one \((openssl [^;]*);.*\) and set (\S+)=(\S+)$"
     follow(lambda: source(tls), says, converted)
     assert source(tls, "kafka.ssl.keystore.location"), "Spark's reader is given one of its own"
     if has_both:

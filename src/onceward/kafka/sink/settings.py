@@ -195,7 +195,8 @@ class TokensAsBuilt:
 
     def extensions(self) -> dict[str, str]:
         """Return what goes to the server beside the token; nothing where the provider has none."""
-        return getattr(self._provider, "extensions", dict)()
+        asked = getattr(self._provider, "extensions", None)
+        return (asked() if callable(asked) else None) or {}
 
     def __reduce__(self) -> Any:
         return restore, (self._build(),)

@@ -140,7 +140,7 @@ def kafka_source(
         16 partitions the first two are smaller, so that all hold as much as 16. Under a pattern
         they are not counted.
     :param oauth_token_provider: as for the sink; only for looking up positions, Spark's own reader
-        takes its login from ``sasl.jaas.config``.
+        takes its login from ``kafka.sasl.jaas.config`` in ``spark_options``.
     :param ledger_topic: for ``starting="ledger"``: the ledger topic of a ``KafkaSink``, on this
         cluster.
     :param ledger: the same for any other sink: its ledger.

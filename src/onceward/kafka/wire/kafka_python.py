@@ -348,11 +348,12 @@ class _Token(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is unt
                 f"{PROVIDER} is to return the text of the token alone, without white space "
                 f"or a word like Bearer, and returned {what or type(token).__name__}"
             )
-        extensions: object = getattr(tokens, "extensions", dict)()
+        asked = getattr(tokens, "extensions", None)
+        extensions: object = (asked() if callable(asked) else None) or {}
         if not isinstance(extensions, dict) or not all(map(_is_extension, extensions.items())):
             raise TokenLost(
-                "extensions() of oauth_token_provider= is to return a dict of texts, whose names "
-                "are letters, and none of them auth (KIP-342)"
+                "extensions() of oauth_token_provider= is to return a dict of ASCII texts that are "
+                "not empty, whose names are letters, and none of them auth (KIP-342)"
             )
         self._token, self._extensions = token, extensions
 

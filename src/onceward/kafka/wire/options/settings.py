@@ -243,10 +243,19 @@ def spark_source_options(
         )
     java = {name: str(options[name]) for name in _CONSUMER_OPTIONS if name in options}
     if any(name in SECURITY_OPTIONS for name in options):
-        if not any(name.lower().startswith("kafka.ssl.key") for name in own):
-            refuse_key_for_java(client.security)
         java |= java_security_options(client.security)
+        theirs = {name.lower() for name in own}
+        if not theirs.isdisjoint(_OWN_KEY):
+            # Java takes no two keystores
+            java = {name: value for name, value in java.items() if not name.startswith(_OF_A_KEY)}
+        elif theirs.isdisjoint(_WITHOUT_OURS):
+            refuse_key_for_java(client.security)
     return {f"kafka.{name}": value for name, value in java.items()}
+
+
+_OWN_KEY = {"kafka.ssl.keystore.location", "kafka.ssl.keystore.key"}
+_OF_A_KEY = ("ssl.keystore.", "ssl.key.password")
+_WITHOUT_OURS = {"kafka.ssl.engine.factory.class", "kafka.security.protocol"}
 
 
 def _refuse_other_types(options: object, oauth_token_provider: object) -> None:
