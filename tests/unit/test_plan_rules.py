@@ -408,14 +408,13 @@ def test_a_function_without_a_sink_is_no_start_as_before(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("may", "found"),
-    [({"a", "b"}, []), ({"a"}, []), ({"b"}, []), (set(), [Weight.UNKNOWN])],
-    ids=str,
+    [("ab", []), ("a", []), ("b", []), ("", [Weight.UNKNOWN])],
 )
 def test_what_one_login_may_not_see_refuses_no_start(
-    monkeypatch: pytest.MonkeyPatch, may: set[str], found: list[Weight]
+    monkeypatch: pytest.MonkeyPatch, may: str, found: list[Weight]
 ) -> None:
     def offsets(client: KafkaClient, places: Any, *_: Any, **__: Any) -> Any:
-        if client.settings.security.username not in may:
+        if str(client.settings.security.username) not in may:
             raise AccessDenied("people-etl may not Describe topic orders", next_step="grant it")
         return dict.fromkeys(places, 0)
 

@@ -352,8 +352,8 @@ class _Token(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is unt
         extensions: object = (asked() if callable(asked) else None) or {}
         if not isinstance(extensions, dict) or not all(map(_is_extension, extensions.items())):
             raise TokenLost(
-                "extensions() of oauth_token_provider= is to return a dict of ASCII texts that are "
-                "not empty, whose names are letters, and none of them auth (KIP-342)"
+                "extensions() of oauth_token_provider= is to return a dict of ASCII texts, none "
+                "empty, whose names are letters, and none of them auth (KIP-342)"
             )
         self._token, self._extensions = token, extensions
 

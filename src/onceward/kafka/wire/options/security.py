@@ -452,7 +452,7 @@ def refuse_key_for_java(security: Security) -> None:
         f"the client's key in {file or 'ssl.keystore.key'} is in a form ({found[1]}) that Spark's "
         "Kafka source does not read, which takes PKCS#8",
         next_step="have it issued so (cert-manager: privateKey.encoding: PKCS8; Vault: "
-        "private_key_format=pkcs8); or convert each new one (openssl pkcs8 -topk8 -nocrypt -in "
+        "private_key_format pkcs8); or convert each new one (openssl pkcs8 -topk8 -nocrypt -in "
         f"{file or 'key.pem'} -out key8.pem; with -v1 PBE-SHA1-3DES for -nocrypt it keeps a pass "
         "phrase) and "
         + ("set ssl.key.location=key8.pem" if file else "pass its text as ssl.keystore.key"),
