@@ -6,14 +6,13 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from concurrent import futures
 from contextlib import suppress
 from typing import TypeVar
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from onceward import patience, surroundings
+from onceward import surroundings
 from onceward.engine.calls import gate, runs
 from onceward.engine.calls.foreach_batch import error_of
 from onceward.errors import ConfigurationError, OncewardError, Recovery
@@ -112,23 +111,24 @@ class QueryEnd:
         # Of a JVM that stands still, they could not be asked later
         self.name, self.query_id = str(query.name or query.id), str(query.id)
         self.run_id = str(getattr(query, "runId", ""))
+        self._failure: Exception | None = None
         self._over = False
         self._stuck = False
-        self._end = patience.in_a_thread(self._await, "onceward-wait")
+        self._thread = surroundings.Thread(target=self._await, name="onceward-wait", daemon=True)
+        self._thread.start()
 
     def join(self, seconds: float) -> bool:
         """Wait for ``seconds`` at most, and return whether the query has ended.
 
         :raises Exception: the query failed: its typed error, or else Spark's.
         """
-        futures.wait([self._end], seconds)
-        if not self.is_over:
+        self._thread.join(seconds)
+        if self._thread.is_alive():
             return False
-        failure = self._end.exception()
-        if isinstance(failure, StreamingQueryException):
-            raise self._typed_error() or failure from None
-        if failure is not None:
-            raise failure
+        if isinstance(self._failure, StreamingQueryException):
+            raise self._typed_error() or self._failure from None
+        if self._failure is not None:
+            raise self._failure
         return True
 
     def stop(self) -> bool:
@@ -148,7 +148,7 @@ class QueryEnd:
             )
         except Exception as error:  # noqa: BLE001 — how the query ended matters more
             log.warning("query %s could not be stopped: %s", self.name, error)
-        if self.is_over:
+        if not self._thread.is_alive():
             progress.close(self.run_id)
         return not self._stuck
 
@@ -170,7 +170,7 @@ class QueryEnd:
     @property
     def is_over(self) -> bool:
         """Whether the query has ended."""
-        return self._end.done()
+        return not self._thread.is_alive()
 
     def leave(self) -> None:
         """Wait no more; the query goes on."""
@@ -179,9 +179,12 @@ class QueryEnd:
     def _await(self) -> None:
         with suppress(Exception):
             within(_ASK_SECONDS, self._note_home)
-        while not (self._over or self._stuck or self._query.awaitTermination(LOOK_SECONDS)):
-            if context_has_stopped(self._query, own=True):
-                raise stopped_context()
+        try:
+            while not (self._over or self._stuck or self._query.awaitTermination(LOOK_SECONDS)):
+                if context_has_stopped(self._query, own=True):
+                    raise stopped_context()
+        except Exception as failure:  # noqa: BLE001 — join() raises it
+            self._failure = failure
 
     def _note_home(self) -> None:
         """Note that earlier processes have committed batches at the query's checkpoint: this one
@@ -207,9 +210,20 @@ def within(seconds: float, act: Callable[[], T]) -> T:
 
     :raises TimeoutError: it has taken longer.
     """
-    answer = patience.in_a_thread(act, "onceward-within")
-    # Not patience.result(): the end of a query is waited for whatever else is to end
-    futures.wait([answer], seconds)
-    if not answer.done():
+    outcome: list[tuple[T | None, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            outcome.append((act(), None))
+        except BaseException as error:  # noqa: BLE001 — raised below, in the caller's thread
+            outcome.append((None, error))
+
+    thread = surroundings.Thread(target=run, name="onceward-within", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
         raise TimeoutError
-    return answer.result()
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # None is what it returned
