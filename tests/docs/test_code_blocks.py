@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from decimal import Decimal
@@ -552,12 +553,21 @@ def test_the_migration_page_moves_exactly_once(reader: Reader):
     """Spark's own sink, the new one on its checkpoint, and another checkpoint after the loss of
     that: in page order.
     """
-    diff, lost = [
+    diff, placed, lost = [
         b
         for b in markdown.blocks(ROOT / "docs" / "how-to" / "migration.md")
         if b.language in ("diff", "python")
     ]
     assert (diff.language, lost.language) == ("diff", "python")
+    keys = [b"", b"a", "größe".encode()]
+    found = {
+        "frame": reader.spark.createDataFrame(
+            [(key, key) for key in keys], "key binary, value binary"
+        )
+    }
+    exec(compile(placed.text, placed.name, "exec"), found)  # noqa: S102
+    partitions = [row.partition for row in found["placed"].collect()]
+    assert partitions == [zlib.crc32(key) % 12 for key in keys], "as librdkafka places them"
     reader.run(diff, markdown.old_side(diff.text))
     reader.feed()
     reader.run(diff, markdown.new_side(diff.text))

@@ -239,10 +239,13 @@ def test_extensions_of_a_provider_go_to_the_broker_with_its_token() -> None:
         b"n,,\x01auth=Bearer a-token\x01logicalCluster=lkc-abc12\x01identityPoolId=pool-x\x01\x01"
     )
     assert _Token(Bare()).extensions() == _Token(TokensAsBuilt(Bare())).extensions() == {}
+    assert (
+        _Token(Cloud(None)).extensions() == _Token(TokensAsBuilt(Cloud(None))).extensions() == {}
+    )
 
 
 @pytest.mark.parametrize(
-    "given", [None, "lkc", {"auth": "x"}, {"a_b": "x"}, {"a": "b\x01auth=c"}, {"a": 1}, {"a": ""}]
+    "given", ["lkc", {"auth": "x"}, {"a_b": "x"}, {"a": "b\x01auth=c"}, {"a": 1}, {"a": ""}]
 )
 def test_extensions_that_no_broker_could_read_are_named(
     client_of: Callable[..., KafkaClient], given: Any
