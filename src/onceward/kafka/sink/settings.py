@@ -14,7 +14,7 @@ from onceward.errors import (
 )
 from onceward.ids import topic_name
 from onceward.kafka.sink.columns import OrderWithin
-from onceward.kafka.wire.options.security import TokenProvider
+from onceward.kafka.wire.options.security import TokenProvider, provider_extensions
 from onceward.kafka.wire.options.settings import ClientSettings, ProducerSettings
 from onceward.spark.batch.carried import pickled_again, restore
 
@@ -194,9 +194,8 @@ class TokensAsBuilt:
         return self._provider.token()
 
     def extensions(self) -> dict[str, str]:
-        """Return what goes to the server beside the token; nothing where the provider has none."""
-        asked = getattr(self._provider, "extensions", None)
-        return (asked() if callable(asked) else None) or {}
+        """Return what goes to the server beside the token."""
+        return provider_extensions(self._provider)
 
     def __reduce__(self) -> Any:
         return restore, (self._build(),)

@@ -44,7 +44,11 @@ from kafka.net.sasl.scram import SaslMechanismScram
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
-from onceward.kafka.wire.options.security import Certificates, TokenProvider
+from onceward.kafka.wire.options.security import (
+    Certificates,
+    TokenProvider,
+    provider_extensions,
+)
 
 # Load balancers, NAT gateways and firewalls drop, without a word, what has been idle for four
 # minutes (Azure) or a few more, and the kernel's own first probe comes after two hours.
@@ -348,8 +352,7 @@ class _Token(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is unt
                 f"{PROVIDER} is to return the text of the token alone, without white space "
                 f"or a word like Bearer, and returned {what or type(token).__name__}"
             )
-        asked = getattr(tokens, "extensions", None)
-        extensions: object = (asked() if callable(asked) else None) or {}
+        extensions: object = provider_extensions(tokens)
         if not isinstance(extensions, dict) or not all(map(_is_extension, extensions.items())):
             raise TokenLost(
                 "extensions() of oauth_token_provider= is to return a dict of ASCII texts, none "

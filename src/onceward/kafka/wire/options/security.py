@@ -64,6 +64,12 @@ class TokenProvider(Protocol):
         ...
 
 
+def provider_extensions(provider: TokenProvider) -> dict[str, str]:
+    """Return what a provider has for the server beside the token; nothing where it has none."""
+    asked = getattr(provider, "extensions", None)
+    return (asked() if callable(asked) else None) or {}
+
+
 @dataclass(frozen=True)
 class Security:
     """Security settings of a client. ``repr`` shows protocol and mechanism, nothing else."""
