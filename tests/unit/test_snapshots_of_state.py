@@ -5,14 +5,19 @@ that failed.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from onceward.engine.calls import gate
+from onceward.errors import StateOfFailedAttempt
+from onceward.ids import BatchId
 from onceward.spark.batch import checkpoint_files
 from onceward.spark.batch.checkpoint_files import SnapshotsOfFailures, StateFiles
+from onceward.spark.batch.query import RunningBatch
 
 
 class Folder:
@@ -142,3 +147,37 @@ def test_none_goes_where_spark_keeps_few_versions(
     monkeypatch.setattr(checkpoint_files, "SparkSession", session)
     run(1, 9)
     assert dropped == []
+
+
+class Calls:
+    """Notes what it is asked; an executor that holds another attempt's state is left."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(_: Any) -> frozenset[str]:
+            self.names.append(name)
+            return frozenset(["executor 1"])
+
+        return call
+
+
+def test_they_go_also_where_executors_stop_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is stopped: the next start may be another process."""
+    calls = Calls()
+    monkeypatch.setattr(gate, "state_copies", lambda run_id: calls)
+    monkeypatch.setattr(gate, "snapshots_of_failures", lambda run_id, checkpoint: calls)
+    running = RunningBatch(
+        BatchId("q", 3), "run", "", (), (), stateful=True, input_records=None,
+        history=SimpleNamespace(checkpoint="/checkpoint"),  # type: ignore[arg-type]
+    )  # fmt: skip
+    with pytest.raises(StateOfFailedAttempt):
+        gate.must_know_one_state(running)
+    gate.compute_again(running, None)
+    gate.settle_state(running)
+    assert calls.names == ["clear", "left", "note", "note", "settle", "settle"]
+    stateless = replace(running, stateful=False)
+    for act in (gate.must_know_one_state, gate.settle_state):
+        act(stateless)
+    assert len(calls.names) == 6
