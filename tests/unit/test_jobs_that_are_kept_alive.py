@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from onceward.operate import run_job
 from support import markdown_pages as markdown
 from support import service_loop
 
@@ -291,6 +292,15 @@ def test_a_job_finds_the_packages_of_an_archive(tmp_path: Path):
         cwd=tmp_path, env={}, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
     )  # fmt: skip
     assert (ran.returncode, "Fenced: a newer copy" in ran.stderr) == (79, True), ran.stderr
+
+
+def test_an_archive_with_all_packages_stays_first(monkeypatch: pytest.MonkeyPatch):
+    """Or the job would run with what the interpreter has of another version."""
+    archive = str(Path(run_job.__file__).resolve().parents[2])
+    monkeypatch.setattr(sys, "path", [archive, "/packages"])
+    assert run_job.search_path() == [archive, "/packages"]
+    monkeypatch.setattr(sys, "path", ["/program", "/packages"])
+    assert run_job.search_path() == ["/packages", "/program"]
 
 
 @pytest.mark.parametrize("lost", ["stdout", "stderr"])
