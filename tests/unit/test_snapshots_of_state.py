@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from onceward.engine.calls import gate
-from onceward.errors import StateOfFailedAttempt
+from onceward.errors import CheckpointUnreachable, StateOfFailedAttempt
 from onceward.ids import BatchId
 from onceward.spark.batch import checkpoint_files
 from onceward.spark.batch.checkpoint_files import SnapshotsOfFailures, StateFiles
@@ -71,9 +71,9 @@ def test_a_snapshot_that_may_be_all_there_is_stays(tmp_path: Path, files: list[s
 
 
 class Notes(dict[str, str]):
-    """The file beside a checkpoint, which outlives runs and processes."""
+    """The files beside a checkpoint, which outlive runs and processes."""
 
-    read_one, write = dict.get, dict.__setitem__
+    write, names = dict.__setitem__, dict.keys
 
     def remove(self, name: str) -> None:
         self.pop(name, None)
@@ -87,7 +87,7 @@ def dropped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     conf = SimpleNamespace(get=lambda _: "100")
     monkeypatch.setattr(state, "drop_snapshots", found.append)
     monkeypatch.setattr(checkpoint_files, "_in_state", lambda _, ask: ask(state))
-    monkeypatch.setattr(SnapshotsOfFailures, "_files", lambda _: notes)
+    monkeypatch.setattr(SnapshotsOfFailures, "_files", notes)
     monkeypatch.setattr(
         checkpoint_files,
         "SparkSession",
@@ -110,12 +110,16 @@ def run(first: int, last: int, again: Collection[int] = (), ends_before: int = -
 @pytest.mark.parametrize(
     ("batches", "versions"),
     [
-        ({"first": 2, "last": 9}, []),
+        # An older copy may still be computing the first one
+        ({"first": 2, "last": 9}, [3, 3, 3]),
         # An earlier run has computed it
         ({"first": 1, "last": 9}, [2, 2, 2]),
-        ({"first": 2, "last": 9, "again": [5]}, [6, 6, 6]),
+        ({"first": 2, "last": 9, "again": [5]}, [3, 3, 3, 6, 6, 6]),
         # Each of two in a row has its own
-        ({"first": 2, "last": 9, "again": [5, 6]}, [6, 6, 6, 7, 7, 7]),
+        ({"first": 2, "last": 9, "again": [5, 6]}, [3, 3, 3, 6, 6, 6, 7, 7, 7]),
+        # Of short runs those that Spark writes behind the batch stay: its changes grow no longer
+        ({"first": 2, "last": 2}, [3]),
+        ({"first": 2, "last": 3}, [3, 3, 3]),
     ],
 )
 def test_they_go_behind_a_batch_that_was_computed_again(
@@ -125,18 +129,47 @@ def test_they_go_behind_a_batch_that_was_computed_again(
     run(**batches)
     assert sorted(dropped) == versions
     dropped.clear()
-    run(batches["last"] + 1, 20)
-    assert dropped == []
+    following = batches["last"] + 1
+    run(following, 20)
+    assert dropped == [following + 1] * 3
 
 
-@pytest.mark.parametrize("ends_before", [-1, 5])
-def test_another_run_goes_on_with_it(dropped: list[int], ends_before: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "ends_before", "before", "then"),
+    [
+        (2, -1, [3, 3, 3, 6], [6, 6, 7, 7, 7]),
+        (2, 5, [3, 3, 3], [6, 6, 7, 7, 7]),
+        # It was the first of its run, and of one before
+        (1, 5, [2, 2, 2], [6, 6, 7, 7, 7]),
+    ],
+)
+def test_another_run_goes_on_with_it(
+    dropped: list[int], first: int, ends_before: int, before: list[int], then: list[int]
+) -> None:
     """Executors write for a run that is over, and a process may end behind the decision."""
-    run(2, 5, again=[5], ends_before=ends_before)
-    assert dropped == ([6] if ends_before < 0 else [])
+    run(first, 5, again=[5], ends_before=ends_before)
+    assert sorted(dropped) == before
     dropped.clear()
     run(6, 9)
-    assert dropped == [6, 6]
+    assert sorted(dropped) == then
+
+
+def test_a_look_that_fails_is_repeated(
+    dropped: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a function that calls the sink again."""
+    snapshots, there = SnapshotsOfFailures("/checkpoint"), checkpoint_files._in_state
+
+    def away(*_: object) -> None:
+        raise CheckpointUnreachable("away", next_step="wait")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_files, "_in_state", away)
+        with pytest.raises(CheckpointUnreachable):
+            snapshots.clear(1)
+    assert checkpoint_files._in_state is there
+    snapshots.clear(1)
+    assert snapshots._files.names() == {"1.again"}
 
 
 def test_none_goes_where_spark_keeps_few_versions(

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _SNAPSHOT = re.compile(r"(\d+)\.snapshot")
 _RETAINED, _LEAST_RETAINED = "spark.sql.streaming.minBatchesToRetain", 4
-_FOLDER, _AGAIN = PipelineId("@state"), "computed_again"  # no pipeline is called so
+_FOLDER, _AGAIN = PipelineId("@state"), ".again"  # no pipeline is called so
 _ASKED_AT_ONCE = 16
 _ANSWER_SECONDS = 600.0
 # Of a join; all other operators have one store in a partition (StateStoreId.DEFAULT_STORE_NAME)
@@ -188,14 +188,15 @@ class StateFiles:
         """Remove the snapshots of a version, where all changes that lead to it are there."""
 
         def drop(folder: str) -> None:
-            names: set[str] = self._files.names(folder)
-            if (snapshot := f"{version}.snapshot") not in names:
+            snapshot = f"{folder}/{version}.snapshot"
+            if not self._files.has(snapshot):
                 return
+            names: set[str] = self._files.names(folder)
             full = {int(each[1]) for each in map(_SNAPSHOT.fullmatch, names) if each}
             begin = max((each for each in full if each < version), default=0)
             if names.issuperset(f"{each}.delta" for each in range(begin + 1, version + 1)):
-                log.debug("removing %s/%s, which may be of a failed attempt", folder, snapshot)
-                self._files.remove(f"{folder}/{snapshot}")
+                log.debug("removing %s, which may be of a failed attempt", snapshot)
+                self._files.remove(snapshot)
 
         self._each(drop)
 
@@ -216,51 +217,48 @@ class SnapshotsOfFailures:
 
     They go once the batch is written, before the next one reads its state, and behind that one:
     from then on nobody can write that version. Executors write for a run that is over, too, and a
-    process may end in between: so the batches that were computed again are in a file beside the
-    checkpoint until then. Each method raises CheckpointUnreachable.
+    process may end in between: so a batch that was computed again has a file beside the checkpoint
+    until then. The first batch of a run counts as one within the run: an older copy, whose tasks
+    are yet to end, may be computing it. Each method raises CheckpointUnreachable.
     """
 
     def __init__(self, checkpoint: str) -> None:
         self._checkpoint = checkpoint
-        self._again: set[int] | None = None
-        """None: not known yet."""
+        self._first: int | None = None
 
     def clear(self, batch_id: int) -> None:
         """Remove them before a batch; the first of a run may have been computed by another run."""
-        is_first = self._again is None
-        again = self._known()
-        if batch_id - 1 in again:
+        if batch_id - 1 in self._again:
             self._drop(batch_id)
-        if is_first and _in_state(self._checkpoint, lambda state: state.computed(batch_id + 1)):
-            self.note(batch_id)
+        if self._first is None:
+            if _in_state(self._checkpoint, lambda state: state.computed(batch_id + 1)):
+                self.note(batch_id)
+            self._first = batch_id
 
     def note(self, batch_id: int) -> None:
         """Note that the batch is computed once more."""
-        again = self._known()
-        if batch_id not in again:
-            self._keep(again | {batch_id})
+        if batch_id not in self._noted:
+            self._files.write(f"{batch_id}{_AGAIN}", "")
+            self._noted.add(batch_id)
 
     def settle(self, batch_id: int) -> None:
         """Remove them when the batch is written."""
-        again = self._known()
-        for version in {batch_id, batch_id + 1} & {each + 1 for each in again}:
-            self._drop(version)
-        if over := {each for each in again if each < batch_id}:
-            self._keep(again - over)
+        for each in {batch_id - 1, batch_id} & self._again:
+            self._drop(each + 1)
+        for over in [each for each in self._noted if each < batch_id]:
+            self._files.remove(f"{over}{_AGAIN}")
+            self._noted.remove(over)
 
-    def _known(self) -> set[int]:
-        if self._again is None:
-            text = self._files().read_one(_AGAIN) or ""
-            self._again = {int(each) for each in text.split() if each.isdecimal()}
-        return self._again
+    @property
+    def _again(self) -> set[int]:
+        return self._noted if self._first is None else self._noted | {self._first}
 
-    def _keep(self, again: set[int]) -> None:
-        if again:
-            self._files().write(_AGAIN, " ".join(map(str, sorted(again))))
-        else:
-            self._files().remove(_AGAIN)
-        self._again = again
+    @cached_property
+    def _noted(self) -> set[int]:
+        names = (each.removesuffix(_AGAIN) for each in self._files.names())
+        return {int(number) for number in names if number.isdecimal()}
 
+    @property
     def _files(self) -> CheckpointFiles:
         return CheckpointFiles(SparkSession.active(), f"{self._checkpoint}/onceward/{_FOLDER}")
 
