@@ -242,6 +242,11 @@ def test_extensions_of_a_provider_go_to_the_broker_with_its_token() -> None:
     assert (
         _Token(Cloud(None)).extensions() == _Token(TokensAsBuilt(Cloud(None))).extensions() == {}
     )
+    # An attribute, too; one of another meaning is nobody's
+    for given, sent in (({"logicalCluster": "lkc-abc12"},) * 2, (["a plugin"], {})):
+        other = Bare()
+        vars(other)["extensions"] = given
+        assert _Token(other).extensions() == _Token(TokensAsBuilt(other)).extensions() == sent
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,11 @@ class TokenProvider(Protocol):
 
 def provider_extensions(provider: TokenProvider) -> dict[str, str]:
     """Return what a provider has for the server beside the token; nothing where it has none."""
-    asked = getattr(provider, "extensions", None)
-    return (asked() if callable(asked) else None) or {}
+    found = getattr(provider, "extensions", None)
+    if callable(found):
+        return found() or {}
+    # Of another meaning, as a list of plugins
+    return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True)

@@ -246,15 +246,15 @@ def spark_source_options(
         java |= java_security_options(client.security)
         theirs = {name.lower() for name in own}
         if not theirs.isdisjoint(_OWN_KEY):
-            # Java takes no two keystores
-            java = {name: value for name, value in java.items() if not name.startswith(_OF_A_KEY)}
+            # Java takes no two
+            java = {name: value for name, value in java.items() if name not in _OF_A_KEY}
         elif theirs.isdisjoint(_WITHOUT_OURS):
             refuse_key_for_java(client.security)
     return {f"kafka.{name}": value for name, value in java.items()}
 
 
 _OWN_KEY = {"kafka.ssl.keystore.location", "kafka.ssl.keystore.key"}
-_OF_A_KEY = ("ssl.keystore.", "ssl.key.password")
+_OF_A_KEY = {"ssl.keystore.location", "ssl.keystore.key", "ssl.keystore.certificate.chain"}
 _WITHOUT_OURS = {"kafka.ssl.engine.factory.class", "kafka.security.protocol"}
 
 
