@@ -294,13 +294,22 @@ def test_a_job_finds_the_packages_of_an_archive(tmp_path: Path):
     assert (ran.returncode, "Fenced: a newer copy" in ran.stderr) == (79, True), ran.stderr
 
 
-def test_an_archive_with_all_packages_stays_first(monkeypatch: pytest.MonkeyPatch):
-    """Or the job would run with what the interpreter has of another version."""
-    archive = str(Path(run_job.__file__).resolve().parents[2])
-    monkeypatch.setattr(sys, "path", [archive, "/packages"])
-    assert run_job.search_path() == [archive, "/packages"]
+def test_an_archive_with_all_packages_stays_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Or the job would run with what the interpreter has of another version. A project's folder
+    with its environment inside is none, though Onceward is below it.
+    """
+    (archive := tmp_path / "app.pyz").touch()
+    (unpacked := tmp_path / "unpacked").mkdir()
+    (unpacked / "__main__.py").touch()
+    (project := tmp_path / "project").mkdir()
+    for folder, stays in ((archive, True), (unpacked, True), (project, False)):
+        monkeypatch.setattr(run_job, "__file__", f"{folder}/lib/onceward/operate/run_job.py")
+        monkeypatch.setattr(sys, "path", path := [str(folder), "/packages"])
+        assert run_job.search_path() == (path if stays else path[::-1]), folder
     monkeypatch.setattr(sys, "path", ["/program", "/packages"])
     assert run_job.search_path() == ["/packages", "/program"]
+    monkeypatch.setattr(sys, "path", [])
+    assert run_job.search_path() == []
 
 
 @pytest.mark.parametrize("lost", ["stdout", "stderr"])

@@ -172,8 +172,10 @@ def search_path() -> list[str]:
     """Return where this process looks for modules, its own program's folder last: a job has none
     of its business there; but an archive with all packages stays the first."""
     path = [str(each) for each in sys.path]
-    is_archive = path[0] and Path(path[0]).resolve() in Path(__file__).resolve().parents
-    return path if is_safe_path() or is_archive else [*path[1:], *path[:1]]
+    first = Path(path[0] if path else "")
+    is_archive = first.is_file() or (first / "__main__.py").is_file()
+    has_all = is_archive and first.resolve() in Path(__file__).resolve().parents
+    return path if is_safe_path() or has_all else [*path[1:], *path[:1]]
 
 
 def is_safe_path() -> bool:
