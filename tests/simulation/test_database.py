@@ -103,7 +103,7 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
     ),
     "every attempt of a task counts": (
         "database",
-        changed(PostgreSQLStatements, "of_tasks", "{TASK} = ANY", "{TASK} >= 0 OR {TASK} = ANY"),
+        changed(PostgreSQLStatements, "staged_by", "{TASK} = ANY", "{TASK} >= 0 OR {TASK} = ANY"),
         {"spark:task fails": 6},
         {**STAGED, "piece_rows": 2, "piece": 2},
     ),

@@ -217,4 +217,4 @@ def test_rules_are_those_that_serializers_carry_out():
     assert found.fingerprint == schema().fingerprint
     # One of a later release counts whatever is done with a record
     (later,) = schema(ruleSet={"domainRules": [one | {"mode": "OFTEN"}]}).rules
-    assert all(later.is_of(modes) for modes in (READING, WRITING, UPWARD, DOWNWARD))
+    assert all(later.applies_in(modes) for modes in (READING, WRITING, UPWARD, DOWNWARD))

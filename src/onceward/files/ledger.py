@@ -1,4 +1,4 @@
-"""Chains in a folder of a local disk: a file an entry, by ``link(2)``, which one wins. Driver only.
+"""Chains in a local folder: a file an entry, by ``link(2)``, which one wins. Driver only.
 
 ``<path>/<pipeline>/<slot>.json``, slots counted from 0 without gap. An entry is a ledger record or
 a takeover, and both are made in the same way: written to a file of their own, synced, and linked

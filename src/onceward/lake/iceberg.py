@@ -61,8 +61,8 @@ class Iceberg(LakeTable):
         locks = any(name.endswith(".lock-impl") for name in settings)
         if by.endswith(".HadoopTableOperations") and scheme not in _RENAMING and not locks:
             self._warn_of_lost_commits(
-                f"its catalog is of type hadoop and commits by renaming a file, which on {scheme}: "
-                "may be a copy",
+                "its catalog is of type hadoop and commits by renaming a file, which on "
+                f"{scheme}: may be a copy",
                 "keep the table in another catalog (rest, hive, jdbc, glue), or set "
                 "spark.sql.catalog.….lock-impl for all who commit "
                 "(org.apache.iceberg.aws.dynamodb.DynamoDbLockManager)",

@@ -107,7 +107,7 @@ class LakeTable(ABC):
             instead,
         )
 
-    def must_be_of(self, chain: str, ledger: str) -> None:
+    def must_belong_to(self, chain: str, ledger: str) -> None:
         """Check whose batches the table has."""
         others = [one for one in self.newest() if one != chain]
         if others:

@@ -139,7 +139,7 @@ class LakeTarget(TwoPhaseTarget):
     def must_be_of_this_chain(self) -> None:
         self._identity = self.chain.identity()
         self._mark = chain_mark(self._identity)
-        self._table.must_be_of(self._identity, self._ledger)
+        self._table.must_belong_to(self._identity, self._ledger)
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> LakeAttempt:
         last = -1 if newest is None else newest.sequence

@@ -240,7 +240,7 @@ def _migrated(versions: list[Version], reader: int | None) -> dict[int, str]:
         low, high = sorted((version.version, reader))
         modes = UPWARD if version.version < reader else DOWNWARD
         for step in versions:
-            if low < step.version <= high and (rule := step.schema.rule_of(modes)) is not None:
+            if low < step.version <= high and (rule := step.schema.rule_in(modes)) is not None:
                 found[version.id] = (
                     f"rule {rule} of version {step.version} migrates its records to the reader's "
                     "schema in Confluent's deserializers, and is not carried out here"

@@ -37,7 +37,7 @@ from onceward.formats.avro.memory import (
 from onceward.formats.avro.schemas import prefix
 from onceward.formats.avro.step import RegistryMonitor
 from onceward.formats.avro.types import Type, parse_types
-from onceward.formats.avro.values import all_of, or_true, texts_are_valid
+from onceward.formats.avro.values import all_hold, or_true, texts_are_valid
 from onceward.formats.registry.answers import WRITING
 from onceward.formats.validation import in_place
 from onceward.spark.batch.failures import RAISED
@@ -248,7 +248,7 @@ def _members_are_single(value: Column, kind: DataType, schema: Type) -> Column |
         parts = [value.getField(field.name) for field in kind.fields]
         there = [F.when(part.isNotNull(), 1).otherwise(0) for part in parts]
         each = zip(parts, kind.fields, inside, strict=True)
-        return all_of(
+        return all_hold(
             [
                 reduce(operator.add, there) <= 1 if members else None,
                 *(_members_are_single(part, field.dataType, inner) for part, field, inner in each),

@@ -268,7 +268,7 @@ def why_not_plain_avro(schema: RegisteredSchema, text: str, modes: frozenset[str
 
     :param text: of ``schema``, self-contained. :param modes: of the rules that count.
     """
-    if rule := schema.rule_of(modes):
+    if rule := schema.rule_in(modes):
         return f"its rule {rule} is for Confluent's serializers, and is not carried out here"
     if not is_bytes(text):
         return None

@@ -103,7 +103,7 @@ class _OneName:
             return name
         fields = [
             _without(field.source, "aliases")
-            | {"type": self._reader(field.type, self._of_field(one, n, together))}
+            | {"type": self._reader(field.type, self._read_as(one, n, together))}
             for n, field in enumerate(one.fields)
         ]
         return _with_name(one, name, fields)
@@ -152,11 +152,11 @@ class _OneName:
                 fields.append({"name": f"{self._stem}{number}", "type": alone})
                 continue
             ours = match.fields[n]
-            kind = self._writer(field.type, ours.type, self._of_field(match, n, together))
+            kind = self._writer(field.type, ours.type, self._read_as(match, n, together))
             fields.append({"name": ours.names[0], "type": kind})
         return _with_name(one, name, fields)
 
-    def _of_field(self, reader: Type, number: int, writers: tuple[Type, ...]) -> tuple[Type, ...]:
+    def _read_as(self, reader: Type, number: int, writers: tuple[Type, ...]) -> tuple[Type, ...]:
         """Return what is read as field ``number`` of ``reader``."""
         each = [self._theirs(writer, reader)[number] for writer in writers]
         return _distinct(one for field in each if field for one in _members(field.type))
@@ -190,7 +190,7 @@ class _OneName:
         return one.kind != "record" or any(
             (not ours.has_default)
             if theirs is None
-            else self._fails(theirs.type, ours.type, self._of_field(match, n, together))
+            else self._fails(theirs.type, ours.type, self._read_as(match, n, together))
             for n, (theirs, ours) in enumerate(
                 zip(self._theirs(one, match), match.fields, strict=True)
             )

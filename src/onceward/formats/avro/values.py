@@ -54,7 +54,7 @@ def texts_are_valid(
     if isinstance(kind, StringType):
         return F.is_valid_utf8(value)
     if isinstance(kind, StructType):
-        return all_of(
+        return all_hold(
             F.is_valid_utf8(value.getField(field.name).cast("string"))
             if field.name in as_bytes
             else texts_are_valid(value.getField(field.name), field.dataType)
@@ -64,7 +64,7 @@ def texts_are_valid(
         return _elements_are_valid(value, kind.elementType)
     if isinstance(kind, MapType):
         keys = _elements_are_valid(F.map_keys(value), kind.keyType)
-        return all_of((keys, _elements_are_valid(F.map_values(value), kind.valueType)))
+        return all_hold((keys, _elements_are_valid(F.map_values(value), kind.valueType)))
     return None
 
 
@@ -78,7 +78,7 @@ def _elements_are_valid(array: Column, kind: DataType) -> Column | None:
     return F.forall(array, lambda element: or_true(texts_are_valid(element, kind)))
 
 
-def all_of(conditions: Iterable[Column | None]) -> Column | None:
+def all_hold(conditions: Iterable[Column | None]) -> Column | None:
     """Return one condition that is false where one of ``conditions`` is, else true; None of
     none."""
     return conjunction([or_true(condition) for condition in conditions if condition is not None])

@@ -53,7 +53,7 @@ class SchemaRule:
     changes: bool = True
     """It may give a record other values; a condition does not."""
 
-    def is_of(self, modes: frozenset[str]) -> bool:
+    def applies_in(self, modes: frozenset[str]) -> bool:
         """Return whether it is of one of ``modes``, or of one that is not known here."""
         if self.mode not in WRITING | READING | MIGRATING:
             return True
@@ -79,9 +79,9 @@ class RegisteredSchema:
     unfit: str = ""
     """Why it is not read here: it is beyond our limits."""
 
-    def rule_of(self, modes: frozenset[str]) -> SchemaRule | None:
+    def rule_in(self, modes: frozenset[str]) -> SchemaRule | None:
         """Return the first rule of one of ``modes``."""
-        return next((rule for rule in self.rules if rule.is_of(modes)), None)
+        return next((rule for rule in self.rules if rule.applies_in(modes)), None)
 
     @property
     def fingerprint(self) -> str:

@@ -312,12 +312,12 @@ def _check_type(name: str, kind: DataType) -> None:
     if not isinstance(kind, kinds) or (name == "headers" and not _are_headers(kind)):
         raise InvalidColumn(
             f"column '{name}' is {kind.simpleString()}, not {wanted}",
-            next_step=f"make it one: .withColumn('{name}', {_made_of(name, kind, wanted)})",
+            next_step=f"make it one: .withColumn('{name}', {_conversion(name, kind, wanted)})",
             details={"column": name, "type": kind.simpleString()},
         )
 
 
-def _made_of(name: str, kind: DataType, wanted: str) -> str:
+def _conversion(name: str, kind: DataType, wanted: str) -> str:
     """Return what makes of a column of type ``kind`` one of the type that is ``wanted``."""
     if name == "headers":
         if isinstance(kind, MapType):

@@ -245,7 +245,7 @@ def guarded(frame: DataFrame, schema: Mapping[str, Any], table: str) -> DataFram
     :param schema: the table's, as ``SchemaParser`` writes it.
     :param table: its name.
     """
-    unfit = _of_fields(frame.schema, schema)
+    unfit = _unfit_fields(frame.schema, schema)
     if not unfit:
         return frame
     columns = {name: column_named(name) for name in frame.columns}
@@ -261,7 +261,7 @@ def guarded(frame: DataFrame, schema: Mapping[str, Any], table: str) -> DataFram
     return frame.select(*columns.values())
 
 
-def _of_fields(source: StructType, target: Mapping[str, Any]) -> dict[str, Unfit]:
+def _unfit_fields(source: StructType, target: Mapping[str, Any]) -> dict[str, Unfit]:
     by_name = {field["name"].lower(): field["type"] for field in target["fields"]}
     by_name |= {field["name"]: field["type"] for field in target["fields"]}
     found = {
@@ -281,7 +281,7 @@ def _unfit(source: DataType, target: Any) -> Unfit | None:
         return lambda value: f.length(value) != size
     kind = target.get("type") if isinstance(target, dict) else None
     if isinstance(source, StructType) and kind == "struct":
-        return _first_unfit([_field(*one) for one in _of_fields(source, target).items()])
+        return _first_unfit([_field(*one) for one in _unfit_fields(source, target).items()])
     if isinstance(source, ArrayType) and kind == "list":
         return _first_unfit(
             [_inside(lambda value: value, _unfit(source.elementType, target["element"]))]

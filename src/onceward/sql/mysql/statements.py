@@ -54,7 +54,7 @@ class MySQLStatements(Statements):
             f"{self.quoted(name)} {_TYPES.get(kind, kind)} NULL" for name, kind in staged.items()
         ]
 
-    def of_tasks(self, tasks: Sequence[int]) -> Rows:
+    def staged_by(self, tasks: Sequence[int]) -> Rows:
         numbers = ", ".join(str(int(task)) for task in tasks) or "NULL"
         return Rows(f"{TASK} IN ({numbers})", ())
 

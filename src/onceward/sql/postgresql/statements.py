@@ -30,7 +30,7 @@ class PostgreSQLStatements(Statements):
         columns.append(f"{TASK} bigint NOT NULL")
         return f"CREATE UNLOGGED TABLE {sql_name} ({', '.join(columns)})"
 
-    def of_tasks(self, tasks: Sequence[int]) -> Rows:
+    def staged_by(self, tasks: Sequence[int]) -> Rows:
         return Rows(f"{TASK} = ANY(%s)", (list(tasks),))
 
     def held_rows(self, staged: Mapping[str, str], values: Mapping[str, Sequence[Any]]) -> Rows:

@@ -87,7 +87,7 @@ class Statements(ABC):
         """Return the statement that creates a staging table."""
 
     @abstractmethod
-    def of_tasks(self, tasks: Sequence[int]) -> Rows:
+    def staged_by(self, tasks: Sequence[int]) -> Rows:
         """Return the condition that one of these task attempts has staged a row."""
 
     def staged_rows(
@@ -98,7 +98,7 @@ class Statements(ABC):
         only: tuple[str, str] | None = None,
     ) -> Rows:
         """Select what these task attempts have staged; ``only`` where a column has a value."""
-        condition, parameters = self.of_tasks(tasks)
+        condition, parameters = self.staged_by(tasks)
         columns = ", ".join(map(self.quoted, staged))
         return self._only(f"SELECT {columns} FROM {sql_name} WHERE {condition}", parameters, only)
 

@@ -135,7 +135,7 @@ class KeyReader:
             for batch in log.read(behind=True):
                 if batch.base_offset < offset:
                     self._take(batch)
-                elif _is_of(batch, offset, identity):
+                elif _matches(batch, offset, identity):
                     if self._held:
                         raise self._undecided(timeout_ms, f"our own append at {offset}")
                     return self.value
@@ -188,7 +188,7 @@ class KeyReader:
         )
 
 
-def _is_of(batch: RecordBatch, offset: int, identity: ProducerIdentity) -> bool:
+def _matches(batch: RecordBatch, offset: int, identity: ProducerIdentity) -> bool:
     return batch.base_offset == offset and (batch.producer_id, batch.producer_epoch) == identity
 
 
