@@ -43,13 +43,21 @@ WANT_OF_MEMORY = (
 """Of the next step of an error behind which a process may have ended without a word."""
 
 _LINE_BREAKS = re.compile(r"\s*[\r\n]\s*")
+# But line feed and tab: control codes of both sets, and marks that turn the direction of text
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def plain_text(text: str) -> str:
+    """Return ``text``, in as many lines, with nothing in it that a terminal would obey: a server
+    or a record may have put it there."""
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def summary(error: BaseException) -> str:
     """Return the type and the words of an error, for the log: not every library's ``repr`` has
     words.
     """
-    return f"{type(error).__name__}: {error}"
+    return plain_text(f"{type(error).__name__}: {error}")
 
 
 class Recovery(Enum):
@@ -108,7 +116,7 @@ class OncewardError(Exception):
     def __str__(self) -> str:
         """Return one paragraph, whatever was quoted in it."""
         text = f"{self.message}. Next: {self.next_step}." if self.next_step else self.message
-        return _LINE_BREAKS.sub(" ", text)
+        return plain_text(_LINE_BREAKS.sub(" ", text))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"

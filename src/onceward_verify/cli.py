@@ -33,6 +33,7 @@ from onceward_verify.findings import (
     Findings,
     WrongUsage,
     as_text,
+    plain_text,
 )
 from onceward_verify.ledger import Since, parse_since
 
@@ -379,7 +380,8 @@ def run(ask: Callable[[], Findings], output: str, stream: TextIO | None = None) 
         findings.cannot_judge(reason.message)
         findings.facts["next_step"] = reason.next_step
         status = reason.exit_status
-        sys.stderr.write(f"CANNOT TELL: {reason.message}. Next: {reason.next_step}.\n")
+        text = f"CANNOT TELL: {reason.message}. Next: {reason.next_step}.\n"
+        sys.stderr.write(plain_text(text))
     # Python's own exit status would be 1, which accuses the pipeline.
     except Exception as error:  # noqa: BLE001
         findings = Findings()

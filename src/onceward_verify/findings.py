@@ -7,6 +7,7 @@ its place.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -165,7 +166,17 @@ _SHOWN = 20
 
 def as_text(findings: Findings) -> str:
     """Return the findings for people, line by line."""
-    return "\n".join(_lines(findings))
+    return plain_text("\n".join(_lines(findings)))
+
+
+# But line feed and tab: control codes of both sets, and marks that turn the direction of text
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def plain_text(text: str) -> str:
+    """Return ``text`` with nothing in it that a terminal would obey: a server or a record may have
+    put it there."""
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _verdict_sentence(findings: Findings) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -13,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from onceward import errors
-from onceward.cli import app
+from onceward.cli import app, groups
 from onceward.cli.groups import _ANYTHING
 from onceward.cli.shared import print_table, table
 from onceward.operate.status import LedgerView
@@ -199,6 +200,25 @@ def test_a_table_is_not_cut_where_colours_are_forced(
         print_table(table("pipeline", "epoch>", rows=[("long" * 20, 7)]))
     assert "long" * 20 in printed.getvalue()
     assert "\x1b" not in printed.getvalue()
+
+
+def test_commands_show_what_others_say_and_a_terminal_obeys_none_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise errors.BrokerUnreachable("no \x1b[2J\n  line \\d", next_step="see \x9b2J")
+
+    monkeypatch.setattr(LedgerView, "pipelines", refuse)
+    result = CliRunner().invoke(app, ["status", "--ledger-path", "."])
+    assert "BrokerUnreachable: no \\x1b[2J\n  line \\d\n" in result.output
+    assert "Next: see \\x9b2J." in result.output
+    folder = Path(groups.__file__).parent
+    raw = {
+        file.name
+        for file in folder.rglob("*.py")
+        if re.search(r"typer\.s?echo\(|\bprint\(\S", file.read_text())
+    }
+    assert raw <= {"shared.py", "checks.py"}, "print by onceward.cli.shared.say"
 
 
 def test_a_report_that_cannot_be_written_or_asked_for(

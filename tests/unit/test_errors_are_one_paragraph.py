@@ -12,9 +12,10 @@ import pytest
 
 from onceward.engine import decoding
 from onceward.engine.calls import foreach_batch
+from onceward.engine.calls.advice import paragraph
 from onceward.engine.calls.batch import Batch
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
-from onceward.errors import BrokerUnreachable, TopicMissing
+from onceward.errors import BrokerUnreachable, TopicMissing, summary
 from onceward.kafka.wire.conversation import Refused, raise_as_error
 from onceward.kafka.wire.error_table import Api, find_rule
 
@@ -25,6 +26,15 @@ def test_the_next_step_is_in_both_texts() -> None:
     error = TopicMissing("no topic\n   t", next_step="create it")
     assert str(error) == "no topic t. Next: create it."
     assert repr(error) == "TopicMissing('no topic t. Next: create it.')"
+
+
+def test_nothing_that_a_server_says_is_obeyed_by_a_terminal() -> None:
+    said = "Duplicate entry '\x1b]52;c;cm0=\x07\x9b2J\u202e' ü «\xa0\u200d» a\\b\tc \udcff"
+    shown = "Duplicate entry '\\x1b]52;c;cm0=\\x07\\x9b2J\\u202e' ü «\xa0\u200d» a\\b\tc \udcff"
+    assert str(TopicMissing(said)) == shown
+    assert summary(ValueError(said)) == f"ValueError: {shown}"
+    assert shown in paragraph(ValueError(said))
+    assert TopicMissing(said).message == said
 
 
 def test_a_refusal_is_told_once() -> None:

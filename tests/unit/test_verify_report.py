@@ -79,6 +79,12 @@ def test_every_anomaly_has_its_place_and_its_name_explained():
     assert told["facts"]["anomaly_counts"] == {"lost-write": 150}
 
 
+def test_nothing_that_others_have_written_is_obeyed_by_a_terminal():
+    found = findings()
+    found.facts["gone"] = ["topic \x1b]0;evil\x07 \x9b2J"]
+    assert "gone: topic \\x1b]0;evil\\x07 \\x9b2J" in as_text(found)
+
+
 def test_an_anomaly_that_nobody_has_named_is_a_mistake():
     with pytest.raises(ValueError, match="strange"):
         Findings().anomaly("strange", "I1", "", "")

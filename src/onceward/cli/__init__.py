@@ -21,6 +21,7 @@ from onceward.cli.doctor.command import doctor
 from onceward.cli.groups import Commands
 from onceward.cli.jars import jars
 from onceward.cli.run import run
+from onceward.cli.shared import say
 from onceward.cli.status import lag, ledger, status
 from onceward.cli.transactions import transactions
 from onceward.cli.upgrade import plan, savepoint
@@ -38,7 +39,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"onceward {version('onceward')}")
+        say(f"onceward {version('onceward')}")
         raise typer.Exit
 
 

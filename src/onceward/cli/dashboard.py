@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from onceward.cli.shared import LEDGER_TOPIC, LedgerOptions, Pipeline, names_a_ledger
+from onceward.cli.shared import LEDGER_TOPIC, LedgerOptions, Pipeline, names_a_ledger, say
 from onceward.errors import ConfigurationError
 from onceward.libraries import library
 
@@ -122,7 +122,7 @@ def report(
             f"--html {html} cannot be written: {error.strerror}",
             next_step="name a file that this user can write, on a disk with room",
         ) from error
-    typer.echo(str(html))
+    say(str(html))
 
 
 def _token(file: Path | None) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onceward.cli.shared import LEDGER_TOPIC, Config, Json, LedgerTopic, Servers, connect
+from onceward.cli.shared import LEDGER_TOPIC, Config, Json, LedgerTopic, Servers, connect, say
 from onceward.errors import AccessDenied, ConfigurationError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def list_letters(
 
     with _connected(bootstrap_servers, command_config, topic, ledger_topic) as (client, _):
         counts = count(client, topic, ledger_topic)
-    typer.echo(json.dumps(counts.to_json(), indent=2) if as_json else table(counts))
+    say(json.dumps(counts.to_json(), indent=2) if as_json else table(counts))
 
 
 @dead_letters.command("show")
@@ -122,12 +122,12 @@ def show_letters(
         ):
             how: dict[str, Any] = {"replayed": replayed, "most_bytes": most_bytes}
             if as_json:
-                typer.echo(json.dumps(text.as_json(letter, **how)))
+                say(json.dumps(text.as_json(letter, **how)))
             else:
-                typer.echo(("\n" if found else "") + text.block(letter, **how))
+                say(("\n" if found else "") + text.block(letter, **how))
             found += 1
     if not found:
-        typer.echo("there is no such letter (any more)", err=True)
+        say("there is no such letter (any more)", err=True)
 
 
 @dead_letters.command("replay")
@@ -195,8 +195,8 @@ def _place(text: str) -> tuple[int, int]:
 def _print_outcome(outcome: Outcome, dry_run: bool) -> None:
     verb = "would be fed back" if dry_run else "fed back"
     within = f" in {outcome.transactions} transactions" if outcome.transactions else ""
-    typer.echo(f"{sum(outcome.fed_back.values())} letters {verb}{within}")
+    say(f"{sum(outcome.fed_back.values())} letters {verb}{within}")
     for topic, letters in sorted(outcome.fed_back.items()):
-        typer.echo(f"  {letters} to {topic}")
+        say(f"  {letters} to {topic}")
     if outcome.left_out:
-        typer.echo(f"{outcome.left_out} left, which were not asked for")
+        say(f"{outcome.left_out} left, which were not asked for")

@@ -20,6 +20,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from onceward.cli.shared import say
 from onceward.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -71,7 +72,7 @@ class TypedErrors(TyperGroup):
             with suppress(OSError, ValueError):
                 # Python would try once more at its end
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            typer.echo(f"the output cannot be written: {error.strerror}", err=True)
+            say(f"the output cannot be written: {error.strerror}", err=True)
             raise typer.Exit(OUTPUT_LOST) from error
         except OncewardError as error:
             raise typer.Exit(tell(error)) from error
@@ -91,9 +92,9 @@ codecs.register_error(_ANYTHING, _or_replaced)
 
 def tell(error: OncewardError) -> int:
     """Print an error of ours with its next step; return the exit status for it."""
-    typer.secho(f"{type(error).__name__}: {error.message}", fg=typer.colors.RED, err=True)
+    say(f"{type(error).__name__}: {error.message}", colour=typer.colors.RED, err=True)
     if error.next_step:
-        typer.secho(f"Next: {error.next_step}.", err=True)
+        say(f"Next: {error.next_step}.", err=True)
     return _status(error)
 
 
@@ -171,8 +172,8 @@ def _unavailable(entry: EntryPoint, error: Exception) -> Any:
         help=reason, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
     )
     def unavailable() -> None:
-        typer.secho(reason, fg=typer.colors.RED, err=True)
-        typer.secho(f"Next: install {package} again.", err=True)
+        say(reason, colour=typer.colors.RED, err=True)
+        say(f"Next: install {package} again.", err=True)
         raise typer.Exit(UNAVAILABLE)
 
     return typer.main.get_command(app)

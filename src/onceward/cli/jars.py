@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from onceward.cli.shared import say
 from onceward.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -67,22 +68,22 @@ def jars(
     if packages:
         # The connector brings its own token provider
         named = [each for each in connector.coordinates if "token-provider" not in each]
-        typer.echo(_line(connector, ["--packages", ",".join(named)], {}, quoted))
+        say(_line(connector, ["--packages", ",".join(named)], {}, quoted))
     elif submit:
-        typer.echo(_submit(connector, quoted))
+        say(_submit(connector, quoted))
     else:
         found = [*connector.jars, *_others()]
         if paths:
             for jar in found:
-                typer.echo(jar)
+                say(str(jar))
 
 
 def _connector() -> Connector:
     from onceward.spark.session.connector import spark_connector
 
-    typer.echo("Spark's Kafka and Avro connectors … ", nl=False, err=True)
+    say("Spark's Kafka and Avro connectors … ", nl=False, err=True)
     connector = spark_connector()
-    typer.echo(f"{len(connector.jars)} jars of {', '.join(connector.coordinates)}", err=True)
+    say(f"{len(connector.jars)} jars of {', '.join(connector.coordinates)}", err=True)
     return connector
 
 
@@ -93,9 +94,9 @@ def _others() -> list[object]:
     all_jars: list[object] = []
     for entry in entry_points(group=GROUP):
         for name, coordinates in entry.load()().items():
-            typer.echo(f"{name} … ", nl=False, err=True)
+            say(f"{name} … ", nl=False, err=True)
             found = resolve(*coordinates)
-            typer.echo(f"{len(found)} jars", err=True)
+            say(f"{len(found)} jars", err=True)
             all_jars += found
     return all_jars
 
@@ -134,7 +135,7 @@ def _line(connector: Connector, words: list[str], settings: dict[str, str], quot
         if quoted or not set(value) & _SPLIT:
             words += ["--conf", f"{name}={value}"]
         else:
-            typer.echo(
+            say(
                 f"note: not printed, the shell would take it apart: {name}={value}; in quotes it "
                 f"is: {in_quotes}",
                 err=True,

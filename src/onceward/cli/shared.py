@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption
+from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption, plain_text
 
 if TYPE_CHECKING:
     from onceward.kafka.wire.client import KafkaClient
@@ -186,6 +186,12 @@ def names_a_ledger(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _LEDGERS = ("ledger_topic", "ledger_path", "ledger_url")
+
+
+def say(text: str, *, err: bool = False, nl: bool = True, colour: str | None = None) -> None:
+    """Print a text. What others have put into it is shown as it is, and nothing in it obeyed."""
+    plain = plain_text(text)
+    typer.echo(typer.style(plain, fg=colour) if colour else plain, err=err, nl=nl)
 
 
 def table(*columns: str, rows: Iterable[Sequence[Any]] = ()) -> Any:

@@ -24,9 +24,10 @@ from onceward.cli.shared import (
     is_terminal,
     names_a_ledger,
     print_table,
+    say,
     table,
 )
-from onceward.errors import ConfigurationError, OncewardError
+from onceward.errors import ConfigurationError, OncewardError, plain_text
 from onceward.operate.logs import ago, moment, span
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def status(
         return
     found = look()
     if as_json:
-        typer.echo(json.dumps(_json(found), indent=2))
+        say(json.dumps(_json(found), indent=2))
     else:
         print_table(_status_table(found))
         for each in found:
@@ -102,16 +103,16 @@ def lag(
     _entries(view, pipeline_id, 1)
     found = view.lag(pipeline_id)
     if as_json:
-        typer.echo(json.dumps(_json(found), indent=2))
+        say(json.dumps(_json(found), indent=2))
     elif found:
         rows = (
             (a.topic, a.partition, a.offset, a.last_stable_offset, f"{a.lag:,}") for a in found
         )
         names = ("TOPIC", "PARTITION>", "OFFSET>", "LAST STABLE OFFSET>", "LAG>")
         print_table(table(*names, rows=rows))
-        typer.echo(f"{sum(each.lag for each in found):,} offsets in all")
+        say(f"{sum(each.lag for each in found):,} offsets in all")
     else:
-        typer.echo("the ledger names no offsets of Kafka for it", err=True)
+        say("the ledger names no offsets of Kafka for it", err=True)
 
 
 @ledger.command("show")
@@ -154,18 +155,18 @@ def tail(
         for entry in new:
             if entry.sequence > expected:
                 gap = f"{expected} to {entry.sequence - 1}"
-                typer.echo(f"batches {gap} are not in the ledger any more", err=True)
+                say(f"batches {gap} are not in the ledger any more", err=True)
             last, expected = entry, entry.sequence + 1
-            typer.echo(json.dumps(_json(entry)))
+            say(json.dumps(_json(entry)))
         time.sleep(interval)
         try:
             new, is_the_same = _entries_since(view, pipeline_id, last)
         except OncewardError as error:
-            typer.echo(_failed(error), err=True)
+            say(_failed(error), err=True)
             new = []
             continue
         if not is_the_same:
-            typer.echo("the ledger has begun anew, or an older copy was put back", err=True)
+            say("the ledger has begun anew, or an older copy was put back", err=True)
             last, expected = None, new[0].sequence if new else 0
 
 
@@ -198,7 +199,7 @@ def _batch(entry: LedgerEntry) -> tuple[int, str, int]:
 def export(*, at: LedgerOptions, pipeline_id: Pipeline, limit: Limit = 10_000) -> None:
     """Print all batches that the ledger keeps as lines of JSON, oldest first."""
     for entry in _entries(at.view(), pipeline_id, limit):
-        typer.echo(json.dumps(_json(entry)))
+        say(json.dumps(_json(entry)))
 
 
 def _entries(view: LedgerView, pipeline: str, limit: int) -> list[LedgerEntry]:
@@ -211,7 +212,7 @@ def _entries(view: LedgerView, pipeline: str, limit: int) -> list[LedgerEntry]:
 
 
 def _say_that_it_is_empty(lacks: str) -> None:
-    typer.echo(
+    say(
         f"the ledger has {lacks}. Next: see that it is the right one (--ledger-topic, "
         "--ledger-path or --ledger-url), and that ids are spelt right; `onceward status` lists "
         "its pipelines",
@@ -223,12 +224,18 @@ def _watch(look: Callable[[], list[PipelineStatus]], interval: float, *, as_json
     """Show look after look: on a terminal in one place, elsewhere one behind the other."""
     from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
     if as_json or not is_terminal():
-        _look_on(look, interval, partial(_print, as_json=as_json), partial(typer.echo, err=True))
+        _look_on(look, interval, partial(_print, as_json=as_json), partial(say, err=True))
     with Live(console=Console(), screen=False, auto_refresh=False) as live:
         show = partial(live.update, refresh=True)
-        _look_on(look, interval, lambda found: show(_status_table(found)), show)
+        _look_on(
+            look,
+            interval,
+            lambda found: show(_status_table(found)),
+            lambda text: show(Text(plain_text(text))),
+        )
 
 
 def _look_on(
@@ -253,7 +260,7 @@ def _failed(error: OncewardError) -> str:
 
 def _print(found: list[PipelineStatus], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(_json(found)))
+        say(json.dumps(_json(found)))
     else:
         print_table(_status_table(found))
 
@@ -284,11 +291,11 @@ def _status_table(found: Iterable[PipelineStatus]) -> Any:
 def _explain(each: PipelineStatus) -> None:
     """Say why a pipeline is not well, and what to do next."""
     for trouble in each.trouble:
-        typer.echo(f"{each.pipeline_id}: not asked: {trouble}", err=True)
+        say(f"{each.pipeline_id}: not asked: {trouble}", err=True)
     if each.is_well:
         return
-    typer.echo(f"{each.pipeline_id} is {each.state.value}: {each.reason}.")
-    typer.echo(f"  Next: {each.next_step}.")
+    say(f"{each.pipeline_id} is {each.state.value}: {each.reason}.")
+    say(f"  Next: {each.next_step}.")
 
 
 def _json(value: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from onceward.cli.shared import Config, Json, Servers, connect, print_table, table
+from onceward.cli.shared import Config, Json, Servers, connect, print_table, say, table
 from onceward.errors import ConfigurationError, ContradictoryOptions, ResourceError
 from onceward.operate.logs import span
 
@@ -80,14 +80,14 @@ def list_all(
         held, leaderless = _held(client, topic) if topic else ([], [])
     if leaderless:
         names = ", ".join(str(where) for where in leaderless)
-        typer.echo(f"without a leader, so that nobody knows who is there: {names}", err=True)
+        say(f"without a leader, so that nobody knows who is there: {names}", err=True)
     if as_json:
         document = {
             "transactions": [_as_json(each) for each in described],
             "partitions": [_held_as_json(each) for each in held],
             "leaderless": [list(where) for where in leaderless],
         }
-        typer.echo(json.dumps(document, indent=2))
+        say(json.dumps(document, indent=2))
         return
     print_table(_described(described))
     if topic:
@@ -115,11 +115,11 @@ def describe(
             "transactional.id.expiration.ms after its last transaction",
         )
     if as_json:
-        typer.echo(json.dumps(_as_json(found), indent=2))
+        say(json.dumps(_as_json(found), indent=2))
         return
     print_table(_described([found]))
     for where in found.partitions:
-        typer.echo(f"  {where}")
+        say(f"  {where}")
 
 
 @transactions.command("abort")
@@ -208,8 +208,8 @@ def _abort_by_id(client: KafkaClient, transactional_id: str, yes: bool) -> None:
         )
     print_table(_described([found]))
     for where in found.partitions:
-        typer.echo(f"  aborts what it has written to {where}")
-    typer.echo("  fences whoever uses this transactional id: a running pipeline stops as Fenced")
+        say(f"  aborts what it has written to {where}")
+    say("  fences whoever uses this transactional id: a running pipeline stops as Fenced")
     _must_agree(yes)
     # It would end what its producer has begun while somebody was reading the question
     again = listing.describe_transaction(client, transactional_id)
@@ -226,7 +226,7 @@ def _abort_by_id(client: KafkaClient, transactional_id: str, yes: bool) -> None:
         coordinator.init_producer_id(NOBODY, _FENCING_TIMEOUT_MS, deadline)
     except (Refused, Unanswered) as outcome:
         raise_as_error(outcome)
-    typer.echo(f"aborted; {transactional_id} has nothing open")
+    say(f"aborted; {transactional_id} has nothing open")
 
 
 def _end_in(
@@ -263,7 +263,7 @@ def _end_in(
     producer = held[0].producer
     _must_hang(held[0], commit=commit, force=force)
     kind = "a commit" if commit else "an abort"
-    typer.echo(f"  writes {kind} marker for {producer.identity} into {where}")
+    say(f"  writes {kind} marker for {producer.identity} into {where}")
     _must_agree(yes, "Commit" if commit else "Abort")
     # A marker would end what its producer has begun while somebody was reading the question
     again = [each for each in holders(client, [where]) if each.producer == producer]
@@ -271,7 +271,7 @@ def _end_in(
         raise _has_changed(f"the transaction of {producer.identity} in {where}")
     _must_hang(again[0], commit=commit, force=force)
     end_in_partition(client, producer, commit=commit)
-    typer.echo(f"{'committed' if commit else 'aborted'}; readers of {where} go on")
+    say(f"{'committed' if commit else 'aborted'}; readers of {where} go on")
 
 
 def _must_hang(held: Holder, *, commit: bool, force: bool) -> None:
@@ -314,8 +314,8 @@ def _must_agree(yes: bool, verb: str = "Abort") -> None:
         if yes or typer.confirm(f"{verb} it?"):
             return
     except typer.Abort:
-        typer.echo("", err=True)  # behind the question
-    typer.echo("nothing was done; --yes does not ask", err=True)
+        say("", err=True)  # behind the question
+    say("nothing was done; --yes does not ask", err=True)
     raise typer.Exit(1)
 
 

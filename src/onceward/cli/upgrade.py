@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from onceward.cli.groups import tell
-from onceward.cli.shared import Json, LedgerOptions, names_a_ledger, print_table, table
+from onceward.cli.shared import Json, LedgerOptions, names_a_ledger, print_table, say, table
 from onceward.errors import ConfigurationError, OncewardError
 from onceward.operate.logs import moment
 from onceward.operate.run_job import FAILED, FINISHED, NEEDS_A_CHANGE, is_at_work
@@ -65,11 +65,11 @@ def plan(
         _print_as_python_would(error, str(job))
         _leave(FAILED, before)
     if as_json:
-        typer.echo(json.dumps([_document(each) for each in found], indent=2))
+        say(json.dumps([_document(each) for each in found], indent=2))
     for each in () if as_json else found:
-        typer.echo(f"{each.name or 'a query'} ({each.checkpoint or 'no checkpoint'})")
+        say(f"{each.name or 'a query'} ({each.checkpoint or 'no checkpoint'})")
         for line in each.lines:
-            typer.echo(f"  {line.weight.value:<10} {line.topic}: {line.text}")
+            say(f"  {line.weight.value:<10} {line.topic}: {line.text}")
     weights = {each.weight for each in found}
     refused, as_before = Weight.REFUSED in weights, weights <= {Weight.AS_BEFORE}
     _leave(NEEDS_A_CHANGE if refused else FINISHED if as_before else CHANGES, before)
@@ -139,10 +139,8 @@ def create(
 
     view = at.view()
     copy = savepoints.create(checkpoint, to, view.ledger, pipeline_id, for_fork=for_fork)
-    typer.echo(
-        f"behind batch {copy.batch_id}: {len(copy.files)} files, {copy.bytes:,} bytes", err=True
-    )
-    typer.echo(copy.path)
+    say(f"behind batch {copy.batch_id}: {len(copy.files)} files, {copy.bytes:,} bytes", err=True)
+    say(copy.path)
 
 
 @savepoint.command("list")
@@ -160,7 +158,7 @@ def list_savepoints(
         )
     found = savepoints.saved(folder)
     for path in savepoints.unfinished(folder, found):
-        typer.echo(
+        say(
             f"{path} is not finished: it is being written, or was left by a command that died, "
             "and may be removed then",
             err=True,
@@ -169,7 +167,7 @@ def list_savepoints(
         documents = [dataclasses.asdict(each) for each in found]
         for document in documents:
             del document["files"]
-        typer.echo(json.dumps(documents, indent=2))
+        say(json.dumps(documents, indent=2))
         return
     rows = (
         (a.pipeline_id, a.batch_id, a.sequence, moment(a.created_at_ms), f"{a.bytes:,}", a.path)
@@ -190,7 +188,7 @@ def restore(*, at: LedgerOptions, path: SavepointPath, checkpoint: NewCheckpoint
     found = savepoints.read(path)
     view = at.view()
     savepoints.restore(found, checkpoint, view.ledger)
-    typer.echo(
+    say(
         f"{checkpoint} is behind batch {found.batch_id}. Next: start pipeline {found.pipeline_id} "
         "with this checkpointLocation, and with no other any more"
     )
@@ -213,7 +211,7 @@ def fork(
     found = savepoints.read(path)
     view = at.view()
     savepoints.fork(found, checkpoint, view.ledger, pipeline_id)
-    typer.echo(
+    say(
         f"{checkpoint} is behind batch {found.batch_id}. Next: start it once with pipeline_id="
         f'"{pipeline_id}", this checkpointLocation, targets of its own and resume="adopt"'
     )

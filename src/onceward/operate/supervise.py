@@ -34,7 +34,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import events, patience, surroundings
 from onceward.engine.calls import gate, runs
-from onceward.errors import ConfigurationError, OncewardError, Recovery
+from onceward.errors import ConfigurationError, OncewardError, Recovery, plain_text
 from onceward.operate import stopping
 from onceward.operate.restart import (
     ExponentialDelay,
@@ -223,7 +223,7 @@ def _paragraph(error: BaseException, *, is_logged: bool) -> str:
     """Return kind and text of an error; of Spark's own the beginning: a plan may follow."""
     if is_logged:
         return f"{type(error).__name__}, as logged above"
-    text = " ".join(str(error).split())
+    text = plain_text(" ".join(str(error).split()))
     longest = None if isinstance(error, OncewardError) else _SPARK_CHARACTERS
     return f"{type(error).__name__}: {text[:longest]}"
 

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from onceward.cli.shared import CONFIG_VARIABLE, LEDGER_TOPIC, SERVERS_VARIABLE, LedgerTopic
+from onceward.cli.shared import (
+    CONFIG_VARIABLE,
+    LEDGER_TOPIC,
+    SERVERS_VARIABLE,
+    LedgerTopic,
+    say,
+)
 from onceward.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -146,7 +152,7 @@ def doctor(
         )
         findings += _print(found, command_config)
     else:
-        typer.echo("brokers are not looked at: name them with --bootstrap-servers", err=True)
+        say("brokers are not looked at: name them with --bootstrap-servers", err=True)
     _end(findings)
 
 
@@ -191,8 +197,8 @@ def _mysql(url: str, tables: list[str]) -> None:
     found, lines = check_mysql(url, tables)
     _print(found)
     if lines:
-        typer.echo("\n-- To be run by an administrator:")
-        typer.echo("\n".join(lines))
+        say("\n-- To be run by an administrator:")
+        say("\n".join(lines))
     _end(found)
 
 
@@ -204,8 +210,8 @@ def _print(findings: list[CheckResult], command_config: Path | None = None) -> l
     )
     for finding in findings:
         step = finding.next_step.replace(servers, f"{login}{servers}")
-        typer.secho(f"{finding.status:5}", fg=_COLOURS[finding.status], nl=False)
-        typer.echo(finding.what + (f". Next: {step}." if step else ""))
+        say(f"{finding.status:5}", colour=_COLOURS[finding.status], nl=False)
+        say(finding.what + (f". Next: {step}." if step else ""))
     return findings
 
 
@@ -248,8 +254,8 @@ def _print_acls(
     from onceward.cli.doctor.acl_lines import as_commands, as_json, as_table
 
     if acl_format is AclFormat.JSON:
-        typer.echo(as_json(lines, principal))
+        say(as_json(lines, principal))
     elif acl_format is AclFormat.TABLE:
-        typer.echo(as_table(lines, principal))
+        say(as_table(lines, principal))
     else:
-        typer.echo(as_commands(lines, principal, bootstrap_servers))
+        say(as_commands(lines, principal, bootstrap_servers))

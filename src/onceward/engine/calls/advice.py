@@ -22,6 +22,7 @@ from onceward.errors import (
     OncewardError,
     StateOfFailedAttempt,
     UnsupportedQuery,
+    plain_text,
     summary,
 )
 from onceward.ids import BatchId, SourceRange
@@ -386,7 +387,8 @@ def paragraph(error: BaseException) -> str:
     if isinstance(error, OncewardError):
         return summary(error)
     lines = _first_words([line for line in str(error).splitlines() if line.strip()])
-    text = " ".join([f"{type(error).__name__}:", *lines])[:_LONGEST_TEXT].rstrip(".")
+    words = plain_text(" ".join([f"{type(error).__name__}:", *lines]))
+    text = words[:_LONGEST_TEXT].rstrip(".")
     return f"{text}. Next: mend what it names; the next start runs the batch again."
 
 
