@@ -199,10 +199,10 @@ class Calls:
 def test_they_go_also_where_executors_stop_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it is stopped: the next start may be another process."""
     calls = Calls()
-    monkeypatch.setattr(gate, "state_copies", lambda run_id: calls)
-    monkeypatch.setattr(gate, "snapshots_of_failures", lambda run_id, checkpoint: calls)
+    monkeypatch.setattr(gate, "StateCopies", lambda: calls)
+    monkeypatch.setattr(gate, "SnapshotsOfFailures", lambda checkpoint: calls)
     running = RunningBatch(
-        BatchId("q", 3), "run", "", (), (), stateful=True, input_records=None,
+        BatchId("q", 3), "run of this test", "", (), (), stateful=True, input_records=None,
         history=SimpleNamespace(checkpoint="/checkpoint"),  # type: ignore[arg-type]
     )  # fmt: skip
     with pytest.raises(StateOfFailedAttempt):

@@ -269,7 +269,7 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.spark.batch.shuffles._drop": _dropped,
     # The state of this model is in the checkpoint alone
     "onceward.spark.batch.shuffles._state_places": lambda running: {},
-    "onceward.engine.calls.gate.snapshots_of_failures": lambda run_id, checkpoint: _NoSnapshots(),
+    "onceward.engine.calls.gate.SnapshotsOfFailures": lambda checkpoint: _NoSnapshots(),
     "onceward.spark.batch.shuffles._counted": lambda frame: (frame.count(), frame),
     "onceward.engine.driver_rows.bounded": lambda frame, bound, size: frame,
     "onceward.engine.driver_rows.within": _within,

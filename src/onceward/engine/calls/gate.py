@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 from pyspark.sql import DataFrame
 
@@ -24,15 +25,10 @@ from onceward.engine.calls.advice import state_is_left, state_of_failed
 from onceward.engine.ledger.admission import Resume
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import CheckpointUnreachable, OncewardError
-from onceward.spark.batch.checkpoint_files import snapshots_of_failures
+from onceward.spark.batch.checkpoint_files import SnapshotsOfFailures
 from onceward.spark.batch.job import JobInterrupted
-from onceward.spark.batch.query import (
-    History,
-    RunningBatch,
-    current_run_id,
-    is_being_stopped,
-)
-from onceward.spark.batch.shuffles import state_copies
+from onceward.spark.batch.query import RunningBatch, current_run_id, is_being_stopped
+from onceward.spark.batch.shuffles import StateCopies
 
 _LOOK_SECONDS = 0.2
 _REMEMBERED = 1_000
@@ -100,9 +96,8 @@ def compute_again(running: RunningBatch, failed: OncewardError | None) -> None:
     state of the attempt that failed."""
     if running.computes_once:
         raise state_of_failed(running, failed) from failed
-    if (history := _history_of_state(running)) is not None:
-        state_copies(running.run_id).note(running)
-        snapshots_of_failures(running.run_id, history.checkpoint).note(running.batch.batch_id)
+    if (state := _state_of_failures(running)) is not None:
+        state.note(running)
 
 
 def must_know_one_state(running: RunningBatch) -> None:
@@ -110,21 +105,48 @@ def must_know_one_state(running: RunningBatch) -> None:
 
     :raises StateOfFailedAttempt: executors keep it; a restart knows nothing of it.
     """
-    if (history := _history_of_state(running)) is not None:
-        snapshots_of_failures(running.run_id, history.checkpoint).clear(running.batch.batch_id)
-        if left := state_copies(running.run_id).left(running):
-            raise state_is_left(running, left)
+    state = _state_of_failures(running)
+    if state is not None and (left := state.left(running)):
+        raise state_is_left(running, left)
 
 
 def settle_state(running: RunningBatch) -> None:
     """Look, when a batch is written, whether an attempt that failed has left its state."""
-    if (history := _history_of_state(running)) is not None:
-        state_copies(running.run_id).settle(running)
-        snapshots_of_failures(running.run_id, history.checkpoint).settle(running.batch.batch_id)
+    if (state := _state_of_failures(running)) is not None:
+        state.settle(running)
 
 
-def _history_of_state(running: RunningBatch) -> History | None:
-    return running.history if running.stateful else None
+class StateOfFailures:
+    """The state of attempts that failed, at executors and as snapshots in the checkpoint. One for
+    a run."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self._copies, self._snapshots = StateCopies(), SnapshotsOfFailures(checkpoint)
+
+    def note(self, running: RunningBatch) -> None:
+        """Note that the batch is computed once more."""
+        self._copies.note(running)
+        self._snapshots.note(running.batch.batch_id)
+
+    def left(self, running: RunningBatch) -> frozenset[str]:
+        """Remove snapshots before a batch; return the executors where it would find a state."""
+        self._snapshots.clear(running.batch.batch_id)
+        return self._copies.left(running)
+
+    def settle(self, running: RunningBatch) -> None:
+        """Look at executors, and remove snapshots, when the batch is written."""
+        self._copies.settle(running)
+        self._snapshots.settle(running.batch.batch_id)
+
+
+@lru_cache(maxsize=200)
+def _in_run(run_id: str, checkpoint: str) -> StateOfFailures:
+    return StateOfFailures(checkpoint)
+
+
+def _state_of_failures(running: RunningBatch) -> StateOfFailures | None:
+    history = running.history if running.stateful else None
+    return None if history is None else _in_run(running.run_id, history.checkpoint)
 
 
 @contextmanager

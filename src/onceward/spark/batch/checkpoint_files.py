@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
@@ -267,12 +267,6 @@ class SnapshotsOfFailures:
         # than the snapshot for what nobody needs
         if int(SparkSession.active().conf.get(_RETAINED) or 0) >= _LEAST_RETAINED:
             _in_state(self._checkpoint, lambda state: state.drop_snapshots(version))
-
-
-@lru_cache(maxsize=200)
-def snapshots_of_failures(run_id: str, checkpoint: str) -> SnapshotsOfFailures:
-    """Return those of a run of a query."""
-    return SnapshotsOfFailures(checkpoint)
 
 
 def _in_state(checkpoint: str, ask: Callable[[StateFiles], _T]) -> _T:

@@ -410,12 +410,6 @@ class StateCopies:
         return self._left[1] if running.batch.batch_id > self._left[0] else frozenset()
 
 
-@lru_cache(maxsize=50)
-def state_copies(run_id: str) -> StateCopies:
-    """Return those of a run."""
-    return StateCopies()
-
-
 # How every stateful operator prints its StatefulOperatorStateInfo
 _STATE = re.compile(r"state info \[ .*?opId = (\d+), ver = -?\d+, numPartitions = (\d+)")
 # Of a join, one of the four that each of its partitions has
