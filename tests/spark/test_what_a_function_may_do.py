@@ -298,6 +298,41 @@ def test_empty_batches_may_be_skipped_where_that_is_allowed(pipeline: Pipeline, 
     ), answer
 
 
+@pytest.mark.fault("function-skips-batches")
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_a_batch_of_which_nothing_is_written_leaves_its_state(pipeline: Pipeline, delivery: str):
+    """Also one that is replayed; Spark computes a batch only where somebody asks for its rows."""
+
+    def go(write: bool) -> None:
+        sink = pipeline.sink(delivery=delivery)
+
+        def function(frame: DataFrame, batch_id: int) -> None:
+            rows = frame.selectExpr("key", "CAST(count AS STRING) AS value")
+            with sink.batch(frame, batch_id) as batch:
+                if write:
+                    batch.write(rows)
+
+        query = (
+            pipeline.frame(max_offsets_per_trigger=100)
+            .groupBy("key")
+            .count()
+            .writeStream.outputMode("update")
+            .option("checkpointLocation", str(pipeline.checkpoint))
+            .trigger(availableNow=True)
+            .foreachBatch(function)
+            .start()
+        )
+        assert pipeline.ended(query) == ""
+
+    for write in (True, False, False, True):
+        pipeline.feed([(b"a", b"")] * 10)
+        go(write)
+        pipeline.forget_commit()
+        go(write)
+    counts = [b"10", b"40"] if delivery == "exactly_once" else [b"10", b"10", b"40", b"40"]
+    assert Counter(m.value() for m in pipeline.visible()) == Counter(counts)
+
+
 def left_behind(pipeline: Pipeline) -> list[Path]:
     """What lies beside the checkpoint, but for Hadoop's checksums."""
     folder = pipeline.checkpoint / "onceward" / pipeline.name

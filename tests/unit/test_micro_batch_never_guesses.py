@@ -753,6 +753,35 @@ def test_a_replay_whose_source_has_expired(stateful: bool):
     assert_once(target, 0)
 
 
+@pytest.mark.parametrize("aside", [False, True], ids=["nothing", "dead letters"])
+def test_a_batch_of_which_nothing_is_written_has_its_state_computed_in_its_attempt(
+    monkeypatch: pytest.MonkeyPatch, aside: bool
+):
+    """Else Spark would commit it all the same, and the next one would find no state."""
+    target, frame = MemoryTarget(compute=[RETRIABLE]), Frame(3)
+    monkeypatch.setattr(micro_batch.spark_jobs, "compute", lambda *_: target.call("compute"))
+    monkeypatch.setattr(replay_module, "is_repeatable", lambda frame: True)
+    writes = [Write(Frame(0), "dead", set_aside=True)] if aside else []  # type: ignore[arg-type]
+
+    def stateful(number: int) -> RunningBatch:
+        return replace(running(number, stateful=True), frame=frame)  # type: ignore[arg-type]
+
+    batches(target).process(writes, stateful(0))
+    sent = ["write"] if aside else []
+    assert target.calls[2:] == [
+        *["begin", "compute", "abort"],
+        *["begin", "compute", *sent, "stage", "commit"],
+    ]
+    assert [each.frames for each in target.ledger] == [(FrameWritten("dead", 0),) if aside else ()]
+    batches(target).process(writes, stateful(0))
+    assert (target.calls.count("compute"), frame.replayed) == (2, 1), "once, in the replay"
+    with pytest.raises(BatchNotWritten):
+        batches(target).process(writes, stateful(2))
+    batches(target).process(writes, running(1))
+    batches(target).process(write(Frame()), stateful(2))
+    assert (target.calls.count("compute"), frame.replayed) == (2, 1)
+
+
 class Log:
     """What Spark says of the batches of :func:`running`: unless it is said otherwise, this is the
     first of its run.

@@ -36,7 +36,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from onceward import events, patience, surroundings
-from onceward.engine import batch_log
+from onceward.engine import batch_log, spark_jobs
 from onceward.engine.calls import gate
 from onceward.engine.calls.advice import (
     dead_letters_skipped,
@@ -46,7 +46,7 @@ from onceward.engine.calls.advice import (
 )
 from onceward.engine.calls.journal import Journal, call_history
 from onceward.engine.calls.replay import replay
-from onceward.engine.ending import settle_doubt, undo
+from onceward.engine.ending import TimeLimit, settle_doubt, undo
 from onceward.engine.ledger.admission import (
     Admission,
     admit,
@@ -63,11 +63,13 @@ from onceward.engine.target import (
     Write,
     event_ids,
     source_identity,
+    unwritten,
 )
 from onceward.errors import AdmissionRefused, Fenced, OncewardError, Recovery, SourceDataLost
 from onceward.ids import BatchId, SourceRange
 from onceward.spark.batch import file_sources
 from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import Shuffles
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +109,7 @@ class MicroBatches:
         self._newest: LedgerRecord | None = None
         self._finished: BatchId | None = None
         self._files: tuple[str | None, ...] = ()
+        self._shuffles = Shuffles()
         # of the batch that runs, for its line in the log and its last event
         self._values: dict[str, Any] = {}
         self._began, self._batches, self._records = surroundings.monotonic(), 0, 0
@@ -313,6 +316,8 @@ class MicroBatches:
         # For whatever is logged from here on
         events.batch_ids()["epoch"] = attempt.id.number
         try:
+            for frame in unwritten(writes, running):
+                spark_jobs.compute(frame, self._shuffles, TimeLimit(self._policy))
             records = [attempt.write(write, running) for write in writes]  # 2 to 6
             prepared = attempt.prepared()
             frames = [

@@ -34,7 +34,7 @@ from onceward.ids import AttemptId, PipelineId, chain_prefix
 from onceward.secrecy import unlogged_calls
 from onceward.spark.batch import job
 from onceward.spark.batch.query import RunningBatch
-from onceward.spark.batch.shuffles import Computation
+from onceward.spark.batch.shuffles import Computation, Shuffles
 
 _WORD = re.compile(r"\w+")
 
@@ -80,6 +80,12 @@ def run(
     if errors:
         raise errors[0]
     check_each_task_once([result.partition_id for result in prepared], task_count)
+
+
+def compute(frame: DataFrame, shuffles: Shuffles, limit: TimeLimit) -> None:
+    """Compute ``frame``, of which nothing is written, by one job. Raises as :func:`run` does."""
+    with shuffles.read_once(frame), job.watched(frame, limit.passed):
+        frame.count()
 
 
 log = logging.getLogger(__name__)

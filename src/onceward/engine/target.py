@@ -19,7 +19,7 @@ from __future__ import annotations
 import importlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -136,6 +136,15 @@ class Write(NamedTuple):
     frame: DataFrame
     where: str | None = None
     set_aside: bool = False
+
+
+def unwritten(writes: Sequence[Write], running: RunningBatch) -> list[DataFrame]:
+    """Return the frame of a batch of which nothing is written, where the query keeps state: what
+    nobody computes has none, and Spark cannot go on from it. (What is set aside is computed from
+    below the state.)"""
+    is_written = not all(write.set_aside for write in writes)
+    frame = running.frame if running.stateful and not is_written else None
+    return [] if frame is None else [frame]
 
 
 class Prepared(NamedTuple):

@@ -40,9 +40,10 @@ class Batch:
     """The frames of one micro-batch, written and committed together when the ``with`` block ends.
 
     Made by ``ForeachBatchSink.batch``. Nothing is written when the block is left by an exception;
-    a block without a :meth:`write` commits that the batch has no rows. Each frame is computed on
-    its own, by a Spark job of its own: frames that share out the rows of a batch must do it by the
-    rows' own values. What is drawn by chance or looked up, and what is costly to compute twice, is
+    a block without a :meth:`write` commits that the batch has no rows (its frame is computed where
+    the query keeps state, from which the next batch goes on). Each frame is computed on its own,
+    by a Spark job of its own: frames that share out the rows of a batch must do it by the rows'
+    own values. What is drawn by chance or looked up, and what is costly to compute twice, is
     persisted until the block has ended; when an executor dies with a part of it, the batch runs
     again.
     """

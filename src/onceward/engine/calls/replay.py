@@ -22,7 +22,7 @@ from onceward.engine.calls.advice import batch_changed, dead_letters_changed
 from onceward.engine.calls.journal import FailureKind, Journal
 from onceward.engine.ledger.record import FrameWritten, LedgerRecord
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Write
+from onceward.engine.target import Write, unwritten
 from onceward.errors import SourceDataLost
 from onceward.spark.batch.below import is_repeatable
 from onceward.spark.batch.job import naming_failures
@@ -68,7 +68,8 @@ def replay(
         with naming_failures():
             # The whole plan runs, although nothing is sent: state stores and the watermark of the
             # next batch come out of this run, which Spark has not committed.
-            numbers = count_rows([write.frame for write in writes])
+            frames = [write.frame for write in writes]
+            numbers = count_rows([*frames, *unwritten(writes, running)])[: len(frames)]
     except SourceDataLost as lost:
         more = [write.where for write in writes] != [frame.where for frame in committed or ()]
         lacking = more or FailureKind.REFUSED in kinds or FailureKind.REPLAY in kinds

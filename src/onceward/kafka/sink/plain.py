@@ -18,13 +18,14 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from onceward import events, surroundings
 from onceward.engine import batch_log, spark_jobs
 from onceward.engine.calls.gate import must_know_one_state, settle_state
 from onceward.engine.ending import TimeLimit
 from onceward.engine.micro_batch import as_often_as_it_takes, kafka_ends
-from onceward.engine.target import Write, event_ids
+from onceward.engine.target import Write, event_ids, unwritten
 from onceward.engine.task_writer import TaskWriter, results
 from onceward.errors import (
     ROWS_REFUSED,
@@ -52,6 +53,7 @@ from onceward.kafka.wire.transactions.coordinator import idempotent_identity
 from onceward.spark.batch import job
 from onceward.spark.batch.file_sources import logged_files, must_have_files
 from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import Shuffles
 
 _NO_PRODUCER = ProducerIdentity(-1, -1)
 _NO_SEQUENCE = -1
@@ -66,6 +68,7 @@ class PlainBatches:
         self._limits = TopicLimits(settings)
         self._last: tuple[str, int] | None = None
         self._group: GroupOffsets | None = None
+        self._shuffles = Shuffles()
         self._retention = RetentionCheck(settings.policy.pipeline, self._topic_config)
 
     def process(self, writes: Sequence[Write], running: RunningBatch) -> None:
@@ -80,13 +83,10 @@ class PlainBatches:
         ids = event_ids(pipeline, running)
         with events.batch(**ids) as under_way:
             records, attempt = 0, 1
-            for write in writes:
+            jobs = [partial(self._compute, frame) for frame in unwritten(writes, running)]
+            for each in [*jobs, *(partial(self._write, write, running) for write in writes)]:
                 written, attempt = as_often_as_it_takes(
-                    self._settings.policy,
-                    running,
-                    partial(self._write, write, running),
-                    "writing it again",
-                    attempt,
+                    self._settings.policy, running, each, "writing it again", attempt
                 )
                 records += written
             settle_state(running)
@@ -135,6 +135,10 @@ class PlainBatches:
                 'skipped_batches="allow"',
                 details={ROWS_REFUSED: True, "batch_id": running.batch.batch_id},
             )
+
+    def _compute(self, frame: DataFrame) -> int:
+        spark_jobs.compute(frame, self._shuffles, TimeLimit(self._settings.policy))
+        return 0
 
     def _write(self, write: Write, running: RunningBatch) -> int:
         """Write one frame, and return how many records it has; when it returns, every one is

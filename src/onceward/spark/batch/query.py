@@ -64,7 +64,7 @@ class RunningBatch:
     ``run_id`` changes with every start of the query, ``batch.query_id`` lives in the checkpoint.
     ``input_records`` is the number of offsets the batch spans when all sources are Kafka (an upper
     bound of its records), else None. ``computes_once``: what Spark commits as the query's state is
-    of the first computation of the batch in a run.
+    of the first computation of the batch in a run. ``frame``: what its function was given.
     """
 
     batch: BatchId
@@ -76,6 +76,7 @@ class RunningBatch:
     input_records: int | None
     computes_once: bool = False
     history: History | None = field(default=None, compare=False, repr=False)
+    frame: DataFrame | None = field(default=None, compare=False, repr=False)
 
 
 def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
@@ -107,7 +108,7 @@ def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
         )
     described = _describe(run, execution, BatchId(query_id, int(batch_id)))
     once = described.stateful and _state_names_computations(frame.sparkSession)
-    return replace(described, computes_once=once, history=History(execution))
+    return replace(described, computes_once=once, history=History(execution), frame=frame)
 
 
 class History:
