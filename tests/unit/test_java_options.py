@@ -13,6 +13,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from onceward.errors import ConfigurationError
+from onceward.spark.batch.kafka_reader import load
 from onceward.spark.session import java
 from onceward.spark.session.connector import Connector
 from onceward.spark.session.jars import SUBMITTED_VARIABLE
@@ -171,6 +172,42 @@ def test_lines_that_go_on_escapes_and_other_encodings(
     }
 
 
+THEIRS = (
+    "/opt/org.apache.spark_spark-sql-kafka-0-10_2.13-3.5.1.jar",
+    "/opt/kafka-clients-3.4.1.jar",
+)
+OURS_OF_KAFKA = (
+    "/i/org.apache.spark_spark-sql-kafka-0-10_2.13-4.0.0.jar",
+    "/i/kafka-clients-3.9.0.jar",
+)
+
+
+def test_of_the_connector_one_version_is_on_the_class_path(
+    printed: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    """Of two the first counts, which need not be the same one in driver and executors."""
+    connector = Connector(tuple(map(Path, OURS_OF_KAFKA)), ("g:a:1",))
+    same = ["/opt/kafka-clients-3.9.0.jar", "/opt/my-kafka-clients.jar", "/opt/delta-4.0.0.jar"]
+    named = "org.apache.spark:spark-sql-kafka-0-10_2.12:4.0.0,io.delta:delta-spark_2.13:4.0.0"
+    defaults = tmp_path / "spark-defaults.conf"
+    defaults.write_text(f"spark.jars {','.join(same)}\nspark.jars.packages io.delta:delta:1\n")
+    found = launch_conf(connector)
+    assert found["spark.jars"] == ",".join([*OURS_OF_KAFKA, *same])
+    assert "spark.jars.packages" not in found
+    assert caplog.text == ""
+    defaults.write_text(f"spark.jars {', '.join([*THEIRS, *same])}\nspark.jars.packages {named}\n")
+    found = launch_conf(connector)
+    assert found["spark.jars"] == ",".join([*OURS_OF_KAFKA, *same])
+    assert found["spark.jars.packages"] == "io.delta:delta-spark_2.13:4.0.0"
+    assert all(each in caplog.text for each in (*THEIRS, named.partition(",")[0]))
+    line, _ = printed(OURS_OF_KAFKA[0], quoted=False, submit=True)
+    assert "--conf spark.jars.packages=io.delta:delta-spark_2.13:4.0.0" in line
+    assert THEIRS[0] not in line
+
+
 def test_jars_of_the_defaults_stay(printed: Any, tmp_path: Path):
     line, _ = printed("/a.jar", quoted=False, submit=True)
     assert line.startswith("--jars /a.jar --conf")
@@ -179,3 +216,35 @@ def test_jars_of_the_defaults_stay(printed: Any, tmp_path: Path):
     assert line.startswith("--jars /a.jar,/opt/hadoop-aws.jar,/opt/postgresql.jar --conf")
     found = launch_conf(Connector((Path("/a.jar"),), ("g:a:1",)))
     assert found["spark.jars"] == "/a.jar,/opt/hadoop-aws.jar,/opt/postgresql.jar"
+
+
+class Places:
+    """Where a class loader finds a class, as Java's ``Enumeration`` of URLs."""
+
+    def __init__(self, *jars: str) -> None:
+        self._left = [f"file:{jar}!/org/apache/A.class" for jar in jars]
+
+    def hasMoreElements(self) -> bool:  # noqa: N802 — Java's name
+        return bool(self._left)
+
+    def nextElement(self) -> Any:  # noqa: N802 — Java's name
+        return MagicMock(getPath=MagicMock(return_value=self._left.pop(0)))
+
+
+@pytest.mark.parametrize(
+    ("jars", "warns"),
+    [
+        (OURS_OF_KAFKA[1:], False),
+        (("/i/org.apache.kafka_kafka-clients-3.9.0.jar", OURS_OF_KAFKA[1]), False),
+        ((OURS_OF_KAFKA[1], THEIRS[1]), True),
+    ],
+    ids=["one", "one, twice", "two"],
+)
+def test_a_source_with_two_connectors_on_its_class_path_names_them(
+    jars: tuple[str, ...], warns: bool, caplog: pytest.LogCaptureFixture
+):
+    session = MagicMock()
+    thread = session.sparkContext._jvm.java.lang.Thread.currentThread.return_value
+    thread.getContextClassLoader.return_value.getResources = lambda name: Places(*jars)
+    load(session, {})
+    assert all(jar in caplog.text for jar in jars) is warns

@@ -7,6 +7,7 @@ rest to stderr.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from importlib.metadata import entry_points
@@ -68,7 +69,7 @@ def jars(
     if packages:
         # The connector brings its own token provider
         named = [each for each in connector.coordinates if "token-provider" not in each]
-        say(_line(connector, ["--packages", ",".join(named)], {}, quoted))
+        say(_line(["--packages", ",".join(named)], {}, quoted))
     elif submit:
         say(_submit(connector, quoted))
     else:
@@ -102,22 +103,23 @@ def _others() -> list[object]:
 
 
 def _submit(connector: Connector, quoted: bool) -> str:
-    from onceward.spark.session.settings import WORKER_DAEMON, launch_conf
+    from onceward.spark.session.settings import JARS, PACKAGES, WORKER_DAEMON, launch_conf
 
-    jars = launch_conf(connector)["spark.jars"]
+    conf = launch_conf(connector)
     settings = {
+        **{name: conf[name] for name in conf if name == PACKAGES},
         # The interpreter with onceward; local workers follow it, else it is PYSPARK_PYTHON.
         "spark.pyspark.driver.python": sys.executable,
         "spark.python.daemon.module": WORKER_DAEMON,
     }
-    return _line(connector, ["--jars", jars], settings, quoted)
+    return _line(["--jars", conf[JARS]], settings, quoted)
 
 
-def _line(connector: Connector, words: list[str], settings: dict[str, str], quoted: bool) -> str:
+def _line(words: list[str], settings: dict[str, str], quoted: bool) -> str:
     """Return ``words``, ``settings`` and the JVM's options for a shell: for ``eval``, or to be
     split into words as they are, without what that would take apart.
     """
-    from onceward.spark.session.settings import launch_conf
+    from onceward.spark.session.settings import java_options, spark_defaults
 
     in_quotes = _IN_QUOTES[words[0]]
     for name, value in settings.items():
@@ -129,9 +131,7 @@ def _line(connector: Connector, words: list[str], settings: dict[str, str], quot
             next_step="install Onceward and Python below a path without spaces, or have them in "
             f"quotes: {in_quotes}",
         )
-    options = launch_conf(connector)
-    del options["spark.jars"]
-    for name, value in options.items():
+    for name, value in java_options(spark_defaults(), os.environ).items():
         if quoted or not set(value) & _SPLIT:
             words += ["--conf", f"{name}={value}"]
         else:

@@ -7,6 +7,7 @@ that exists, a notebook's or that of ``spark-submit``, it is too late for ``spar
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,7 +20,9 @@ from onceward.errors import ConfigurationError, ConnectorMissing
 from onceward.secrecy import unlogged_calls
 from onceward.spark.batch.causes import has_condition, has_kind, thrown_by
 from onceward.spark.batch.query import kafka_options, leaves
-from onceward.spark.session.connector import connector_to_name
+from onceward.spark.session.connector import connector_to_name, of_other_versions
+
+log = logging.getLogger(__name__)
 
 
 def whole_names(spark: SparkSession, pattern: str) -> str:
@@ -167,6 +170,10 @@ def with_hidden_options(
 # QueryCompilationErrors: without a condition of its own
 _NOT_FOUND = "Failed to find data source: kafka"
 _NOT_ENABLED = "KAFKA_DATA_SOURCE_NOT_ENABLED"  # of Spark 4.3
+_PARTS = (
+    "org/apache/spark/sql/kafka010/KafkaSourceProvider.class",
+    "org/apache/kafka/clients/consumer/KafkaConsumer.class",
+)
 # A connector of another Spark, or without the jars that it needs itself.
 _DOES_NOT_LINK = (
     "ServiceConfigurationError",
@@ -178,11 +185,30 @@ _DOES_NOT_LINK = (
 )
 
 
+def _warn_of_two_versions(spark: SparkSession) -> None:
+    """Say that a part of the connector is on the class path more than once."""
+    jvm: Any = spark.sparkContext._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    for name in _PARTS:
+        places, jars = loader.getResources(name), []
+        while places.hasMoreElements():
+            jars.append(str(places.nextElement().getPath()).partition("!")[0])
+        if of_other_versions(jars, jars):
+            log.warning(
+                "Spark's Kafka connector is on this session's class path in several versions, of "
+                "which whichever comes first counts, perhaps another one in executors: %s. Next: "
+                "name one of them, in spark.jars, in spark.jars.packages or on the command line, "
+                "and have no other in Spark's folder of jars",
+                ", ".join(jars),
+            )
+
+
 def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """Load ``spark.readStream.format("kafka")`` with ``options``.
 
     :raises ConnectorMissing: the session cannot; the message has the line that names the jars.
     """
+    _warn_of_two_versions(spark)
     try:
         return spark.readStream.format("kafka").options(**options).load()
     except (PySparkException, Py4JJavaError) as error:

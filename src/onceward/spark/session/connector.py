@@ -10,6 +10,8 @@ stands in for one that a repository does not give: it may be busy for a moment o
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,26 @@ def spark_connector(*packages: str) -> Connector:
         jars += resolve(provider, transitive=False)
         coordinates.append(provider)
     return Connector(tuple(jars), (*coordinates, *packages))
+
+
+_PART = re.compile(
+    r"(?:.*[:/_])?(spark-sql-kafka-0-10|spark-token-provider-kafka-0-10|kafka-clients)"
+    r"((?:_[\d.]+)?[-:]\d[^:/]*?)(?:\.jar)?"
+)
+
+
+def of_other_versions(names: Iterable[str], than: Iterable[str]) -> list[str]:
+    """Return those of ``names`` (paths of jars, Maven coordinates) that are a part of Spark's
+    Kafka connector of which ``than`` has another version. Of two on one class path whichever comes
+    first counts, and executors need not have them in the order of the driver."""
+    parts = [found for name in than if (found := _PART.fullmatch(name))]
+    known = {found[1]: found[2].replace(":", "-") for found in parts}
+    return [
+        name
+        for name in names
+        if (found := _PART.fullmatch(name))
+        and known.get(found[1], "") not in ("", found[2].replace(":", "-"))
+    ]
 
 
 def _named(artifact: str, version: str) -> str:

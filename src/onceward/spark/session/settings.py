@@ -17,6 +17,7 @@ from onceward.spark.session.connector import (
     installed_spark,
     must_have_been_run,
     must_start_on,
+    of_other_versions,
     spark_connector,
 )
 from onceward.spark.session.jars import SUBMITTED_VARIABLE
@@ -39,6 +40,7 @@ AVRO_LIMITS = {
 items. It makes room for what a record says that it holds before it looks; without limits five
 bytes of a record can end a JVM.
 """
+JARS, PACKAGES = "spark.jars", "spark.jars.packages"
 _SOME_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 _SETTINGS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 _JVM_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
@@ -100,7 +102,8 @@ def spark_conf(*packages: str) -> dict[str, str]:
     is required.
 
     * ``spark.jars``: Spark's Kafka source and Avro functions, and ``packages`` (Maven
-      coordinates), as resolved paths, and those of ``spark-defaults.conf``.
+      coordinates), as resolved paths, and those of ``spark-defaults.conf``, but for parts of the
+      Kafka connector in another version, which are left out of its ``spark.jars.packages``, too.
       ``spark.jars.packages`` would do, but puts every jar on the Python workers' import path,
       which costs each task 150 to 300 ms (see :mod:`onceward.spark.session.zip_importers`).
     * ``spark.python.daemon.module``: Python workers are forked with everything imported.
@@ -153,11 +156,26 @@ def spark_conf(*packages: str) -> dict[str, str]:
 
 
 def launch_conf(connector: Connector) -> dict[str, str]:
-    """Return the part of :func:`spark_conf` that a JVM has to be started with."""
+    """Return the part of :func:`spark_conf` that a JVM has to be started with. What the defaults
+    name of Spark's Kafka connector in another version is left out."""
     defaults = spark_defaults()
-    others = (jar.strip() for jar in defaults.get("spark.jars", "").split(","))
-    jars = ",".join([*map(str, connector.jars), *filter(None, others)])
-    return {"spark.jars": jars, **java_options(defaults, os.environ)}
+    found = {name: defaults.get(name, "").split(",") for name in (JARS, PACKAGES)}
+    theirs = {
+        name: [each.strip() for each in each if each.strip()] for name, each in found.items()
+    }
+    ours = [str(jar) for jar in connector.jars]
+    left_out = of_other_versions([*theirs[JARS], *theirs[PACKAGES]], ours)
+    settings = {JARS: [*ours, *(each for each in theirs[JARS] if each not in left_out)]}
+    if left_out:
+        log.warning(
+            "spark-defaults.conf names parts of Spark's Kafka connector in other versions than "
+            "the session is given, and they are left out: %s",
+            ", ".join(left_out),
+        )
+        if PACKAGES in defaults:
+            settings[PACKAGES] = [each for each in theirs[PACKAGES] if each not in left_out]
+    joined = {name: ",".join(each) for name, each in settings.items()}
+    return {**joined, **java_options(defaults, os.environ)}
 
 
 def is_on(session: SparkSession, name: str) -> bool:
