@@ -244,6 +244,12 @@ ENDS_WITH_PYTHON = """
         pytest.param(FAILS_IN_AN_EXECUTOR, 1, "RuntimeError: before", id="fails in a pool"),
         pytest.param(FENCED_IN_A_THREAD, 79, "Fenced: a newer", id="fenced in a thread"),
         pytest.param(FENCED_IN_A_THREAD + "    raise away", 79, "Fenced: a newer", id="fenced"),
+        pytest.param(
+            FENCED_IN_A_THREAD + "    sys.exit(ow.exit_status(away))",
+            75,
+            "may pass",
+            id="believed",
+        ),
         pytest.param(HANDLED_IN_A_THREAD, 75, "BrokerUnreachable: away", id="handled"),
         (NAMED_WHEN_ITS_FILE_HAS_ENDED, 0, "worked: 2"),
         pytest.param(AWAITED_IN_A_DAEMON_THREAD, 0, "worked to its end", id="daemon"),
