@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup jars lock demo bench bench-latency bench-start bench-scale bench-state bench-nexmark test test-fast test-ci coverage messages test-all readme matrix chaos soak simulate model-check simulate-mutants mutants mutants-nightly recovery lint format types contracts check figures servers dist clean distclean
+.PHONY: help setup jars lock demo bench bench-latency bench-start bench-scale bench-state bench-nexmark test test-fast test-ci coverage messages lowest test-all readme matrix chaos soak simulate model-check simulate-mutants mutants mutants-nightly recovery lint format types contracts check figures servers dist clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,13 @@ messages: $(INSTALLED) ## write tests/messages.json anew from the fast tests (AR
 	mkdir -p build && rm -f build/messages.jsonl
 	ONCEWARD_RECORD_MESSAGES=build/messages.jsonl $(PYTEST) -m fast $(TWO) $(ARGS)
 	PYTHONPATH=tests $(BIN)/python -m support.errors build/messages.jsonl
+
+# What pyproject.toml promises to run with, and nobody would notice otherwise: pip takes the newest.
+lowest: ## the fast tests with the oldest packages that pyproject.toml lets in (needs uv; 5 min)
+	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
+	$(UV) pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct --group dev \
+	    --editable ".[demo,postgresql,mysql,redis,opensearch,avro,metrics,tracing,dashboard]"
+	.venv-lowest/bin/python -m pytest -m fast $(TWO) $(ARGS)
 
 test-all: jars ## every test, with more examples
 	$(PYTEST) --hypothesis-profile=thorough $(ARGS)
@@ -188,7 +195,7 @@ clean: ## remove what builds and tests leave
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## and the environment
-	rm -rf $(VENV) .venv-matrix
+	rm -rf $(VENV) .venv-matrix .venv-lowest
 
 $(BIN)/python:
 	@.ci/require-tools $(PYTHON)
