@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from html import escape
 from itertools import cycle
@@ -283,6 +283,9 @@ class Ledger(LedgerView):
     failure: Exception | None = None
     state = PipelineState.RUNNING
     unreadable = False
+
+    def looking(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def pipelines(self) -> list[str]:
         if self.failure is not None:

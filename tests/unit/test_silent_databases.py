@@ -4,6 +4,7 @@ waits in a task.
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -15,12 +16,16 @@ from typing import Any
 
 import pymysql
 import pytest
+from typer.testing import CliRunner
 
 import onceward as ow
 from onceward import patience
+from onceward.cli import app
+from onceward.dashboard.watch import Watcher
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.errors import LedgerUnreachable, SendFailed
 from onceward.ids import AttemptId, BatchId, PipelineId
+from onceward.operate.status import open_ledger
 from onceward.sql.ledger import database, postgresql
 from onceward.sql.ledger.database import Overdue, Patience, seconds_for
 from onceward.sql.ledger.mysql import MySQL, connected
@@ -221,6 +226,27 @@ def test_a_server_that_hangs_up_over_a_large_record_may_be_told_to_take_it(split
         with pytest.raises(LedgerUnreachable) as refused:
             chain.put(replace(RECORD, outputs={"delta": output}))
         assert ("max_allowed_packet" in str(refused.value)) is named
+
+
+def test_a_look_at_many_pipelines_is_one_login(
+    split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the next look another: the server may have become a replica meanwhile."""
+    names = [f"p{number}" for number in range(50)]
+    split.answers["SELECT pipeline"] = [(name,) for name in names]
+    logins: list[str] = []
+    closed: list[int] = []
+    monkeypatch.setattr(MySQL, "connect", lambda _, name, *__: (logins.append(name), split)[1])
+    monkeypatch.setattr(split, "close", lambda: closed.append(len(logins)))
+    where = ("--ledger-url", "mysql://u:p@proxy/d")
+    done = CliRunner().invoke(app, ["status", "--all", *where, "--json"], catch_exceptions=False)
+    assert [each["pipeline_id"] for each in json.loads(done.stdout)] == names
+    assert (len(logins), closed) == (1, [1])
+    watcher = Watcher([open_ledger(url=where[1])], 60.0)
+    for look in (2, 3):
+        watcher.look()
+        assert sorted(watcher.snapshot.pipelines) == sorted(names)
+        assert (len(logins), closed[-1]) == (look, look)
 
 
 def test_no_look_for_markers_goes_to_a_replica(split: Split) -> None:

@@ -74,7 +74,8 @@ def status(
     view = at.view()
 
     def look() -> list[PipelineStatus]:
-        return view.statuses(pipeline_id or view.pipelines())
+        with view.looking():
+            return view.statuses(pipeline_id or view.pipelines())
 
     if watch:
         _watch(look, interval, as_json=as_json)

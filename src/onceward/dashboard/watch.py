@@ -164,16 +164,17 @@ class Watcher:
         found: dict[str, PipelineView] = {}
         known: dict[str, list[LedgerEntry]] = {}
         try:
-            try:
-                for name in view.pipelines():
-                    known[name] = self._entries(view, name) or []
-                    self._answer()
-            finally:
-                # Of those that were read before one that cannot be
-                for status in view.statuses(known, known):
-                    name = status.pipeline_id
-                    entries = tuple(known[name])
-                    found[name] = PipelineView(status, entries, measured.get(name))
+            with view.looking():
+                try:
+                    for name in view.pipelines():
+                        known[name] = self._entries(view, name) or []
+                        self._answer()
+                finally:
+                    # Of those that were read before one that cannot be
+                    for status in view.statuses(known, known):
+                        name = status.pipeline_id
+                        entries = tuple(known[name])
+                        found[name] = PipelineView(status, entries, measured.get(name))
         except OncewardError as error:
             trouble.append(error.message)
         except Exception as error:

@@ -17,6 +17,7 @@ import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -314,6 +315,10 @@ class LedgerView:
     def _reader(self) -> LedgerReader:
         return self.ledger.reader()
 
+    def looking(self) -> AbstractContextManager[None]:
+        """Keep the connection to a database in the block: one look at many pipelines."""
+        return self._reader.looking()
+
     def pipelines(self) -> list[str]:
         """Return the ids of all pipelines that have a record. What is no pipeline's name, of
         whoever else writes there, is passed over, and named once.
@@ -385,7 +390,8 @@ class LedgerView:
         :param known: last batches, oldest first, where they have been read already.
         :raises OncewardError: the ledger as a whole cannot be read.
         """
-        found = [(name, (known or {}).get(name) or self._recent(name)) for name in pipelines]
+        with self.looking():
+            found = [(name, (known or {}).get(name) or self._recent(name)) for name in pipelines]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(lambda each: self._asked(*each), found))
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
@@ -126,6 +127,11 @@ class LedgerReader(Protocol):
         """Return the last records that are kept, newest first."""
         ...
 
+    def looking(self) -> AbstractContextManager[None]:
+        """Keep connections in the block, which is one look: they are not opened for each chain.
+        Between two looks another server may have become the one to ask."""
+        ...
+
 
 class Ledger(ABC):
     """The settings of a ledger, which users hand to a sink. Equal ones name the same place."""
@@ -150,6 +156,10 @@ class Ledger(ABC):
     def reader(self) -> LedgerReader:
         """Return what to look with again and again, at the price of what is new."""
         return self
+
+    def looking(self) -> AbstractContextManager[None]:
+        """See :class:`LedgerReader`."""
+        return nullcontext()
 
     @property
     @abstractmethod

@@ -14,6 +14,7 @@ import math
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 from onceward import surroundings
 from onceward.engine.ledger.record import LedgerRecord
@@ -92,6 +93,10 @@ class LedgerTopicReader:
                     found += self._elsewhere(number, key, limit)
                 found.sort(key=age)
         return [each.record for each in found[: -limit - 1 : -1]]
+
+    def looking(self) -> AbstractContextManager[None]:
+        """Do nothing: its client keeps connections itself."""
+        return nullcontext()
 
     def _elsewhere(self, number: int, key: bytes, limit: int) -> list[FoundRecord]:
         """Return what was written before the key's place moved; nothing, where nobody answers."""

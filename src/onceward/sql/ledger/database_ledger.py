@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from onceward.engine.ledger.chain import Ledger, LedgerPlace
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import ConfigurationError
 from onceward.ids import PipelineId
 from onceward.sql.ledger.database import Database
@@ -64,17 +68,56 @@ class DatabaseLedger(Ledger):
 
     def pipelines(self) -> list[PipelineId]:
         """Return the pipelines that have a row in the table; none where it is missing."""
-        chain = self.chain(PipelineId(""))
-        try:
-            return chain.pipelines()
-        finally:
-            chain.close()
+        return self.reader().pipelines()
+
+    def recent(self, pipeline: PipelineId, limit: int = 100) -> list[LedgerRecord]:
+        return self.reader().recent(pipeline, limit)
+
+    def reader(self) -> TableReader:
+        return TableReader(self.chain(PipelineId("")))
 
     @property
     def where(self) -> LedgerPlace:
         table = [] if self.table == DEFAULT_TABLE else ["--ledger-table", self.table]
         options = shlex.join(["--ledger-url", self.database.address, *table])
         return LedgerPlace((self.database.where, self.table), options)
+
+
+class TableReader:
+    """A reader of all chains of a table, over one connection for each look. Any thread may ask;
+    one at a time is answered.
+
+    :param chain: of no pipeline.
+    """
+
+    def __init__(self, chain: TableChain) -> None:
+        self._chain = chain
+        self._lock = threading.Lock()
+        self._looks = 0
+
+    def pipelines(self) -> list[PipelineId]:
+        """Return the pipelines that have a row in the table; none where it is missing."""
+        with self.looking(), self._lock:
+            return self._chain.pipelines()
+
+    def recent(self, pipeline: PipelineId, limit: int = 100) -> list[LedgerRecord]:
+        """Return the last records that are kept, newest first."""
+        with self.looking(), self._lock:
+            return list(self._chain.history_of(pipeline, limit))
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Keep the connection in the block."""
+        with self._lock:
+            self._looks += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._looks -= 1
+                # Not beyond the look: a server that is no longer the primary may keep it
+                if not self._looks:
+                    self._chain.close()
 
 
 def _database_at(url: object) -> Database:

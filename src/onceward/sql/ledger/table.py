@@ -322,11 +322,17 @@ class TableChain(Chain):
         return self._now_ours(found)
 
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
+        return self.history_of(self._pipeline, limit)
+
+    def history_of(self, pipeline: PipelineId, limit: int) -> Iterator[LedgerRecord]:
+        """Return the records that are kept of any pipeline of the table, newest first."""
         if not self._is_there(self._named + BATCHES):
             return iter(())
         with self.session() as connection:
-            found = connection.execute(self._sql(_KEPT), (self._pipeline, limit)).fetchall()
-        return (record for (text,) in found if (record := self._decoded(text)) is not None)
+            found = connection.execute(self._sql(_KEPT), (pipeline, limit)).fetchall()
+        return (
+            record for (text,) in found if (record := self._decoded(text, pipeline)) is not None
+        )
 
     def pipelines(self) -> list[PipelineId]:
         """Return every pipeline of the table, this one or another."""
@@ -408,10 +414,10 @@ class TableChain(Chain):
             connection.execute(statement)
         self._database.must_be_one_session(connection)
 
-    def _decoded(self, text: str | None) -> LedgerRecord | None:
+    def _decoded(self, text: str | None, pipeline: str = "") -> LedgerRecord | None:
         if text is None:
             return None
-        return decode(text.encode(), where=f"{self._place}, row {self._pipeline!r}")
+        return decode(text.encode(), where=f"{self._place}, row {pipeline or self._pipeline!r}")
 
     @contextmanager
     def _talking(self, record_bytes: int = 0) -> Iterator[Session]:
