@@ -52,6 +52,10 @@ class DatabaseSnapshot(AbstractContextManager["DatabaseSnapshot"], ABC):
         self._connection.close()
 
     @abstractmethod
+    def is_replica(self) -> bool:
+        """Return whether the server takes no writes: it may be behind the one that does."""
+
+    @abstractmethod
     def find_table(self, name: str) -> TableRef | None:
         """Return the table that the server takes ``name`` for, spelled as in SQL, if any."""
 

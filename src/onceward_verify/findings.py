@@ -309,6 +309,8 @@ def _lines(findings: Findings) -> Iterator[str]:
                 f"  skipped: batches {skipped['batches'][0]} to {skipped['batches'][1]}, which "
                 f"read {read}"
             )
+    if findings.facts.get("replica"):
+        yield "  read from a replica: what its primary has committed since is not in it"
     yield from _output_lines(findings)
     yield from _conservation_lines(findings.facts.get("conservation"))
     yield from _source_lines(findings.facts.get("sources", {}))

@@ -71,6 +71,13 @@ class MySQLSnapshot(DatabaseSnapshot):
             self._execute(statement)
         return self
 
+    def is_replica(self) -> bool:
+        # Any login may ask for these, but not for SHOW REPLICA STATUS. Aurora's has the second
+        ((words,),) = self._query(
+            "SELECT CONCAT(@@GLOBAL.read_only, ' ', @@GLOBAL.innodb_read_only) WHERE %s", True
+        )
+        return bool(set(str(words).split()) - {"0", "OFF"})
+
     def find_table(self, name: str) -> TableRef | None:
         """Return the table of that name.
 

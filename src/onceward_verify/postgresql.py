@@ -56,6 +56,10 @@ class PostgreSQLSnapshot(DatabaseSnapshot):
         self._connection.execute("SET lock_timeout = '60s'")
         return self
 
+    def is_replica(self) -> bool:
+        ((found,),) = self._query("SELECT pg_is_in_recovery() WHERE %s", True)
+        return bool(found)
+
     def find_table(self, name: str) -> TableRef | None:
         rows = self._query(
             "WITH RECURSIVE above(oid) AS ("
@@ -109,6 +113,13 @@ class PostgreSQLSnapshot(DatabaseSnapshot):
     def _query(self, query: str | sql.Composed, *parameters: object) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(query, parameters).fetchall()
+        except psycopg.errors.SerializationFailure as error:
+            # A transaction that only reads has no other conflict than one with WAL
+            raise CannotTell(
+                f"the standby has ended the look, to go on with WAL: {str(error).strip()}",
+                next_step="ask the primary (--database-url), or let the standby wait for longer "
+                "(max_standby_streaming_delay, hot_standby_feedback)",
+            ) from error
         except psycopg.Error as error:
             raise CannotTell(
                 f"the database does not answer: {str(error).strip()}",

@@ -108,8 +108,9 @@ def check_tables(question: TablesQuestion) -> Findings:
                 f"pipeline {question.pipeline_id}: {question.ledger_table} has no batch of it"
             )
         findings.facts["staging_tables"] = database.staging_tables(ledger)
+        findings.facts["replica"] = database.is_replica()
     if question.bootstrap_servers and chain.batches:
-        _sources(question, chain, findings)
+        _check_lag(question, chain, findings)
     findings.facts["seconds"] = round(time.monotonic() - began, 3)
     return findings
 
@@ -226,7 +227,20 @@ def _find_tables(
     }
 
 
-def _sources(question: TablesQuestion, chain: BatchChain, findings: Findings) -> None:
+def _check_lag(question: TablesQuestion, chain: BatchChain, findings: Findings) -> None:
+    expect_caught_up = question.expect_caught_up
+    if expect_caught_up and findings.facts["replica"]:
+        expect_caught_up = False
+        findings.cannot_judge(
+            "the lag behind the sources: the database takes no writes, and may lack what its "
+            "primary has; name that with --database-url"
+        )
+    _check_sources(question, chain, findings, expect_caught_up=expect_caught_up)
+
+
+def _check_sources(
+    question: TablesQuestion, chain: BatchChain, findings: Findings, *, expect_caught_up: bool
+) -> None:
     # Needs confluent-kafka, which tables alone do not
     from onceward_verify.cluster import Cluster
     from onceward_verify.sources import check_sources
@@ -235,6 +249,4 @@ def _sources(question: TablesQuestion, chain: BatchChain, findings: Findings) ->
     cluster = Cluster(
         settings, question.pipeline_id, question.patience_s, verbose=question.verbose
     )
-    check_sources(
-        cluster, chain, findings, expect_caught_up=question.expect_caught_up, has_group=False
-    )
+    check_sources(cluster, chain, findings, expect_caught_up=expect_caught_up, has_group=False)

@@ -9,22 +9,25 @@ import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 from uuid import UUID
 
 import numpy as np
 import pytest
 from confluent_kafka import Uuid
+from psycopg.errors import SerializationFailure
 
 from onceward.kafka.wire.client import _as_kafka_spells
 from onceward_verify import cluster as checkers
-from onceward_verify import fencing
+from onceward_verify import fencing, tables
 from onceward_verify.cli import run
+from onceward_verify.database import DatabaseSnapshot, StoredRecord, TableRef
 from onceward_verify.fencing import BatchHeader, Epochs, Marker, check_output
-from onceward_verify.findings import CHECKER_FAILED, Findings
+from onceward_verify.findings import CHECKER_FAILED, CannotTell, Findings, as_text
 from onceward_verify.ledger import LedgerBatch, OutputPart
 from onceward_verify.outputs import OutputRange, Reading, check_outputs
 from onceward_verify.partition_log import PartitionLog
+from onceward_verify.postgresql import PostgreSQLSnapshot
 from onceward_verify.sources import _check_topic, check_sources
 from onceward_verify.topics import TopicsQuestion, _report_undecided, read_ledger
 
@@ -213,6 +216,73 @@ def test_the_transaction_that_never_ends_may_be_another_pipelines(
     question = TopicsQuestion(bootstrap_servers="", pipeline_id="p", expect_caught_up=True)
     _report_undecided(read_ledger(cluster, "ledger", "p", settle_s=0), question, findings)
     assert findings.verdict == verdict
+
+
+class Copy(DatabaseSnapshot):
+    """A database with one batch, which has read ten records of twenty, and no tables."""
+
+    names_writers = True
+    replicated = False
+    batch: ClassVar = {
+        "version": 2, "sequence": 0, "query_id": "q", "batch_id": 0, "attempt": [7, 1],
+        "sources": [{"start": {"in": {"0": 0}}, "end": {"in": {"0": 10}}}], "outputs": {},
+    }  # fmt: skip
+
+    def __enter__(self) -> Copy:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def is_replica(self) -> bool:
+        return self.replicated
+
+    def find_table(self, name: str) -> TableRef:
+        return TableRef(name, name)
+
+    def ledger_end(self, ledger: TableRef, pipeline_id: str) -> int:
+        return 0
+
+    def batches(self, batches: TableRef, pipeline_id: str) -> list[StoredRecord]:
+        return [StoredRecord(0, json.dumps(self.batch).encode())]
+
+    def row_counts(self, table: TableRef) -> dict[int, int]:
+        return {}
+
+    def staging_tables(self, ledger: TableRef) -> list[str]:
+        return []
+
+
+@pytest.mark.parametrize(("replicated", "verdict"), [(False, "violated"), (True, "inconclusive")])
+def test_what_a_replica_does_not_have_yet_is_not_the_pipelines_lag(
+    monkeypatch: pytest.MonkeyPatch, replicated: bool, verdict: str
+) -> None:
+    cluster = SimpleNamespace(
+        partitions=lambda topic: [(topic, 0)],
+        starts=lambda _: {("in", 0): 0},
+        ends=lambda *_: {("in", 0): 20},
+    )
+    monkeypatch.setattr(checkers, "Cluster", lambda *_, **__: cluster)
+    monkeypatch.setattr(Copy, "replicated", replicated)
+    monkeypatch.setattr(tables, "connect", lambda _: Copy())
+    question = tables.TablesQuestion(
+        url="", pipeline_id="p", bootstrap_servers="b:9092", expect_caught_up=True
+    )
+    found = tables.check_tables(question)
+    assert (found.verdict, found.facts["replica"]) == (verdict, replicated)
+    assert found.facts["sources"]["in"]["records_behind"] == 10
+    assert ("read from a replica" in as_text(found)) is replicated
+    assert ("name that with --database-url" in as_text(found)) is replicated
+
+
+def test_a_standby_that_ends_a_long_look_leads_to_the_primary() -> None:
+    def conflict(*_: Any) -> Any:
+        raise SerializationFailure("canceling statement due to conflict with recovery")
+
+    snapshot = object.__new__(PostgreSQLSnapshot)
+    snapshot._connection = cast("Any", SimpleNamespace(execute=conflict))
+    with pytest.raises(CannotTell, match="conflict with recovery") as told:
+        snapshot.row_counts(TableRef("t", "t"))
+    assert "max_standby_streaming_delay" in told.value.next_step
 
 
 def test_a_checker_that_fails_accuses_nobody(capsys: pytest.CaptureFixture[str]) -> None:
