@@ -355,6 +355,74 @@ def test_a_plan_leaves_the_metrics_of_the_copy_that_runs_alone() -> None:
     assert served.port is None
 
 
+@pytest.mark.parametrize(
+    ("compatible", "weight", "says"),
+    [
+        (answer(200, {"is_compatible": True}), CHANGES, "it fits what is registered there"),
+        (answer(404, {"error_code": 40401, "message": "none"}), CHANGES, "it fits"),
+        (answer(200, {"is_compatible": False}), REFUSED, "it does not fit"),
+        (answer(403, {"error_code": 403, "message": "no"}), CHANGES, "is not known: the schema"),
+    ],
+    ids=["fits", "the first", "does not fit", "not to be asked"],
+)
+def test_a_plan_registers_no_schema(compatible: Any, weight: Weight, says: str) -> None:
+    """`auto_register_schemas=True` did, while the job was only looked at."""
+    unknown = answer(404, {"error_code": 40403, "message": "Schema not found"})
+    with HostileServer([unknown, compatible]) as server:
+        registry = ow.SchemaRegistry(server.url)
+        with queries_intercepted(lambda _: None) as writers:
+            number = registry.register("orders-value", '"string"')
+        asked = [request.split(b" HTTP")[0].decode() for request in server.requests]
+    assert asked == [
+        "POST /subjects/orders-value?normalize=true",
+        "POST /compatibility/subjects/orders-value/versions/latest",
+    ]
+    assert (registry.schema(number).text, registry.resolved_text(number)) == ('"string"',) * 2
+    (line,) = writers.take_lines()
+    assert (line.weight, line.topic) == (weight, "schemas")
+    assert line.text.startswith("a schema would be registered under orders-value; ")
+    assert says in line.text
+    assert writers.take_lines() == ()
+
+
+REGISTERING = """
+import onceward as ow
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+registry = ow.SchemaRegistry("{url}")
+for name in "orders", "people":
+    registry.register(f"{{name}}-value", '"string"')
+    writer = object.__new__(DataStreamWriter)
+    writer._df = None
+    writer.start(queryName=name)
+registry.register("last-value", '"string"')
+"""
+
+
+def test_a_schema_is_said_with_the_query_that_is_defined_behind_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("onceward.operate.plan._plan", lambda d: QueryPlan(d.name, "here", ()))
+    none = answer(404, {"error_code": 40401, "message": "none"})
+    with HostileServer([none]) as server:
+        (tmp_path / "job.py").write_text(REGISTERING.format(url=server.url))
+        with for_good:
+            plans = plan_job(str(tmp_path / "job.py"), [], 60)
+        assert not [each for each in server.requests if b"/versions HTTP" in each]
+    said = [(p.name, [line.text.split()[6].strip(";") for line in p.lines]) for p in plans]
+    assert said == [("orders", ["orders-value"]), ("people", ["people-value", "last-value"])]
+    assert {each.weight for each in plans} == {CHANGES}
+
+
+def test_a_plan_takes_the_id_of_a_schema_that_is_registered() -> None:
+    with HostileServer([answer(200, {"id": 7})]) as server:
+        registry = ow.SchemaRegistry(server.url)
+        with queries_intercepted(lambda _: None) as writers:
+            assert registry.register("orders-value", '"string"') == 7
+        assert len(server.requests) == 1
+    assert writers.take_lines() == ()
+
+
 SINK = ow.KafkaSink(topic="t", pipeline_id="p", bootstrap_servers="h:1")
 
 

@@ -110,7 +110,8 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[Query
         def found(definition: Definition) -> None:
             alarm(0)
             try:
-                plans.append(_plan(definition))
+                plan = _plan(definition)
+                plans.append(replace(plan, lines=(*plan.lines, *writers.take_lines())))
             finally:
                 alarm(timeout_s)
 
@@ -138,7 +139,8 @@ def plan_job(job: str, arguments: Sequence[str], timeout_s: float) -> list[Query
             f"{job} has started no streaming query, so that there is nothing to plan",
             next_step="name the file that starts its queries when it is run as __main__",
         )
-    return plans
+    last = plans[-1]
+    return [*plans[:-1], replace(last, lines=(*last.lines, *writers.take_lines()))]
 
 
 def _run(

@@ -2,7 +2,8 @@
 
 Called by :mod:`onceward.operate.plan`. Readers do not clean up their sources meanwhile:
 ``FileStreamSource`` deletes or moves the files of the last batch when the next one is planned. Nor
-are metrics served or pushed, in the place of those of the copy that runs.
+are metrics served or pushed, in the place of those of the copy that runs. A schema registry is
+asked about schemas, and none is registered.
 
 :data:`start_query` alone starts one, for whoever looks. No call of the job's comes to it:
 pipelines may be in threads, which start theirs side by side, and after the job's file has ended.
@@ -24,9 +25,12 @@ from pyspark.sql.streaming.query import StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from onceward import surroundings
-from onceward.errors import UnsupportedQuery
+from onceward.errors import OncewardError, SchemaUnknown, UnsupportedQuery, UnsupportedSchema
+from onceward.formats.registry.answers import LARGEST_ID, RegisteredSchema
+from onceward.formats.registry.client import SchemaRegistry
 from onceward.operate import metrics, stopping, waiting
 from onceward.operate import supervise as supervising
+from onceward.operate.plan_lines import Line, Weight
 from onceward.operate.run_job import is_at_work
 
 _CLEANS_UP = "cleansource"
@@ -116,6 +120,8 @@ class JobWriters:
         self._known: dict[int, tuple[Any, Definition]] = {}
         self._failure: BaseException | None = None
         self._failed_before = stopping.failures()
+        self._new_schemas = 0
+        self._lines: list[Line] = []
 
     def note_failure(self, failed: threading.ExceptHookArgs) -> None:
         """Note what a thread of the job has raised (``threading.excepthook``)."""
@@ -147,6 +153,37 @@ class JobWriters:
         with self._lock:
             self._found(definition)
         return _NotStarted(definition.name)
+
+    def look_up_schema(
+        self, registry: SchemaRegistry, subject: str, schema_text: str, **how: Any
+    ) -> int:
+        """Return the id of a schema that is to be registered; where it is not, one that stands for
+        it in this process. Called in the place of ``SchemaRegistry.register``.
+        """
+        with suppress(SchemaUnknown):
+            return registry.lookup(subject, schema_text, **how)
+        kind = how.get("schema_type", "AVRO")
+        # Ids are counted from 1: no schema will ever have these
+        stands_for_it = LARGEST_ID - self._new_schemas
+        self._new_schemas += 1
+        registry._remember(RegisteredSchema(stands_for_it, kind, schema_text))
+        try:
+            fits = registry.is_compatible(subject, schema_text, schema_type=kind)
+        except UnsupportedSchema:
+            raise
+        except OncewardError as error:
+            fits, why = None, f"whether the registry takes it is not known: {error.message}"
+        if fits is not None:
+            why = f"it {'fits' if fits else 'does not fit'} what is registered there"
+        weight = Weight.REFUSED if fits is False else Weight.CHANGES
+        text = f"a schema would be registered under {subject}; {why}"
+        self._lines.append(Line(weight, "schemas", text))
+        return stands_for_it
+
+    def take_lines(self) -> tuple[Line, ...]:
+        """Return what is to be said of schemas since the last call."""
+        lines, self._lines = self._lines, []
+        return tuple(lines)
 
     def has_threads_left(self) -> bool:
         """Return whether threads that the job has left may yet start a query."""
@@ -231,6 +268,9 @@ def queries_intercepted(found: Callable[[Definition], None]) -> Iterator[JobWrit
         begin()
         raise JobWaits
 
+    def looks_up(registry: SchemaRegistry, subject: str, schema_text: str, **how: Any) -> int:
+        return writers.look_up_schema(registry, subject, schema_text, **how)
+
     def tells_nobody(*_: Any, **__: Any) -> None: ...
 
     notes: dict[str, Callable[..., None]] = {
@@ -254,6 +294,7 @@ def queries_intercepted(found: Callable[[Definition], None]) -> Iterator[JobWrit
         replaced(StreamingQueryManager, awaitAnyTermination=waits),
         replaced(waiting, QueryEnd=waits),
         replaced(supervising, _supervise=supervised),
+        replaced(SchemaRegistry, register=looks_up),
         replaced(metrics.Metrics, push=tells_nobody, serve=tells_nobody),
     ):
         yield writers

@@ -177,6 +177,14 @@ def compatibility_in(answer: Any) -> str:
     return level
 
 
+def is_compatible_in(answer: Any) -> bool:
+    """Read ``POST /compatibility/subjects/{subject}/versions/latest``."""
+    found = _object(answer).get("is_compatible")
+    if not isinstance(found, bool):
+        raise NotFit("no is_compatible")
+    return found
+
+
 def names_in(answer: Any) -> list[str]:
     """Read ``GET /subjects``, sorted."""
     if not isinstance(answer, list) or not all(

@@ -18,6 +18,7 @@ from onceward.formats.registry.answers import (
     Version,
     compatibility_in,
     id_in,
+    is_compatible_in,
     names_in,
     numbers_in,
     schema_in,
@@ -274,7 +275,7 @@ class SchemaRegistry:
         :raises SchemaUnknown: it is not registered there.
         :raises UnsupportedSchema: it is no schema.
         """
-        return self._post("/subjects/{}", subject, schema_text, schema_type, normalize)
+        return self._post("/subjects/{}", subject, schema_text, schema_type, normalize, id_in)
 
     def register(
         self,
@@ -291,7 +292,22 @@ class SchemaRegistry:
         :raises UnsupportedSchema: it is no schema, or not compatible with the subject's older
             ones.
         """
-        return self._post("/subjects/{}/versions", subject, schema_text, schema_type, normalize)
+        path = "/subjects/{}/versions"
+        return self._post(path, subject, schema_text, schema_type, normalize, id_in)
+
+    def is_compatible(
+        self, subject: str, schema_text: str, *, schema_type: SchemaType = "AVRO"
+    ) -> bool:
+        """Return whether the newest version of ``subject`` lets ``schema_text`` follow it, by the
+        subject's level; any schema may be the first. Nothing is registered.
+
+        :raises UnsupportedSchema: it is no schema.
+        """
+        path = "/compatibility/subjects/{}/versions/latest"
+        try:
+            return self._post(path, subject, schema_text, schema_type, False, is_compatible_in)
+        except SchemaUnknown:
+            return True
 
     # below
 
@@ -310,12 +326,18 @@ class SchemaRegistry:
         )
 
     def _post(
-        self, path: str, subject: str, text: str, schema_type: SchemaType, normalize: bool
-    ) -> int:
+        self,
+        path: str,
+        subject: str,
+        text: str,
+        schema_type: SchemaType,
+        normalize: bool,
+        read: Callable[[Any], T],
+    ) -> T:
         body = {"schema": text} | ({} if schema_type == "AVRO" else {"schemaType": schema_type})
         where = path.format(_in_path(subject)) + ("?normalize=true" if normalize else "")
         what = f"schema like that under {subject!r}"
-        return self._ask("POST", where, id_in, what, most_bytes=self._answer_bytes, body=body)
+        return self._ask("POST", where, read, what, most_bytes=self._answer_bytes, body=body)
 
     def _fetch(self, schema_id: int) -> RegisteredSchema:
         where = "" if self._subject is None else f"?subject={quote(self._subject, safe='')}"
