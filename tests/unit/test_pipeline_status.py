@@ -40,6 +40,7 @@ from onceward.operate.status import (
     LedgerEntry,
     LedgerView,
     OpenTransaction,
+    PartitionLag,
     PipelineState,
     judge,
     open_ledger,
@@ -183,12 +184,15 @@ def test_every_word_that_is_not_well_has_a_next_step() -> None:
     assert set(NEXT_STEPS) == {state.value for state in PipelineState if state not in WELL}
 
 
-def fill(folder: Path, name: str, batches: int, query: str = "q", decided: int = 0) -> None:
+def fill(
+    folder: Path, name: str, batches: int, query: str = "q", decided: int = 0, end: Any = None
+) -> None:
     """Put batches into a ledger, of which each is ``decided`` so often before it is finished."""
     chain = ow.FolderLedger(folder).chain(PipelineId(name))
     newest = chain.take()
     for number in range(batches):
-        source = SourceRange({"in": {"0": number * 10}}, {"in": {"0": number * 10 + 10}})
+        kafka_end = {"in": {"0": number * 10 + 10}}
+        source = SourceRange({"in": {"0": number * 10}}, end or kafka_end)
         record = LedgerRecord(
             PipelineId(name), number, BatchId(query, number), (source,), chain.begin(newest), {},
             NOW_MS + number * (600_000 if decided else 1), writer=HERE,
@@ -362,6 +366,7 @@ def test_who_watches_through_a_pipe_is_given_each_look(
         assert len(other) == 2
     else:
         assert done.stdout.count("here, process 1") == 4
+        assert done.stderr.count("first, second: not asked: its lag: ") == 2
 
 
 def test_the_table_names_pipeline_word_and_owner_and_the_next_step(folder: Path) -> None:
@@ -370,7 +375,41 @@ def test_the_table_names_pipeline_word_and_owner_and_the_next_step(folder: Path)
     assert "first" not in done.stdout
     assert "unknown" in done.stdout
     assert "here, process 1, onceward 0.1.0" in done.stdout
+    assert "Next: see to what could not be asked." in done.stdout
+    assert "second: not asked: its lag: no brokers of its sources are named. Next: " in done.stderr
+    fill(folder, "no-kafka", 1, end={"position": 7})
+    done = run("status", "--ledger-path", str(folder), "--pipeline-id", "no-kafka")
     assert f"Next: {NEXT_STEPS['unknown']}." in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["status", "lag"])
+def test_a_source_on_another_cluster_has_a_lag_where_that_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """And a word without: what is of the ledger's own cluster is asked for there."""
+
+    def lag(brokers: Any, newest: LedgerEntry) -> list[PartitionLag]:
+        if brokers != ("here:1" if newest.pipeline_id == "first" else "there:1"):
+            raise status._another("in")
+        return [PartitionLag("in", 0, 10, 17)]
+
+    monkeypatch.setattr(status, "_client", lambda arguments: arguments["bootstrap_servers"])
+    monkeypatch.setattr(status, "_lag", lag)
+    where = ["--ledger-path", str(folder), "--bootstrap-servers", "here:1", "--json"]
+    elsewhere = ["--source-bootstrap-servers", "there:1"]
+    if command == "status":
+        found = json.loads(run("status", *where, *elsewhere).stdout)
+        assert [(each["lag"], each["trouble"]) for each in found] == [(7, []), (7, [])]
+        found = json.loads(run("status", *where).stdout)
+        assert [each["lag"] for each in found] == [7, None]
+        assert "name that one's brokers (--source-bootstrap-servers)" in found[1]["trouble"][0]
+        return
+    where += ["--pipeline-id", "second"]
+    assert json.loads(run("lag", *where, *elsewhere).stdout)[0]["lag"] == 7
+    refused = run("lag", *where)
+    assert refused.exit_code
+    assert "--source-bootstrap-servers" in refused.output
 
 
 @pytest.mark.parametrize(
@@ -529,7 +568,5 @@ def test_one_ledger_is_to_be_named() -> None:
 
 
 def test_lag_is_never_below_nothing() -> None:
-    from onceward.operate.status import PartitionLag
-
     assert PartitionLag("t", 0, 10, 7).lag == 0
     assert replace(PartitionLag("t", 0, 10, 7), last_stable_offset=12).lag == 2

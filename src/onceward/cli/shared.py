@@ -125,6 +125,14 @@ class LedgerOptions:
     ledger_table: Annotated[str, typer.Option(help="With --ledger-url: the ledger's table.")] = (
         "onceward_ledger"
     )
+    source_bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(help="Brokers of sources on another cluster than the ledger, for the lag."),
+    ] = None
+    source_command_config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Client settings there, if they are others."),
+    ] = None
 
     def view(self) -> LedgerView:
         """Return the ledger that they name."""
@@ -141,6 +149,7 @@ class LedgerOptions:
                 "the shell names two ledgers, ONCEWARD_LEDGER_PATH and ONCEWARD_LEDGER_URL",
                 next_step="add --ledger-path or --ledger-url, which comes before both",
             )
+        there = self.source_command_config
         return open_ledger(
             bootstrap_servers=self.bootstrap_servers,
             options=client_options(self.command_config),
@@ -148,6 +157,8 @@ class LedgerOptions:
             path=self.ledger_path,
             url=self.ledger_url,
             table=self.ledger_table,
+            source_servers=self.source_bootstrap_servers,
+            source_options=None if there is None else client_options(there),
         )
 
 

@@ -84,7 +84,7 @@ def status(
     if as_json:
         say(json.dumps(_json(found), indent=2))
     else:
-        print_table(_status_table(found))
+        _print(found, as_json=False)
         for each in found:
             _explain(each)
     if not found:
@@ -223,7 +223,7 @@ def _say_that_it_is_empty(lacks: str) -> None:
 
 def _watch(look: Callable[[], list[PipelineStatus]], interval: float, *, as_json: bool) -> None:
     """Show look after look: on a terminal in one place, elsewhere one behind the other."""
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
 
@@ -231,12 +231,12 @@ def _watch(look: Callable[[], list[PipelineStatus]], interval: float, *, as_json
         _look_on(look, interval, partial(_print, as_json=as_json), partial(say, err=True))
     with Live(console=Console(), screen=False, auto_refresh=False) as live:
         show = partial(live.update, refresh=True)
-        _look_on(
-            look,
-            interval,
-            lambda found: show(_status_table(found)),
-            lambda text: show(Text(plain_text(text))),
-        )
+
+        def show_all(found: list[PipelineStatus]) -> None:
+            lines = (Text(plain_text(trouble)) for trouble in _troubles(found))
+            show(Group(_status_table(found), *lines))
+
+        _look_on(look, interval, show_all, lambda text: show(Text(plain_text(text))))
 
 
 def _look_on(
@@ -264,6 +264,17 @@ def _print(found: list[PipelineStatus], as_json: bool) -> None:
         say(json.dumps(_json(found)))
     else:
         print_table(_status_table(found))
+        for line in _troubles(found):
+            say(line, err=True)
+
+
+def _troubles(found: Iterable[PipelineStatus]) -> list[str]:
+    """Return what could not be asked, each with the pipelines of which that is so."""
+    names: dict[str, list[str]] = {}
+    for each in found:
+        for trouble in each.trouble:
+            names.setdefault(trouble, []).append(each.pipeline_id)
+    return [f"{', '.join(of)}: not asked: {trouble}" for trouble, of in names.items()]
 
 
 def _status_table(found: Iterable[PipelineStatus]) -> Any:
@@ -291,8 +302,6 @@ def _status_table(found: Iterable[PipelineStatus]) -> Any:
 
 def _explain(each: PipelineStatus) -> None:
     """Say why a pipeline is not well, and what to do next."""
-    for trouble in each.trouble:
-        say(f"{each.pipeline_id}: not asked: {trouble}", err=True)
     if each.is_well:
         return
     say(f"{each.pipeline_id} is {each.state.value}: {each.reason}.")

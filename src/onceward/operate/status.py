@@ -52,6 +52,9 @@ _ENDING_S, _ASK_AGAIN_S = 60.0, 2.0
 _BATCHES_BEHIND = 3
 _ASK_MS = 5_000
 _AT_ONCE = 64
+_NO_BROKERS = (
+    "its lag: no brokers of its sources are named. Next: name them (--bootstrap-servers)."
+)
 
 
 class PipelineState(Enum):
@@ -309,6 +312,8 @@ class LedgerView:
     kafka: Mapping[str, Any] | None = field(default=None, repr=False)
     """Arguments of the client for coordinator and lag: servers and options; None: not asked."""
     has_coordinator: bool = False
+    sources: Mapping[str, Any] | None = field(default=None, repr=False)
+    """The same of another cluster, which is asked for the lag of what is not on that one."""
     _passed_over: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @cached_property
@@ -353,8 +358,18 @@ class LedgerView:
         :raises TopicMissing: a source is on another cluster, or gone.
         :raises AccessDenied, BrokerUnreachable: …
         """
-        entries, client = self.entries(pipeline, 1), self.client()
-        return _lag(client, entries[-1]) if client is not None and entries else []
+        entries = self.entries(pipeline, 1)
+        return self._lag_behind(entries[-1]) if entries else []
+
+    def _lag_behind(self, newest: LedgerEntry) -> list[PartitionLag]:
+        here, elsewhere = self.client(), self.sources
+        if here is not None:
+            try:
+                return _lag(here, newest)
+            except TopicMissing:
+                if elsewhere is None:
+                    raise
+        return [] if elsewhere is None else _lag(_client(elsewhere), newest)
 
     def transaction(self, pipeline: str) -> OpenTransaction | None:
         """Return the pipeline's transaction, if it writes to Kafka or keeps its ledger there."""
@@ -368,13 +383,7 @@ class LedgerView:
 
     def client(self) -> KafkaClient | None:
         """Return this process's client for looking; None without brokers. No batch uses it."""
-        if self.kafka is None:
-            return None
-        from onceward.kafka.wire.client import KafkaClient
-        from onceward.kafka.wire.options.settings import settings_from_options
-
-        named = settings_from_options(**self.kafka, client_id="onceward-status")
-        return KafkaClient.shared(named[0])
+        return None if self.kafka is None else _client(self.kafka)
 
     def status(self, pipeline: str) -> PipelineStatus:
         """Return what the pipeline is doing; see :meth:`statuses`."""
@@ -407,7 +416,7 @@ class LedgerView:
         if isinstance(known, LedgerUnreadable):
             reason, why = "what the ledger has of it cannot be read", (str(known),)
             return PipelineStatus(pipeline, PipelineState.UNKNOWN, reason, trouble=why)
-        entries, client = known[-_RECENT:], self.client()
+        entries = known[-_RECENT:]
         transaction, partitions, trouble, lag = None, [], [], None
         try:
             transaction = self.transaction(pipeline)
@@ -415,10 +424,13 @@ class LedgerView:
             trouble.append(str(error))
         coordinator_answers = not trouble
         try:
-            partitions = _lag(client, entries[-1]) if client is not None and entries else []
+            partitions = self._lag_behind(entries[-1]) if entries else []
             lag = sum(each.lag for each in partitions) if partitions else None
         except OncewardError as error:
             trouble.append(str(error))
+        is_asked = self.sources is not None or self.client() is not None
+        if not is_asked and entries and _kafka_offsets(entries[-1]):
+            trouble.append(_NO_BROKERS)
         now_ms = surroundings.wall_clock_ns() // 1_000_000
         evidence = Evidence(entries, now_ms, transaction, coordinator_answers, lag)
         state, reason = judge(evidence)
@@ -436,11 +448,15 @@ def open_ledger(
     path: str | Path | None = None,
     url: str | None = None,
     table: str | None = None,
+    source_servers: str | Sequence[str] | None = None,
+    source_options: Mapping[str, Any] | None = None,
 ) -> LedgerView:
     """Return a view of a ledger: a topic's by ``bootstrap_servers`` alone, a folder's by ``path``,
     a table's by ``url``. With one of the latter two the brokers are asked for the lag only.
 
     :param options: Kafka client settings by Kafka's own names.
+    :param source_servers: the brokers of sources on another cluster, for the lag.
+    :param source_options: as ``options``, of these; default: the same.
     :raises ConfigurationError: none or two ledgers are named, a setting is wrong, or there is no
         such folder.
     """
@@ -449,9 +465,9 @@ def open_ledger(
             "one ledger is to be named",
             next_step="pass bootstrap_servers, or path (a folder), or url (a database)",
         )
-    kafka: dict[str, Any] | None = None
-    if bootstrap_servers is not None:
-        kafka = {"bootstrap_servers": bootstrap_servers, "options": dict(options or {})}
+    kafka = _client_arguments(bootstrap_servers, options)
+    more = options if source_options is None else source_options
+    sources = _client_arguments(source_servers, more)
     if path is not None:
         from onceward.files.ledger import FolderLedger
 
@@ -460,7 +476,7 @@ def open_ledger(
                 f"there is no folder {path}",
                 next_step="correct the path, and see that its disk is mounted here",
             )
-        return LedgerView(FolderLedger(path), kafka)
+        return LedgerView(FolderLedger(path), kafka, sources=sources)
     if url is not None:
         from onceward.sql.ledger.database_ledger import DatabaseLedger
         from onceward.sql.ledger.table import DEFAULT_TABLE
@@ -468,12 +484,29 @@ def open_ledger(
         if url.startswith("postgres") and "target_session_attrs" not in url:
             # No standby, as for a pipeline; but a login that only reads may look
             url += f"{'&' if '?' in url else '?'}target_session_attrs=primary"
-        return LedgerView(DatabaseLedger(url, table or DEFAULT_TABLE), kafka)
+        ledger = DatabaseLedger(url, table or DEFAULT_TABLE)
+        return LedgerView(ledger, kafka, sources=sources)
     from onceward.kafka.ledger.chain import KafkaLedger
     from onceward.kafka.ledger.topic import DEFAULT_TOPIC
 
     assert kafka is not None  # noqa: S101 — it was looked at above
-    return LedgerView(KafkaLedger(topic=ledger_topic or DEFAULT_TOPIC, **kafka), kafka, True)
+    in_topic = KafkaLedger(topic=ledger_topic or DEFAULT_TOPIC, **kafka)
+    return LedgerView(in_topic, kafka, True, sources)
+
+
+def _client_arguments(
+    servers: str | Sequence[str] | None, options: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
+    if servers is None:
+        return None
+    return {"bootstrap_servers": servers, "options": dict(options or {})}
+
+
+def _client(arguments: Mapping[str, Any]) -> KafkaClient:
+    from onceward.kafka.wire.client import KafkaClient
+    from onceward.kafka.wire.options.settings import settings_from_options
+
+    return KafkaClient.shared(settings_from_options(**arguments, client_id="onceward-status")[0])
 
 
 def _transaction(client: KafkaClient, pipeline: str) -> OpenTransaction | None:
@@ -492,7 +525,7 @@ def _transaction(client: KafkaClient, pipeline: str) -> OpenTransaction | None:
 def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
     from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
 
-    offsets = least_offsets(source["end"] for source in newest.sources)
+    offsets = _kafka_offsets(newest)
     topics = {where.topic for where in offsets}
     try:
         found = client.topic_ids(topics, timeout_ms=_ASK_MS) if topics else {}
@@ -516,9 +549,13 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
     return [PartitionLag(*where, offsets[where], ends[where]) for where in sorted(offsets)]
 
 
+def _kafka_offsets(entry: LedgerEntry) -> dict[TopicPartition, int]:
+    return least_offsets(source["end"] for source in entry.sources)
+
+
 def _another(source: str, why: str = "it is not as the pipeline has read it") -> TopicMissing:
     return TopicMissing(
         f"{source}: {why}; it was deleted or made anew since, cut off, or is another cluster's",
-        next_step="ask its driver's log or metrics (onceward_lag_records); with a ledger in a "
-        "folder or a database name the source's brokers",
+        next_step="if it is, name that one's brokers (--source-bootstrap-servers); else ask the "
+        "driver's log or metrics (onceward_lag_records)",
     )
