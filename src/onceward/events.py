@@ -85,8 +85,9 @@ DELIVER = "deliver"
 ABORT = "abort"
 # Hand the batch back to Spark, which then writes its commit log
 FINISH = "finish"
-# No step of a batch: one failed for good, and ends its query; a query is started again
-FAIL, RESTART = "fail", "restart"
+# No step of a batch: a query is being started; one failed for good, and ends its query; a query is
+# started again
+BEGIN, FAIL, RESTART = "begin", "fail", "restart"
 
 STEPS = (
     OPEN,
@@ -143,7 +144,7 @@ def watch(watcher: Listener, steps: Collection[str] | None = None) -> Callable[[
         raise ConfigurationError(
             f"watcher={watcher!r} is no function", next_step="pass one, which takes an Event"
         )
-    known = (*STEPS, FAIL, RESTART)
+    known = (*STEPS, BEGIN, FAIL, RESTART)
     if steps is not None and not (
         isinstance(steps, Collection) and all(s in known for s in steps)
     ):
@@ -217,11 +218,13 @@ class _Queued:
             log.warning("a watcher was too slow for %d events, and has not heard of them", lost)
 
 
-def announce(name: str, ids: dict[str, Any], error: BaseException) -> None:
-    """Tell watchers, and no probes, of what is no step: :data:`FAIL` or :data:`RESTART`."""
+def announce(name: str, ids: dict[str, Any], error: BaseException | None = None) -> None:
+    """Tell watchers, and no probes, of what is no step: :data:`BEGIN`, without an error,
+    :data:`FAIL` or :data:`RESTART`."""
+    phase: Phase = "started" if error is None else "failed"
     for listener in _listeners:
         if isinstance(listener, _Queued):
-            listener(Event(name, "failed", ids, None, error))
+            listener(Event(name, phase, ids, None, error))
 
 
 def is_heard(name: str) -> bool:

@@ -383,6 +383,60 @@ def test_a_new_process_that_cannot_open_its_ledger_is_waited_for_as_any_other():
     assert has_no_commit(state, 121.0)
 
 
+BEGUN = Event(events.BEGIN, "started", {"pipeline": "orders"})
+STARTED = Event(events.BEGIN, "started", {"pipeline": "orders", "query_id": "q"})
+
+
+def test_a_pipeline_whose_source_is_away_from_the_beginning_is_waited_for():
+    """Its sink has been called for no batch: nothing told of it, and no alert fired."""
+    state, away = MetricState(), BrokerUnreachable("away", next_step="wait")
+    for second in (0.0, 60.0, 120.0):
+        state.hear(BEGUN, second, 1_000.0 + second)
+        # Its start was refused twice; then there is a query, which fails before its first batch
+        ids = IDS if second == 120.0 else {"pipeline": "orders"}
+        if ids is IDS:
+            state.hear(STARTED, second, 1_000.0 + second)
+            state.hear_end("q", failed=True)
+        state.hear(Event(events.RESTART, "failed", ids, None, away), second + 1.0, 1_121.0)
+    assert has_no_commit(state, 122.0)
+    found = numbers(state, 122.0)
+    assert (found["restarts", "BrokerUnreachable"], found["last_commit_age_seconds"]) == (3, 122.0)
+    # Of a new process, and of no start within it; and whoever owns nothing yet is no second owner
+    assert found["start_time_seconds"] == 1_000.0
+    assert not [name for name in found if name[0] == "info"]
+    state.hear(STARTED, 130.0, 1_130.0)
+    state.hear(Event(events.OPEN, "started", IDS), 131.0, 1_131.0)
+    state.hear(end(events.OPEN, sequence=None), 132.0, 1_132.0)
+    state.hear(end(events.COMMIT, KAFKA, **WRITTEN), 133.0)
+    found = numbers(state, 134.0)
+    assert (found["start_time_seconds"], found["last_commit_age_seconds"]) == (1_000.0, 1.0)
+    state.hear_end("q", failed=True)
+    state.hear(STARTED, 140.0, 1_140.0)
+    state.hear(end(events.OPEN, sequence=41), 141.0, 1_141.0)
+    assert numbers(state, 142.0)["start_time_seconds"] == 1_141.0
+
+
+def test_a_pipeline_that_finds_nothing_to_read_from_its_start_on_is_idle():
+    state = MetricState()
+    state.hear(BEGUN, 0.0, 1_000.0)
+    state.hear(STARTED, 1.0, 1_001.0)
+    assert has_no_commit(state, 125.0)
+    state.hear_idle("q", 120.0)
+    assert not has_no_commit(state, 125.0)
+    state.hear_end("q", failed=False)
+    assert running(state) == set()
+    state.hear(BEGUN, 200.0, 1_200.0)
+    assert numbers(state, 230.0)["last_commit_age_seconds"] == 30.0
+
+
+def test_a_copy_that_was_fenced_before_its_first_batch_waits_for_nothing():
+    state = MetricState()
+    state.hear(STARTED, 0.0, 1_000.0)
+    state.hear(Event(events.FAIL, "failed", IDS, None, Fenced("a newer copy")), 1.0)
+    state.hear_end("q", failed=True)
+    assert running(state) == set()
+
+
 @pytest.mark.parametrize("per_partition", [False, True])
 def test_lag_is_one_series_a_pipeline_unless_more_is_asked_for(per_partition: bool):
     state = MetricState(per_partition=per_partition)

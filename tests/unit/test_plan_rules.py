@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 import onceward as ow
 from onceward.cli import app
+from onceward.engine.calls.foreach_batch import sinks_of
 from onceward.engine.ledger.admission import CallHistory
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import AccessDenied, UnsupportedQuery
@@ -28,7 +29,7 @@ from onceward.kafka.source import identity
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.operate import plan
-from onceward.operate.plan import _plan, _retained, _sinks, plan_job
+from onceward.operate.plan import _plan, _retained, plan_job
 from onceward.operate.plan_lines import (
     Line,
     QueryPlan,
@@ -458,12 +459,12 @@ JOB = Job()
     ],
 )  # fmt: skip
 def test_a_sink_is_found_through_what_calls_it(function: Any) -> None:
-    assert _sinks(function) == [SINK]
+    assert sinks_of(function) == [SINK]
 
 
 @pytest.mark.parametrize("function", [None, 5, [SINK], {"a": SINK}, print, time.sleep, write, Job])
 def test_what_calls_no_sink_that_can_be_told_has_none(function: Any) -> None:
-    assert _sinks(function) == []
+    assert sinks_of(function) == []
 
 
 def test_a_function_without_a_sink_is_no_start_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -476,6 +476,39 @@ def test_a_stop_is_no_restart(lives: Any, caplog: pytest.LogCaptureFixture):
     assert "is started again" not in caplog.text
 
 
+SINK = ow.KafkaSink(topic="t", pipeline_id="orders", bootstrap_servers="h:1")
+OTHER = ow.KafkaSink(topic="u", pipeline_id="audit", bootstrap_servers="h:1")
+
+
+@pytest.mark.parametrize("pipeline", ["orders", None])
+def test_the_pipeline_of_a_query_is_known_before_its_first_batch(
+    lives: Any, pipeline: str | None
+) -> None:
+    """Where it names one sink: of two it may write to one alone."""
+    left: list[Any] = [
+        BrokerUnreachable("away", next_step="wait"), Life(SendFailed("a")), Life()
+    ]  # fmt: skip
+
+    def life(*_: Any) -> Any:
+        if isinstance(left[0], Exception):
+            raise left.pop(0)
+        return left.pop(0)
+
+    starts = {"orders": lambda: life(SINK), None: lambda: life(SINK, OTHER)}
+    heard: list[events.Event] = []
+    stop = events.watch(heard.append, [events.BEGIN, events.RESTART])
+    try:
+        ow.supervise(starts[pipeline], ow.restart.FixedDelay(delay_s=0))
+    finally:
+        stop()
+    named = {"pipeline": pipeline} if pipeline else {}
+    query = {"query_id": "life", **named}
+    assert [(each.step, each.ids) for each in heard] == [
+        ("begin", named), ("restart", named), ("begin", named), ("begin", query),
+        ("restart", query), ("begin", named), ("begin", query),
+    ]  # fmt: skip
+
+
 def test_what_sparks_own_start_meets_later_is_a_failure_like_any(lives: Any):
     """A checkpoint's file system that is away: the query fails of it, and so does the start after
     it.

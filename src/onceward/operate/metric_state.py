@@ -67,7 +67,8 @@ FAMILIES = tuple(Family(*row) for row in (
     ("epoch", "gauge", "Epoch of the last committed batch; with other ledgers than Kafka's its "
      "attempt"),
     ("ledger_sequence", "gauge", "Sequence of the newest ledger record"),
-    ("start_time_seconds", "gauge", "Unix time when this run opened the ledger"),
+    ("start_time_seconds", "gauge", "Unix time when this run opened the ledger; of the first run "
+     "under `ow.supervise` when it was started"),
     ("info", "gauge", "1 for each process that owns the pipeline", ("version", "query_id")),
 ))
 # fmt: on
@@ -114,6 +115,8 @@ class _Numbers:
     gauges: dict[str, float] = field(default_factory=dict)
     seconds: dict[tuple[str, tuple[str, ...]], list[float]] = field(default_factory=dict)
     query_id: str = ""
+    has_begun: bool = False
+    was_opened: bool = False
     is_owner: bool = False
     is_over: bool = False
     has_ended_well: bool = False
@@ -128,7 +131,7 @@ class _Numbers:
 
     def end(self, *, well: bool) -> None:
         """Forget what is true of a running query only; one that failed still commits nothing."""
-        self.has_ended_well = well or not self.is_owner
+        self.has_ended_well = well or not (self.is_owner or self.has_begun)
         self.is_owner, self.is_over = False, True
         self.open_since = self.idle_at = self.lags = None
         for name in ("state_rows", "state_bytes"):
@@ -179,6 +182,8 @@ class MetricState:
                 numbers.query_id = query_id
             if event.step in (events.FAIL, events.RESTART):
                 self._note_failure(pipeline, numbers, event)
+            elif event.step == events.BEGIN:
+                _hear_begin(numbers, now, wall_clock)
             elif event.phase == "started":
                 _hear_start(numbers, event, now)
             else:
@@ -199,6 +204,7 @@ class MetricState:
         if event.step == events.FAIL:
             numbers.add("failures", error)
             numbers.is_owner &= error != "Fenced"
+            numbers.has_begun &= error != "Fenced"
             numbers.has_ended_well &= error == "Fenced"
         else:
             numbers.add("restarts", error)
@@ -299,6 +305,16 @@ class MetricState:
             ]
 
 
+def _hear_begin(numbers: _Numbers, now: float, wall_clock: float) -> None:
+    """Begin to wait for a commit: a source that is away keeps the ledger from being opened."""
+    if numbers.has_ended_well:
+        numbers.since, numbers.committed_at = now, None
+        numbers.is_over = numbers.has_ended_well = False
+    numbers.has_begun = True
+    # Once in a process: alerts know a new one by the start of its first run
+    numbers.gauges.setdefault("start_time_seconds", wall_clock)
+
+
 def _hear_start(numbers: _Numbers, event: events.Event, now: float) -> None:
     if event.step == events.OPEN:
         # Also of a run that opens its ledger again
@@ -318,7 +334,9 @@ def _hear_end(numbers: _Numbers, event: events.Event, now: float, wall_clock: fl
         if not numbers.goes_on:
             numbers.since, numbers.committed_at = now, None
         numbers.is_owner, numbers.goes_on = True, False
-        numbers.gauges["start_time_seconds"] = wall_clock
+        if numbers.was_opened or not numbers.has_begun:
+            numbers.gauges["start_time_seconds"] = wall_clock
+        numbers.was_opened, numbers.has_begun = True, False
         # A counter that begins with its first event has no increase
         for name, *labels in _AT_ONCE:
             numbers.add(name, *labels, number=0)

@@ -140,7 +140,10 @@ class LagWatcher:
 
 log = logging.getLogger(__name__)
 
-WATCHED = (*(step for step in events.STEPS if step != events.LEASE), events.FAIL, events.RESTART)
+WATCHED = (
+    *(step for step in events.STEPS if step != events.LEASE),
+    *(events.BEGIN, events.FAIL, events.RESTART),
+)
 FAILURES = "/failures"
 """Where an endpoint serves the last failures, beside ``/metrics``."""
 _HTTP_SECONDS = 10.0
@@ -183,7 +186,11 @@ class Metrics:
     def _hear(self, event: events.Event) -> None:
         self.state.hear(event, surroundings.monotonic(), surroundings.wall_clock())
         query_id = str(event.ids.get("query_id", ""))
-        if (event.step, event.phase) == (events.OPEN, "finished") and query_id:
+        begins = (event.step, event.phase) in (
+            (events.BEGIN, "started"),
+            (events.OPEN, "finished"),
+        )
+        if begins and query_id:
             # In this thread, which no batch waits for: the JVM may be slow
             pace = self._progress.listen_to(query_id)
             if pace is not None:

@@ -9,8 +9,6 @@ touches nobody. No task runs, no checkpoint, topic, group or transaction is chan
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import os
 import runpy
@@ -27,7 +25,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from onceward.engine.calls.foreach_batch import ForeachBatchSink, error_of
+from onceward.engine.calls.foreach_batch import ForeachBatchSink, error_of, sinks_of
 from onceward.engine.calls.journal import Journal, call_history
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
@@ -205,7 +203,7 @@ def _alarm(seconds: float) -> Iterator[Callable[[float], object]]:
 
 
 def _plan(definition: Definition) -> QueryPlan:
-    sinks = _sinks(definition.function)
+    sinks = sinks_of(definition.function)
     name = definition.name or ", ".join(sorted({str(sink._policy.pipeline) for sink in sinks}))
     checkpoint = _checkpoint(definition)
     if not sinks:
@@ -234,36 +232,6 @@ def _plan(definition: Definition) -> QueryPlan:
     )
     lines.append(Line(Weight.AS_BEFORE, "output", columns))
     return QueryPlan(name, checkpoint, tuple(lines))
-
-
-def _sinks(function: Any, deep: int = 3) -> list[ForeachBatchSink]:
-    """Return the sinks that a ``foreachBatch`` function names: itself, in its closure, or in that
-    of what it calls. Not those in lists and the like, of which it may take one.
-    """
-    if isinstance(function, ForeachBatchSink):
-        return [function]
-    is_called = inspect.isroutine(function) or inspect.isfunction(
-        getattr(type(function), "__call__", None)  # noqa: B004
-    )
-    if not deep or isinstance(function, type):
-        return []
-    if isinstance(function, functools.partial):
-        objects = [function.func, *function.args, *function.keywords.values()]
-    elif is_called:
-        owner = function.__self__ if inspect.ismethod(function) else function
-        objects = list(vars(owner).values()) if hasattr(owner, "__dict__") else []
-        code = function if inspect.isroutine(function) else type(function).__call__
-        # A variable of the closure may have no value yet
-        with suppress(TypeError, ValueError):
-            variables = inspect.getclosurevars(code)
-            objects += [*variables.nonlocals.values(), *variables.globals.values()]
-    else:
-        return []
-    found = [sink for each in objects for sink in _sinks(each, deep - 1)]
-    # However often it is decorated
-    if (inner := inspect.unwrap(function)) is not function:
-        found += _sinks(inner, deep)
-    return list({id(sink): sink for sink in found}.values())
 
 
 def _checkpoint(definition: Definition) -> str:

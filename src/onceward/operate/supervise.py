@@ -34,6 +34,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import events, patience, surroundings
 from onceward.engine.calls import gate, runs
+from onceward.engine.calls.foreach_batch import sinks_of
 from onceward.errors import ConfigurationError, OncewardError, Recovery, plain_text
 from onceward.operate import stopping
 from onceward.operate.restart import (
@@ -185,7 +186,7 @@ def _supervise(
             _paragraph(error, is_logged=run.is_logged),
         )
         # Before the pause: nothing else tells of a failure that no sink has seen
-        events.announce(events.RESTART, {"query_id": run.query_id}, error)
+        events.announce(events.RESTART, run.event_ids, error)
         if ended.wait(pause):
             raise error
 
@@ -237,6 +238,17 @@ def _has_news(error: BaseException, news: set[str]) -> bool:
     return bool(new)
 
 
+def _pipeline_of(start: Callable[[], StreamingQuery]) -> str:
+    """Return the pipeline of the one sink that ``start`` names, for whoever listens; of several,
+    one may not be this query's."""
+    named: list[str] = []
+    # It may name whatever there is
+    with suppress(Exception):
+        if events.is_heard(events.BEGIN):
+            named = [str(sink._policy.pipeline) for sink in sinks_of(start)]
+    return named[0] if len(named) == 1 else ""
+
+
 class _Run:
     """One start of the query, until its end. ``checkpoint``: where to look without a query."""
 
@@ -257,6 +269,7 @@ class _Run:
         self._checkpoint = checkpoint
         self.query: StreamingQuery | None = None
         self.name, self.run_id, self.query_id = "(not started)", "", ""
+        self._pipeline = _pipeline_of(start)
         self._began = surroundings.monotonic()
         self._progressed = False
         self._was_asked = False
@@ -265,6 +278,13 @@ class _Run:
     def worked_before(self) -> bool | None:
         """Whether a batch was ever committed; None: the checkpoint has not said."""
         return True if self.committed is not None else False if self._was_asked else None
+
+    @property
+    def event_ids(self) -> dict[str, str]:
+        """What is known of the ids of its query and pipeline: before a batch is called, the latter
+        where ``start`` names one sink."""
+        known = {"query_id": self.query_id, "pipeline": self._pipeline}
+        return {name: value for name, value in known.items() if value}
 
     @property
     def is_logged(self) -> bool:
@@ -278,6 +298,7 @@ class _Run:
 
     def run(self, *, first: bool) -> Exception | None:
         """Start the query, wait for its end; what it failed with."""
+        events.announce(events.BEGIN, self.event_ids)
         try:
             with patience.asking(self._still_wanted):
                 query = self._start()
@@ -297,6 +318,7 @@ class _Run:
         must_be_a_query(query, "supervise")
         self.query, end = query, QueryEnd(query)
         self.name, self.run_id, self.query_id = end.name, end.run_id, end.query_id
+        events.announce(events.BEGIN, self.event_ids)
         before = self.committed
         if before is None:
             before = self._newest_batch(query)

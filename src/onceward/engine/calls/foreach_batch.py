@@ -5,11 +5,12 @@ user's does. Sinks subclass it and know how to write; when, and whether, is deci
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, ClassVar, TypeVar
 
 from pyspark.sql import DataFrame, Row
@@ -294,3 +295,34 @@ def error_of(query: StreamingQuery) -> OncewardError | None:
     if refused is None:
         return None
     return decoding.explain_outside(target.explain_outside(refused, query))
+
+
+def sinks_of(function: Any, deep: int = 3) -> list[ForeachBatchSink]:
+    """Return the sinks that a function names, which is given to ``foreachBatch`` or starts a
+    query: itself, in its closure, or in that of what it calls. Not those in lists and the like, of
+    which it may take one.
+    """
+    if isinstance(function, ForeachBatchSink):
+        return [function]
+    is_called = inspect.isroutine(function) or inspect.isfunction(
+        getattr(type(function), "__call__", None)  # noqa: B004
+    )
+    if not deep or isinstance(function, type):
+        return []
+    if isinstance(function, functools.partial):
+        objects = [function.func, *function.args, *function.keywords.values()]
+    elif is_called:
+        owner = function.__self__ if inspect.ismethod(function) else function
+        objects = list(vars(owner).values()) if hasattr(owner, "__dict__") else []
+        code = function if inspect.isroutine(function) else type(function).__call__
+        # A variable of the closure may have no value yet
+        with suppress(TypeError, ValueError):
+            variables = inspect.getclosurevars(code)
+            objects += [*variables.nonlocals.values(), *variables.globals.values()]
+    else:
+        return []
+    found = [sink for each in objects for sink in sinks_of(each, deep - 1)]
+    # However often it is decorated
+    if (inner := inspect.unwrap(function)) is not function:
+        found += sinks_of(inner, deep)
+    return list({id(sink): sink for sink in found}.values())
