@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from queue import Empty, SimpleQueue
 from typing import ParamSpec, TypeVar
 
 from onceward import surroundings
@@ -185,14 +186,26 @@ def result(answer: Future[_T], timeout_s: float) -> _T:
 
     :raises TimeoutError: nothing within ``timeout_s``.
     """
+    return _patiently(answer.result, FutureTimeoutError, timeout_s)
+
+
+def next_in(queue: SimpleQueue[_T], timeout_s: float) -> _T:
+    """Return what is put into ``queue`` next, and make the checks meanwhile.
+
+    :raises queue.Empty: nothing within ``timeout_s``.
+    """
+    return _patiently(lambda seconds: queue.get(timeout=seconds), Empty, timeout_s)
+
+
+def _patiently(wait: Callable[[float], _T], nothing: type[Exception], timeout_s: float) -> _T:
     until = surroundings.monotonic() + timeout_s
     while True:
         ask()
         left = until - surroundings.monotonic()
         if left <= _ASK_EVERY_S or not _asked.get():
-            return answer.result(max(0.0, left))
-        with suppress(FutureTimeoutError):
-            return answer.result(_ASK_EVERY_S)
+            return wait(max(0.0, left))
+        with suppress(nothing):
+            return wait(_ASK_EVERY_S)
 
 
 class Cut:

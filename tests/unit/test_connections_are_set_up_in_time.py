@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -607,6 +608,34 @@ def test_a_provider_that_hangs_when_a_login_is_renewed_is_named(
     assert [type(error) for error in failed] == [NoToken]
 
 
+class SlowBrokers:
+    """In the place of a client's connections: each answers ``after_s`` it is asked, or never."""
+
+    def __init__(self, client: KafkaClient, count: int, after_s: Callable[[int], float]) -> None:
+        self.asked = dict[int, float]()
+        self._after_s = after_s
+        unlike: Any = client
+        unlike.send, unlike.brokers = self.send, lambda: list(range(count))
+        unlike._connections.nodes = client.brokers
+
+    def send(self, _: Any, node: Any, timeout_ms: float = 0) -> Future[Any]:
+        self.asked[node] = timeout_ms
+        answer: Future[Any] = Future()
+        silence = ConnectionLost("Request timed out")
+        if (after_s := self._after_s(node)) * 1000 < timeout_ms:
+            settle = threading.Timer(
+                after_s, answer.set_result, [SimpleNamespace(topics=[], by=node)]
+            )
+        else:
+            settle = threading.Timer(timeout_ms / 1000, answer.set_exception, [silence])
+        settle.daemon = True
+        settle.start()
+        return answer
+
+
+NEVER = float("inf")
+
+
 @pytest.mark.parametrize("asks", [KafkaClient.reach, lambda client: client.call_any(None)])
 @pytest.mark.parametrize("dead", [(), (0,)])
 def test_a_set_up_may_take_longer_than_a_brokers_share_of_the_time(
@@ -615,59 +644,86 @@ def test_a_set_up_may_take_longer_than_a_brokers_share_of_the_time(
     client_of: Callable[..., KafkaClient],
 ) -> None:
     """Of 40 brokers each has 25 ms of a second, and TLS and a login from far away take 200."""
-    client, ready = client_of("localhost:1"), dict[Any, float]()
-
-    def call(_: Any, node: Any, timeout_ms: float | None = None) -> Any:
-        waits = ready.setdefault(node, time.monotonic() + 0.2) - time.monotonic()
-        time.sleep(max(0.0, min(waits, (timeout_ms or 0) / 1000)))
-        if node in dead or waits * 1000 > (timeout_ms or 0):
-            raise ConnectionLost("waited for an answer to the login (SASL)")
-        return SimpleNamespace(topics=[])
-
-    client.call, client.brokers = call, lambda: list(range(40))  # type: ignore[method-assign]
-    connections: Any = client._connections
-    connections.nodes = client.brokers
-    connections.is_connected = lambda node: (
-        node not in dead and ready.get(node, float("inf")) <= time.monotonic()
-    )
+    client = client_of("localhost:1")
+    brokers = SlowBrokers(client, 40, lambda node: NEVER if node in dead else 0.2)
     asks(client)
-    assert len(ready) < 20
+    assert len(brokers.asked) < 20
 
 
-@pytest.mark.parametrize("dead", [(), (0, 1)])
-def test_a_connection_is_not_given_up_for_a_share_of_the_time(
-    dead: Sequence[int], client_of: Callable[..., KafkaClient]
+def test_brokers_that_are_connected_and_dead_do_not_keep_others_from_being_asked(
+    client_of: Callable[..., KafkaClient],
 ) -> None:
-    """A request that times out closes its connection. Of 40 brokers each has 125 ms of 5 s."""
+    """Hosts that are frozen, or behind a network that is cut: their sockets stay open."""
+    client = client_of("localhost:1", {"request.timeout.ms": 2_000})
+    brokers = SlowBrokers(client, 60, lambda node: 0.0 if node >= 30 else NEVER)
+    assert client.call_any(None).by == 30
+    # A request that times out takes its connection with it, and what else is on its way there
+    assert min(brokers.asked.values()) >= 1_000
+
+
+def test_the_first_answer_counts_whoever_was_asked_first(
+    client_of: Callable[..., KafkaClient],
+) -> None:
     client = client_of("localhost:1", {"request.timeout.ms": 5_000})
-    given = dict[Any, float]()
-
-    def call(_: Any, node: Any, timeout_ms: float = 0) -> str:
-        given[node] = timeout_ms
-        if node in dead or timeout_ms < 500:
-            time.sleep(timeout_ms / 1000)
-            raise ConnectionLost("Request timed out")
-        return "answered"
-
-    client.call = call  # type: ignore[method-assign]
-    connections: Any = client._connections
-    connections.nodes, connections.is_connected = lambda: list(range(40)), lambda _: True
-    assert client.call_any(None) == "answered"
-    assert list(given) == [*dead, len(dead)]
+    brokers = SlowBrokers(client, 10, lambda node: NEVER if node else 1.0)
+    assert client.call_any(None).by == 0
+    assert 1 < len(brokers.asked) < 10
 
 
 def test_no_node_is_asked_when_the_time_is_over(client_of: Callable[..., KafkaClient]) -> None:
-    client, asked = client_of("localhost:1"), list[Any]()
-
-    def call(_: Any, node: Any, timeout_ms: float = 0) -> None:
-        asked.append(node)
+    def slowly(_: int) -> float:
         time.sleep(0.1)
-        raise ConnectionLost("Request timed out")
+        return NEVER
 
-    client.call = call  # type: ignore[method-assign]
-    with pytest.raises(ConnectionLost):
+    client = client_of("localhost:1")
+    brokers = SlowBrokers(client, 40, slowly)
+    with pytest.raises(ConnectionLost, match="timed out"):
         client._call_one_of(range(40), None, 50)
-    assert asked == [0]
+    assert list(brokers.asked) == [0]
+
+
+def test_an_io_thread_that_times_nothing_out_is_given_up(
+    client_of: Callable[..., KafkaClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client: Any = client_of("localhost:1")
+    given_up = list[bool]()
+    monkeypatch.setattr("onceward.kafka.wire.client._LATE_MS", 100)
+    client.send = lambda *_: Future()
+    client._connections.start_anew = lambda: given_up.append(True)
+    with pytest.raises(ConnectionLost, match="stuck"):
+        client._call_one_of(range(3), None, 50)
+    assert given_up == [True]
+
+
+def test_an_answer_behind_that_of_another_broker_harms_no_connection(
+    client_of: Callable[..., KafkaClient],
+) -> None:
+    class Frozen(HandmadeBroker):
+        thawed = threading.Event()
+
+        def answer(self, api: int, version: int) -> bytes:
+            if api == METADATA:
+                self.thawed.wait(PATIENCE_SECONDS)
+            return super().answer(api, version)
+
+    with Frozen() as frozen, HandmadeBroker() as other:
+        client = client_of(
+            f"{frozen.bootstrap_servers},{other.bootstrap_servers}", {"request.timeout.ms": 20_000}
+        )
+        first = next(
+            node
+            for node, address in client._connections._bootstrap.items()
+            if address.port == frozen.port
+        )
+        answer = client._call_one_of(
+            [first, *client._connections.nodes()], about_nothing(), 20_000
+        )
+        assert [broker.port for broker in answer.brokers] == [other.port]
+        set_up = frozen.asked[API_VERSIONS]
+        frozen.thawed.set()
+        answer = client.call(about_nothing(), first)
+        assert [broker.port for broker in answer.brokers] == [frozen.port]
+        assert frozen.asked[API_VERSIONS] == set_up, "there is one connection"
 
 
 def test_a_bootstrap_server_that_is_connected_is_asked_before_brokers_that_are_not(
@@ -677,7 +733,8 @@ def test_a_bootstrap_server_that_is_connected_is_asked_before_brokers_that_are_n
         client = client_of(broker.bootstrap_servers)
         client.cluster_id()
         connections = client._connections
-        assert [connections.is_connected(node) for node in connections.nodes()] == [True, False]
+        connected = connections._loop.manager.connected
+        assert [node in connected for node in connections.nodes()] == [True, False]
         assert client.brokers() == [1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from concurrent.futures import Future
 
@@ -37,6 +38,16 @@ def after(times: int) -> patience.ShouldStop:
 def test_a_wait_for_an_answer_ends_when_it_has_become_pointless() -> None:
     with patience.asking(after(3)), pytest.raises(Pointless):
         patience.result(Future(), HOURS_S)
+
+
+def test_a_wait_for_the_first_of_several_answers_ends_when_it_has_become_pointless() -> None:
+    answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+    with patience.asking(after(3)), pytest.raises(Pointless):
+        patience.next_in(answers, HOURS_S)
+    with patience.asking(lambda: None), pytest.raises(queue.Empty):
+        patience.next_in(answers, 0.3)
+    with patience.asking(lambda: answers.put("here")):
+        assert patience.next_in(answers, HOURS_S) == "here"
 
 
 def test_a_pause_ends_when_it_has_become_pointless() -> None:

@@ -65,10 +65,6 @@ class Connections:
         known = sorted(self._known, key=lambda node: node not in links or links[node].broken)
         return [*known, *self._bootstrap]
 
-    def is_connected(self, node_id: int | str) -> bool:
-        node = int(node_id.rpartition("-")[2]) if isinstance(node_id, str) else node_id
-        return node in self._links and not self._links[node].broken
-
     def addresses(self) -> frozenset[str]:
         return frozenset(f"broker-{node}:9092" for node in self._known)
 

@@ -9,11 +9,13 @@ import base64
 import hashlib
 import os
 import pickle
+import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from itertools import count
 from typing import Any, Literal
@@ -46,12 +48,15 @@ from onceward.kafka.wire.conversation import (
 )
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api, Meaning, find_rule
+from onceward.kafka.wire.kafka_python import NodeId
 from onceward.kafka.wire.options.settings import ClientSettings
 
 CoordinatorKind = Literal["group", "transaction"]
 _KEY_TYPES: Mapping[str, int] = {"group": 0, "transaction": 1}
 # the IO thread times requests out; a caller that waits longer than this has lost that thread
 _LATE_MS = 2_000
+# of those that any broker may answer: then another one is asked, too
+_LONGEST_TURN_MS = 1_000
 _END_TXN_API_KEY = 26
 _END_TXN_WITH_EPOCH = 5
 
@@ -127,10 +132,7 @@ class KafkaClient(TopicAdmin):
         try:
             return patience.result(answer, (timeout_ms + _LATE_MS) / 1000)
         except FutureTimeoutError:
-            self._connections.start_anew()
-            raise ConnectionLost(
-                f"no answer from broker {node_id}: the IO thread is stuck"
-            ) from None
+            raise self._stuck(f"broker {node_id}") from None
         except AuthenticationFailed:
             # Asked again, it is tried again
             self._connections.forget_authentication_failures()
@@ -150,31 +152,50 @@ class KafkaClient(TopicAdmin):
         self._refuse_after_fork()
         nodes = self._connections.nodes()
         nodes = [*nodes[turn % len(nodes) :], *nodes[: turn % len(nodes)]] if turn else nodes
-        return self._call_one_of(nodes, request, timeout_ms or self.settings.request_timeout_ms)
+        timeout_ms = timeout_ms or self.settings.request_timeout_ms
+        return self._call_one_of(nodes, request, timeout_ms)
 
-    def _call_one_of(self, nodes: Sequence[int | str], request: Any, timeout_ms: float) -> Any:
-        deadline, lost = Deadline(timeout_ms), ConnectionLost("no broker is known")
-        open_ones, begun = list(nodes), list[int | str]()
-        while open_ones:
-            # A dead first node must not eat it all
-            share_ms = max(1.0, deadline.remaining_ms / len(open_ones))
-            node = open_ones.pop(0)
-            if self._connections.is_connected(node):
-                share_ms = max(SHORTEST_WAIT_MS, share_ms)
-            else:
-                begun.append(node)
+    def _call_one_of(self, nodes: Sequence[NodeId], request: Any, timeout_ms: float) -> Any:
+        """Ask one node more after each share of the time, and return the first answer. Whoever
+        was asked may still answer: a broker that is slow, or whose connection is being made, is
+        not given up for another one, nor waited for."""
+        deadline = Deadline(min(timeout_ms, self.settings.request_timeout_ms))
+        answers: queue.SimpleQueue[Future[Any]] = surroundings.SimpleQueue()
+        unasked, in_flight, lost = list(nodes), 0, ConnectionLost("no broker is known")
+        while unasked or in_flight:
+            left_ms = max(SHORTEST_WAIT_MS, deadline.remaining_ms)
+            turn_ms = min(_LONGEST_TURN_MS, deadline.remaining_ms / max(1, len(unasked)))
+            if unasked:
+                # A copy: kafka-python notes in a request which version its broker speaks
+                sent = self.send(copy(request), unasked.pop(0), left_ms)
+                sent.add_done_callback(answers.put)
+                in_flight += 1
+            # What is in flight ends by itself
+            wait_ms = turn_ms if unasked else left_ms + _LATE_MS
             try:
-                return self.call(request, node, share_ms)
+                answer = patience.next_in(answers, wait_ms / 1000)
+            except queue.Empty:
+                if not unasked:
+                    raise self._stuck("any broker") from None
+                if deadline.passed:
+                    unasked.clear()
+                continue
+            in_flight -= 1
+            try:
+                return answer.result()
             except ConnectionLost as error:
                 lost = error
+            except AuthenticationFailed:
+                self._connections.forget_authentication_failures()
+                raise
             if deadline.passed:
                 break
-            # Of many nodes the share is too short for TLS and a login to one that is far away.
-            # They go on meanwhile.
-            ready = [each for each in begun if self._connections.is_connected(each)]
-            begun = [each for each in begun if each not in ready]
-            open_ones = [*ready, *open_ones]
         raise lost
+
+    def _stuck(self, whom: str) -> ConnectionLost:
+        """Give up the IO thread, which times requests out, and has not."""
+        self._connections.start_anew()
+        return ConnectionLost(f"no answer from {whom}: the IO thread is stuck")
 
     # --- what the cluster looks like -------------------------------------------------------------
 

@@ -190,10 +190,6 @@ class Connections:
         nodes: list[NodeId] = [*self._brokers, *self._bootstrap]
         return sorted(nodes, key=lambda node: node not in connected)
 
-    def is_connected(self, node_id: NodeId) -> bool:
-        """Return whether the node could be sent to without a set-up."""
-        return node_id in self._loop.manager.connected
-
     def addresses(self) -> frozenset[str]:
         """Return ``host:port`` of every known broker, as they advertise themselves."""
         return frozenset(map(str, self._brokers.values()))
