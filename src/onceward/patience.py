@@ -208,6 +208,25 @@ def _patiently(wait: Callable[[float], _T], nothing: type[Exception], timeout_s:
             return wait(_ASK_EVERY_S)
 
 
+def probe_if_idle(
+    sock: socket.socket, *, idle_s: int = 60, every_s: int = 15, times: int = 4
+) -> None:
+    """Have the kernel ask whether the other end is there, once nothing was said for a while.
+
+    Load balancers, NAT gateways and firewalls drop, without a word, what has been idle for four
+    minutes (Azure) or a few more, and the kernel's own first probe comes after two hours.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", idle_s),
+        ("TCP_KEEPALIVE", idle_s),  # its name in macOS
+        ("TCP_KEEPINTVL", every_s),
+        ("TCP_KEEPCNT", times),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 class Cut:
     """Ends the connection of a request that nobody waits for any more."""
 

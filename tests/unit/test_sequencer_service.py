@@ -204,6 +204,17 @@ def test_a_waiting_task_hears_that_the_driver_lives(sequencer, ticket, connect):
     assert answers == [{P0: 4}]
 
 
+def test_neither_end_is_idle_for_long_while_a_task_computes(sequencer, ticket, connect):
+    """What has been idle for some minutes, firewalls drop without a word, and a host that has lost
+    its power says none either."""
+    idle = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
+    ends = [connect(ticket, task(0))._socket, *sequencer._epoch._connections.values()]
+    assert len(ends) == 2
+    for end in ends:
+        assert end._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert end._sock.getsockopt(socket.IPPROTO_TCP, idle) <= 120
+
+
 def test_a_lease_starts_and_finishes_as_an_event_and_turns_do_not_overlap(
     sequencer, ticket, connect, heard
 ):

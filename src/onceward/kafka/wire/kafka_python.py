@@ -44,33 +44,19 @@ from kafka.net.sasl.scram import SaslMechanismScram
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
+from onceward import patience
 from onceward.kafka.wire.options.security import (
     Certificates,
     TokenProvider,
     provider_extensions,
 )
 
-# Load balancers, NAT gateways and firewalls drop, without a word, what has been idle for four
-# minutes (Azure) or a few more, and the kernel's own first probe comes after two hours.
-_PROBES = {
-    "TCP_KEEPIDLE": 60,
-    "TCP_KEEPALIVE": 60,  # its name in macOS
-    "TCP_KEEPINTVL": 15,
-    "TCP_KEEPCNT": 4,
-}
-
 # Whoever closes a connection has given up what is unanswered on it. Without SO_LINGER the kernel
 # would go on sending that for minutes, and a broker could carry out, when the network is back,
 # what has been asked anew long since.
 _SOCKET_OPTIONS: tuple[tuple[int, int, Any], ...] = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)),
-    *(
-        (socket.IPPROTO_TCP, getattr(socket, name), value)
-        for name, value in _PROBES.items()
-        if hasattr(socket, name)
-    ),
 )
 
 NodeId = int | str
@@ -232,6 +218,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is u
             sock.setblocking(False)
             for option in _SOCKET_OPTIONS:
                 sock.setsockopt(*option)
+            patience.probe_if_idle(sock)
             await KafkaNetSocket().sock_connect(self._net, sock, place, timeout_at=timeout_at)
         except BaseException:
             sock.close()

@@ -34,7 +34,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from onceward import surroundings
 from onceward.errors import ConfigurationError, LedgerUnreachable, ServerMisconfigured
 from onceward.libraries import library
-from onceward.patience import Cut, cut_in_time
+from onceward.patience import Cut, cut_in_time, probe_if_idle
 from onceward.sql.ledger.database import (
     LOOKS_EVERY_SECONDS,
     STATEMENT_SECONDS,
@@ -438,13 +438,9 @@ def may_load(session: Any) -> Iterator[None]:
 def _notice_silence(sock: socket.socket) -> None:
     """Notice a server that vanished in half a minute instead of TCP's quarter of an hour."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    probe_if_idle(sock, idle_s=10, every_s=5, times=4)
     if sys.platform == "linux":
-        for option, value in (
-            (socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4),
-            (socket.TCP_USER_TIMEOUT, 30_000),
-        ):  # fmt: skip
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)
 
 
 def connect_parameters(url: str, refusal: str, *, database: bool = True) -> dict[str, Any]:

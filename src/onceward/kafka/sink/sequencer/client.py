@@ -9,7 +9,7 @@ import socket
 from collections.abc import Collection, Mapping
 from itertools import islice
 
-from onceward import surroundings
+from onceward import patience, surroundings
 from onceward.errors import EpochPoisoned, OncewardError, SequencerUnreachable
 from onceward.ids import TaskAttempt, TopicPartition
 from onceward.kafka.sink.sequencer import frames
@@ -194,7 +194,8 @@ class ClientSocket:
         self._sock = socket.create_connection((plain_host(host), port), timeout_s)
         self._sock.setblocking(False)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # A task may compute for long before it has anything to send, and says nothing meanwhile
+        patience.probe_if_idle(self._sock)
         self._poll = select.poll()
         self._poll.register(self._sock, select.POLLIN)
 

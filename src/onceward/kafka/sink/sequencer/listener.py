@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from onceward import surroundings
+from onceward import patience, surroundings
 from onceward.errors import OncewardError, ServerMisconfigured
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.kafka.sink.sequencer.epoch import Epoch, OnFirstLease
@@ -142,7 +142,7 @@ class Listener:
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            patience.probe_if_idle(sock)
         except OSError:
             # Reset by then: on macOS that is EINVAL
             sock.close()
