@@ -185,11 +185,13 @@ def test_a_catalog_that_is_away_for_a_moment_ends_no_query(monkeypatch: pytest.M
 
     monkeypatch.setattr(delta_table, "thrown_by", lambda error: (str(error),))
     monkeypatch.setattr(delta_table, "catalog_is_away", lambda causes: True)
-    assert delta_table.table_location(SimpleNamespace(sql=sql), "shop.visits") == "/visits"  # type: ignore[arg-type]
+    monkeypatch.setattr(delta_table, "asked_apart", lambda jvm, ask, *_: ask())
+    session: Any = SimpleNamespace(sql=sql, sparkContext=SimpleNamespace(_jvm=None))
+    assert delta_table.table_location(session, "shop.visits") == "/visits"
     monkeypatch.setattr(delta_table, "_CATALOG_SECONDS", 0.0)
     answers.append(AnalysisException("refused"))
     with pytest.raises(TargetUnreachable, match="refused"):
-        delta_table.table_location(SimpleNamespace(sql=sql), "shop.visits")  # type: ignore[arg-type]
+        delta_table.table_location(session, "shop.visits")
 
 
 S3_STORE = "spark.delta.logStore.s3a.impl"

@@ -14,14 +14,15 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.query import StreamingQuery
 
+from onceward import patience
 from onceward.errors import OncewardError
 from onceward.spark.batch.causes import has_condition, thrown_by, thrown_from
 from onceward.spark.batch.failures import known_failure
@@ -33,6 +34,8 @@ from onceward.spark.batch.query import (
 )
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _POLL_SECONDS = 0.1
 # Asks the JVM
@@ -183,6 +186,37 @@ def _is_lost(is_stopping: Callable[[], bool], lost: Lost, done: threading.Event)
             log.warning("cancelling the Spark job of a lost attempt: %s", reason)
             return True
     return False
+
+
+def asked_apart(jvm: Any, ask: Callable[[], _T], seconds: float, late: OncewardError) -> _T:
+    """Return what a catalog, or the storage of a table, answers in the JVM, asked in a thread of
+    its own with this one's session and properties (pool, job group): a batch waits no longer than
+    ``seconds``, whatever is waited for there, and a query that is stopped no more.
+
+    :param ask: may go on behind that, and must change nothing that a later look does not find.
+    :raises OncewardError: ``late``.
+    """
+    sessions = _sessions(jvm)
+    active = sessions.getActiveSession()
+    if active.isDefined():
+        context = (session := active.get()).sparkContext()
+        properties = context.getLocalProperties().clone()
+
+    def in_this_session() -> _T:
+        if active.isDefined():
+            sessions.setActiveSession(session)
+            context.setLocalProperties(properties)
+        return ask()
+
+    return patience.in_time(
+        in_this_session, seconds, "onceward-catalog", late=late, abandon=lambda: None
+    )
+
+
+@lru_cache(maxsize=8)
+def _sessions(jvm: Any) -> Any:
+    """Return the class of Spark's sessions; py4j asks for each part of the name at each use."""
+    return jvm.org.apache.spark.sql.classic.SparkSession
 
 
 @contextmanager

@@ -14,9 +14,9 @@ column is computed by the table.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,16 +34,21 @@ from onceward.errors import (
 )
 from onceward.spark.batch.carried import unless
 from onceward.spark.batch.causes import catalog_is_away, thrown_by
+from onceward.spark.batch.job import asked_apart
 from onceward.spark.batch.query import items
 from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told, must_write_name
 from onceward.spark.session.connector import must_have
 from onceward.spark.types import column_named, must_keep_dates, must_keep_microseconds
 
+_T = TypeVar("_T")
+
 _ZONE = "spark.sql.session.timeZone"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _CATALOG_SECONDS = 20.0
 """A name is looked up for each batch."""
+_ANSWER_SECONDS = 600.0
+"""The log of a table of millions of files may take minutes, the first time."""
 
 
 def guarded(
@@ -142,10 +147,14 @@ def table_location(session: SparkSession, name: str) -> str:
     :raises TableMissing: there is none, or it is no Delta table.
     :raises TargetUnreachable: the catalog does not answer.
     """
+
+    def described() -> str:
+        return str(session.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
+
     pauses = patience.GrowingPauses(_CATALOG_SECONDS)
     while True:
         try:
-            return str(session.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
+            return _answered(session.sparkContext._jvm, described, f"the catalog of {name}")
         except AnalysisException as error:  # noqa: PERF203
             causes = thrown_by(error)
             if not catalog_is_away(causes):
@@ -153,8 +162,20 @@ def table_location(session: SparkSession, name: str) -> str:
             if not pauses.wait():
                 raise TargetUnreachable(
                     f"the catalog does not say where {name} is: {'; '.join(map(str, causes))}",
-                    next_step="see that the metastore and the storage of its tables answer",
+                    next_step=_SEE_THE_STORAGE,
                 ) from error
+
+
+_SEE_THE_STORAGE = "see that the metastore and the storage of its tables answer"
+
+
+def _answered(jvm: Any, ask: Callable[[], _T], whom: str) -> _T:
+    """Return what is answered. :raises TargetUnreachable: not in time; what was asked may still be
+    carried out."""
+    late = TargetUnreachable(
+        f"{whom} has not answered for {_ANSWER_SECONDS:g} s", next_step=_SEE_THE_STORAGE
+    )
+    return asked_apart(jvm, ask, _ANSWER_SECONDS, late)
 
 
 def _no_table(name: str, error: AnalysisException) -> TableMissing:
@@ -185,18 +206,29 @@ class DeltaTable:
         )
         must_write_name(session, path)
         self._delta = self._jvm.org.apache.spark.sql.delta
-        self._log = self._delta.DeltaLog.forTable(self._session._jsparkSession, path)
+        java = self._session._jsparkSession
+        self._log = self._answered(lambda: self._delta.DeltaLog.forTable(java, path))
+
+    def _answered(self, ask: Callable[[], _T]) -> _T:
+        return _answered(self._jvm, ask, f"the storage of the Delta table {self.path}")
 
     def begin(self) -> DeltaTransaction:
         """Begin a transaction. :raises TableMissing: there is no table."""
-        transaction = self._log.startTransaction()
-        if int(transaction.snapshot().version()) < 0:
+
+        def begun() -> tuple[Any, int]:
+            transaction = self._log.startTransaction()
+            # Read with the rest of the log, where it is asked for
+            transaction.metadata()
+            return transaction, int(transaction.snapshot().version())
+
+        transaction, version = self._answered(begun)
+        if version < 0:
             raise TableMissing(
                 f"there is no Delta table at {self.path}",
                 next_step="if it was moved, pass the path that it has now; if there was none, "
                 f"create it first: CREATE TABLE delta.`{self.path}` (…) USING delta",
             )
-        return DeltaTransaction(self._jvm, transaction)
+        return DeltaTransaction(self._jvm, transaction, self._answered)
 
     def must_be_plain(self) -> Shape:
         """Check that the table can be written exactly once, and return its shape.
@@ -291,14 +323,22 @@ class DeltaTable:
 
     def missing(self, actions: Sequence[str]) -> list[str]:
         """List the files of ``actions`` that are gone."""
-        system = self._system()
-        return [str(path) for path in self._paths(actions) if not system.exists(path)]
+
+        def gone() -> list[str]:
+            system = self._system()
+            return [str(path) for path in self._paths(actions) if not system.exists(path)]
+
+        return self._answered(gone)
 
     def remove(self, actions: Sequence[str]) -> None:
         """Remove the files of ``actions`` that were never committed."""
-        system = self._system()
-        for path in self._paths(actions):
-            system.delete(path, False)
+
+        def delete() -> None:
+            system = self._system()
+            for path in self._paths(actions):
+                system.delete(path, False)
+
+        self._answered(delete)
 
     def _paths(self, actions: Sequence[str]) -> list[Any]:
         path, uri = self._jvm.org.apache.hadoop.fs.Path, self._jvm.java.net.URI
@@ -315,11 +355,16 @@ class DeltaTable:
 class DeltaTransaction:
     """One of Delta's: the table as it was when it began. It commits only if nobody has changed
     what it has read (``MetadataChangedException``, ``ConcurrentTransactionException``).
+
+    :param answered: asks the table's storage, in time.
     """
 
-    def __init__(self, jvm: Any, transaction: Any) -> None:
+    def __init__(
+        self, jvm: Any, transaction: Any, answered: Callable[[Callable[[], Any]], Any]
+    ) -> None:
         self._jvm = jvm
         self._transaction = transaction
+        self._answered = answered
 
     @cached_property
     def shape(self) -> Shape:
@@ -337,11 +382,11 @@ class DeltaTransaction:
 
     def newest(self, writer: str) -> int:
         """Return the last version committed by ``writer`` (Delta's application id); -1: none."""
-        return int(self._transaction.txnVersion(writer))
+        return int(self._answered(lambda: self._transaction.txnVersion(writer)))
 
     def writers(self) -> dict[str, int]:
         """Return all application ids that have committed, and the last version of each."""
-        found = items(self._transaction.snapshot().setTransactions())
+        found = items(self._answered(lambda: self._transaction.snapshot().setTransactions()))
         return {str(one.appId()): int(one.version()) for one in found}
 
     def write(self, frame: DataFrame, options: Any) -> list[str]:
@@ -355,7 +400,8 @@ class DeltaTransaction:
         """Commit ``actions``, and ``version`` as the newest of ``writer``. Once, if :meth:`newest`
         was asked before: of two that have read the same version one fails.
 
-        :raises Exception: Delta's own; whether it is committed, another transaction tells.
+        :raises Exception: Delta's own, or that of a storage that does not answer; whether it is
+            committed, another transaction tells.
         """
         delta, some, nothing = (
             self._jvm.org.apache.spark.sql.delta,
@@ -369,7 +415,10 @@ class DeltaTransaction:
         how = getattr(delta, "DeltaOperations$StreamingUpdate")(
             append, query_id, version, nothing()
         )
-        self._transaction.commit(self._jvm.PythonUtils.toSeq(all_of_it), how)
+        commit, actions_of_it = self._transaction.commit, self._jvm.PythonUtils.toSeq(all_of_it)
+        # 1. It takes too long, and is left behind; 2. another one commits the batch; 3. the first
+        # comes through and finds that its writer has moved on (ConcurrentTransactionException).
+        self._answered(lambda: commit(actions_of_it, how))
 
 
 def rows_in(actions: Sequence[str]) -> int:

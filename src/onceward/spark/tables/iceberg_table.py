@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from onceward import patience
 from onceward.errors import (
     ColumnMismatch,
     ConfigurationError,
@@ -31,6 +30,7 @@ from onceward.errors import (
     TargetUnreachable,
 )
 from onceward.spark.batch.causes import has_kind, thrown_by
+from onceward.spark.batch.job import asked_apart
 from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told
 from onceward.spark.session.connector import must_have
@@ -81,6 +81,7 @@ _REST = ("rest", "org.apache.iceberg.rest.restcatalog")
 _ANSWER_SECONDS = 120.0
 # A catalog in Hive waits three minutes for its lock (iceberg.hive.lock-timeout-ms)
 _COMMIT_SECONDS = 600.0
+_AT_ONCE = 1_000  # files that are looked for in that time
 _MILLISECONDS = {"jdbc.connectTimeout": "60000", "jdbc.socketTimeout": "60000"}
 _JDBC: Mapping[str, Mapping[str, str]] = {
     # In seconds; of a connection that breaks Iceberg makes another, once
@@ -127,8 +128,7 @@ class IcebergTable:
         )
         self._iceberg = self._jvm.org.apache.iceberg
         try:
-            active = jvm.org.apache.spark.sql.classic.SparkSession.getActiveSession()
-            self._table, self._named = self._answered(lambda: self._loaded(active))
+            self._table, self._named = self._answered(self._loaded)
         except OncewardError:
             raise
         except Exception as error:
@@ -154,12 +154,9 @@ class IcebergTable:
                 next_step=f"pass the name of the table itself, without {last}",
             )
 
-    def _loaded(self, active: Any) -> tuple[Any, Any]:
-        """Return the table, and its catalog and identifier. ``active``: the session by whose
-        settings the thread that asks would make a catalog."""
+    def _loaded(self) -> tuple[Any, Any]:
+        """Return the table, and its catalog and identifier."""
         java, jvm = self._session._jsparkSession, self._jvm
-        if active.isDefined():
-            jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(active.get())
         _limit_waits(self._session.conf.getAll, jvm.org.apache.spark.sql.internal.SQLConf.get())
         spark3 = self._iceberg.spark.Spark3Util
         table = spark3.loadIcebergTable(java, self.name)
@@ -170,18 +167,13 @@ class IcebergTable:
         self._named.catalog().invalidateTable(self._named.identifier())
 
     def _answered(self, ask: Callable[[], T], seconds: float | None = None) -> T:
-        """Return what a catalog answers. Whatever it waits for itself, a batch does not wait
-        longer, and a query that is stopped no more.
-
-        :raises TargetUnreachable: it has not answered in time.
-        """
+        """Return what the catalog answers. :raises TargetUnreachable: not in time."""
         seconds = seconds or _ANSWER_SECONDS
         late = TargetUnreachable(
             f"the catalog of {self.name} has not answered for {seconds:g} s",
             next_step=_SEE_THE_CATALOG,
         )
-        # It goes on, and changes nothing that a later one does not find
-        return patience.in_time(ask, seconds, "onceward-catalog", late=late, abandon=lambda: None)
+        return asked_apart(self._jvm, ask, seconds, late)
 
     def _names_a_catalog(self) -> bool:
         """Return whether the session has the catalog; without it, or while it is away, Spark asks
@@ -313,7 +305,8 @@ class IcebergTable:
         """Find the snapshot that was just written, from the end of a list that may be long."""
         self._refresh()
         of = self._jvm.org.apache.iceberg.relocated.com.google.common.collect.Iterables
-        every = self._table.snapshots()
+        # Of a REST catalog the table may have loaded the current ones only
+        every = self._answered(lambda: self._table.snapshots())
         for place in reversed(range(int(of.size(every)))):
             if (one := of.get(every, place)).summary().get(_STAGED_AS) == name:
                 return one
@@ -334,13 +327,22 @@ class IcebergTable:
     def missing(self, snapshots: Sequence[int]) -> list[str]:
         """List which of ``snapshots`` are gone, published or not, and of others lost files."""
         self._refresh()
-        io, found = self._table.io(), {one: self._table.snapshot(one) for one in snapshots}
-        files = (one.addedDataFiles(io) for one in found.values() if one is not None)
-        return [f"snapshot {one}" for one in snapshots if found[one] is None] + [
-            location
-            for file in chain.from_iterable(files)
-            if not io.newInputFile(location := str(file.location())).exists()
-        ]
+        io, table = self._table.io(), self._table
+
+        def listed() -> tuple[list[str], list[str]]:
+            found = {one: table.snapshot(one) for one in snapshots}
+            files = (one.addedDataFiles(io) for one in found.values() if one is not None)
+            there = [str(file.location()) for file in chain.from_iterable(files)]
+            return [f"snapshot {one}" for one in snapshots if found[one] is None], there
+
+        def gone(files: Sequence[str]) -> list[str]:
+            return [file for file in files if not io.newInputFile(file).exists()]
+
+        missing, files = self._answered(listed, _COMMIT_SECONDS)
+        for at in range(0, len(files), _AT_ONCE):
+            some = files[at : at + _AT_ONCE]
+            missing += self._answered(partial(gone, some), _COMMIT_SECONDS)
+        return missing
 
     def publish(self, snapshots: Sequence[int], properties: Mapping[str, str]) -> None:
         """Publish all ``snapshots`` (at least one) and set ``properties`` in one commit.
@@ -349,9 +351,12 @@ class IcebergTable:
         """
         self._refresh()
         transaction = self._table.newTransaction()
+
+        def pick(snapshot: int) -> None:
+            transaction.manageSnapshots().cherrypick(snapshot).commit()
+
         for snapshot in snapshots:
-            pick = transaction.manageSnapshots().cherrypick(snapshot)
-            self._answered(pick.commit, _COMMIT_SECONDS)
+            self._answered(partial(pick, snapshot), _COMMIT_SECONDS)
         for name, value in properties.items():
             transaction.updateProperties().set(name, value).commit()
         self._answered(transaction.commitTransaction, _COMMIT_SECONDS)
@@ -409,14 +414,16 @@ class IcebergTable:
             # whatever is dropped, nobody has published meanwhile
             dropped = [base.snapshot(one) for one in snapshots if one in staged]
             keeps = str(self._table.properties().get("gc.enabled")).lower() == "false"
-            files = [] if keeps or not dropped else self._snapshot_files(dropped, base)
+            ask = partial(self._snapshot_files, dropped, base)
+            files = [] if keeps or not dropped else self._answered(ask, _COMMIT_SECONDS)
             if not dropped:
                 return None
             return self._iceberg.TableMetadata.buildFrom(base).removeSnapshots(dropped).build()
 
         self._change(without)
         if files:
-            self._iceberg.CatalogUtil.deleteFiles(self._table.io(), files, "staged", True)
+            delete, io = self._iceberg.CatalogUtil.deleteFiles, self._table.io()
+            self._answered(lambda: delete(io, files, "staged", True), _COMMIT_SECONDS)
 
     def _snapshot_files(self, dropped: Sequence[Any], base: Any) -> Any:
         """Return the files that came with ``dropped`` and belong to no other snapshot.

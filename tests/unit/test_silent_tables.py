@@ -1,0 +1,128 @@
+"""Catalogs, and storages of tables, that take a question and never answer. No JVM: its objects are
+stood in for; what Spark itself does with them, tests/contract asks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from onceward import patience
+from onceward.errors import TargetUnreachable
+from onceward.spark.batch.job import asked_apart
+from onceward.spark.tables import delta_table
+from onceward.spark.tables.delta_table import DeltaTable, DeltaTransaction, table_location
+from support.errors import raises
+
+PATIENCE_SECONDS = 30
+
+
+@pytest.fixture
+def silent() -> Iterator[Callable[..., None]]:
+    """What it is asked, nobody answers before the test is over."""
+    over = threading.Event()
+    yield lambda *_: over.wait(PATIENCE_SECONDS)
+    over.set()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_table, "_ANSWER_SECONDS", 0.2)
+
+
+def without_a_session() -> Any:
+    jvm = MagicMock()
+    jvm.org.apache.spark.sql.classic.SparkSession.getActiveSession().isDefined.return_value = False
+    return jvm
+
+
+def table(log: Any = None) -> DeltaTable:
+    made: Any = object.__new__(DeltaTable)
+    made._jvm, made._log, made.path = without_a_session(), log, "/data/visits"
+    made._session = MagicMock()
+    return made
+
+
+def transaction(of_delta: Any) -> DeltaTransaction:
+    made = table()
+    return DeltaTransaction(made._jvm, of_delta, made._answered)
+
+
+def test_a_metastore_that_hangs_is_waited_for_in_bounds(silent: Callable[..., None]) -> None:
+    session: Any = SimpleNamespace(
+        sql=silent, sparkContext=SimpleNamespace(_jvm=without_a_session())
+    )
+    with raises(TargetUnreachable, "shop.visits"):
+        table_location(session, "shop.visits")
+
+
+ADD = '{"add": {"path": "part-0"}}'
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda silent: table(SimpleNamespace(startTransaction=silent)).begin(),
+        lambda silent: table(
+            MagicMock(**{"startTransaction.return_value.metadata": silent})
+        ).begin(),
+        lambda silent: transaction(SimpleNamespace(txnVersion=silent)).newest("a"),
+        lambda silent: transaction(
+            MagicMock(**{"snapshot.return_value.setTransactions": silent})
+        ).writers(),
+        lambda silent: transaction(MagicMock(commit=silent)).commit([ADD], "a", 1, "b"),
+    ],
+)
+def test_a_storage_that_hangs_is_waited_for_in_bounds(
+    silent: Callable[..., None], ask: Callable[[Any], None]
+) -> None:
+    with raises(TargetUnreachable, "/data/visits"):
+        ask(silent)
+
+
+@pytest.mark.parametrize("ask", [DeltaTable.missing, DeltaTable.remove])
+def test_files_of_a_storage_that_hangs_are_waited_for_in_bounds(
+    silent: Callable[..., None], ask: Callable[..., Any]
+) -> None:
+    made: Any = table()
+    made._system = lambda: SimpleNamespace(exists=silent, delete=silent)
+    with raises(TargetUnreachable, "/data/visits"):
+        ask(made, [ADD])
+
+
+def test_a_query_that_is_stopped_waits_for_no_storage(
+    silent: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop() -> None:
+        raise Stopped
+
+    monkeypatch.setattr(delta_table, "_ANSWER_SECONDS", 3_600.0)
+    with patience.asking(stop), pytest.raises(Stopped):
+        table(SimpleNamespace(startTransaction=silent)).begin()
+
+
+def test_whoever_is_asked_sees_the_session_of_the_batch_and_its_jobs_are_of_the_query() -> None:
+    jvm, told = MagicMock(), list[tuple[Any, Any, int]]()
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    session = sessions.getActiveSession().get()
+    context = session.sparkContext()
+    sessions.setActiveSession.side_effect = lambda one: told.append(
+        ("session", one, threading.get_ident())
+    )
+    context.setLocalProperties.side_effect = lambda one: told.append(
+        ("properties", one, threading.get_ident())
+    )
+    late = TargetUnreachable("late", next_step="none")
+    there = asked_apart(jvm, threading.get_ident, PATIENCE_SECONDS, late)
+    assert there != threading.get_ident()
+    assert told == [
+        ("session", session, there),
+        ("properties", context.getLocalProperties().clone(), there),
+    ]
