@@ -618,13 +618,16 @@ class SlowBrokers:
         unlike.send, unlike.brokers = self.send, lambda: list(range(count))
         unlike._connections.nodes = client.brokers
 
-    def send(self, _: Any, node: Any, timeout_ms: float = 0) -> Future[Any]:
+    def send(self, request: Any, node: Any, timeout_ms: float = 0) -> Future[Any]:
         self.asked[node] = timeout_ms
+        of_it = [each.resource_name for each in getattr(request, "resources", ())]
+        configs = [SimpleNamespace(name="broker", value=name) for name in of_it]
+        result = SimpleNamespace(error_code=0, error_message=None, configs=configs)
         answer: Future[Any] = Future()
         silence = ConnectionLost("Request timed out")
         if (after_s := self._after_s(node)) * 1000 < timeout_ms:
             settle = threading.Timer(
-                after_s, answer.set_result, [SimpleNamespace(topics=[], by=node)]
+                after_s, answer.set_result, [SimpleNamespace(topics=[], by=node, results=[result])]
             )
         else:
             settle = threading.Timer(timeout_ms / 1000, answer.set_exception, [silence])
@@ -661,6 +664,15 @@ def test_brokers_that_are_connected_and_dead_do_not_keep_others_from_being_asked
     assert min(brokers.asked.values()) >= 1_000
 
 
+def test_a_brokers_settings_are_told_by_the_first_one_that_answers(
+    client_of: Callable[..., KafkaClient],
+) -> None:
+    client = client_of("localhost:1", {"request.timeout.ms": 2_000})
+    brokers = SlowBrokers(client, 20, lambda node: 0.0 if node >= 10 else NEVER)
+    assert client.broker_config() == {"broker": "10"}
+    assert min(brokers.asked.values()) >= 1_000
+
+
 def test_the_first_answer_counts_whoever_was_asked_first(
     client_of: Callable[..., KafkaClient],
 ) -> None:
@@ -678,7 +690,7 @@ def test_no_node_is_asked_when_the_time_is_over(client_of: Callable[..., KafkaCl
     client = client_of("localhost:1")
     brokers = SlowBrokers(client, 40, slowly)
     with pytest.raises(ConnectionLost, match="timed out"):
-        client._call_one_of(range(40), None, 50)
+        client.call_one_of(range(40), str, 50)
     assert list(brokers.asked) == [0]
 
 
@@ -691,7 +703,7 @@ def test_an_io_thread_that_times_nothing_out_is_given_up(
     client.send = lambda *_: Future()
     client._connections.start_anew = lambda: given_up.append(True)
     with pytest.raises(ConnectionLost, match="stuck"):
-        client._call_one_of(range(3), None, 50)
+        client.call_one_of(range(3), str, 50)
     assert given_up == [True]
 
 
@@ -715,8 +727,8 @@ def test_an_answer_behind_that_of_another_broker_harms_no_connection(
             for node, address in client._connections._bootstrap.items()
             if address.port == frozen.port
         )
-        answer = client._call_one_of(
-            [first, *client._connections.nodes()], about_nothing(), 20_000
+        answer = client.call_one_of(
+            [first, *client._connections.nodes()], lambda _: about_nothing(), 20_000
         )
         assert [broker.port for broker in answer.brokers] == [other.port]
         set_up = frozen.asked[API_VERSIONS]

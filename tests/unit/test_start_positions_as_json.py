@@ -142,15 +142,15 @@ def test_many_partitions_hold_together_what_a_few_would(
 def test_partitions_are_counted_in_the_answer_that_is_waited_for_anyway(refused: bool) -> None:
     asked = []
 
-    def answer(nodes: Any, request: Any, timeout_ms: float) -> Any:
-        asked.append([topic.name for topic in request.topics])
+    def answer(nodes: Any, request_to: Any, timeout_ms: float) -> Any:
+        asked.append([topic.name for topic in request_to(1).topics])
         if refused:
             raise AuthenticationFailed("no", next_step="nothing")
         topics = [SimpleNamespace(partitions=[0] * count) for count in (30, 2, 0)]
         return SimpleNamespace(topics=topics)
 
     client: Any = object.__new__(KafkaClient)
-    client.brokers, client._call_one_of = lambda: [1], answer
+    client.brokers, client.call_one_of = lambda: [1], answer
     client.settings = SimpleNamespace(connect_timeout_ms=1_000)
     assert source._must_answer(client, NamedTopics(["a", "b", "c"]).names) == 32 * (not refused)
     assert asked == [["a", "b", "c"]]

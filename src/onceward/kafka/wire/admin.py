@@ -10,18 +10,17 @@ from typing import Any, Literal
 from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from onceward.errors import AccessDenied, OncewardError
 from onceward.kafka.wire.acls import Kind
 from onceward.kafka.wire.conversation import Answered, Code, Resources, asked
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api
+from onceward.kafka.wire.kafka_python import NodeId
 from onceward.kafka.wire.options.settings import ClientSettings
 
 # org.apache.kafka.common.config.ConfigResource.Type
 _RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}
 _KINDS = {"topic": Kind.TOPIC, "group": Kind.GROUP}
 _TOPIC_ALREADY_EXISTS = 36
-_ONE_BROKER_MS = 1_000
 
 
 def metadata_request(topics: Sequence[str] | None) -> Any:
@@ -46,6 +45,10 @@ class TopicAdmin(ABC):
     def call(self, request: Any, node_id: int | str, timeout_ms: float | None = None) -> Any: ...
     @abstractmethod
     def call_any(self, request: Any, timeout_ms: float | None = None, *, turn: int = 0) -> Any: ...
+    @abstractmethod
+    def call_one_of(
+        self, nodes: Sequence[NodeId], request_to: Callable[[NodeId], Any], timeout_ms: float
+    ) -> Any: ...
     @abstractmethod
     def forget_leaders(self, topics: Iterable[str]) -> None: ...
     @abstractmethod
@@ -141,21 +144,16 @@ class TopicAdmin(ABC):
     ) -> dict[str, str | None]:
         """Return every setting of one topic, broker or group. A broker's are asked of that broker,
         which alone knows its static ones."""
-        resource = DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=_RESOURCE_TYPES[kind], resource_name=name, configuration_keys=None
-        )
         answer = self.ask(
             Api.DESCRIBE_CONFIGS,
             f"{kind} {name}",
-            lambda: DescribeConfigsRequest(resources=[resource], min_version=1),
-            lambda described: [
-                Answered(each.error_code, words=each.error_message) for each in described.results
-            ],
+            lambda: _configs_request(kind, name),
+            _described_codes,
             node_id=int(name) if kind == "broker" else None,
             timeout_ms=timeout_ms,
             resources={_KINDS[kind]: name} if kind in _KINDS else {},
         )
-        return {config.name: config.value for config in answer.results[0].configs}
+        return _configs(answer)
 
     def broker_config(
         self, node_id: int | None = None, *, timeout_ms: int | None = None
@@ -163,15 +161,31 @@ class TopicAdmin(ABC):
         """Return every setting of a broker; if none is named, of the first one that answers, since
         another may be away, within ``timeout_ms`` for all of them; None: ``request.timeout.ms``.
         """
-        nodes = self.brokers() if node_id is None else [node_id]
-        timeout_ms = timeout_ms or self.settings.request_timeout_ms
-        deadline = Deadline(timeout_ms)
-        # One that is far away has to be asked for long enough
-        each_ms = max(timeout_ms // len(nodes), min(timeout_ms, _ONE_BROKER_MS))
-        for node in nodes[:-1]:
-            try:
-                return self.describe_config("broker", str(node), timeout_ms=each_ms)
-            except OncewardError as error:  # noqa: PERF203
-                if isinstance(error, AccessDenied) or deadline.remaining_ms < each_ms / 2:
-                    raise
-        return self.describe_config("broker", str(nodes[-1]), timeout_ms=each_ms)
+        if node_id is not None:
+            return self.describe_config("broker", str(node_id), timeout_ms=timeout_ms)
+        nodes = self.brokers()
+        answer = asked(
+            Api.DESCRIBE_CONFIGS,
+            "any broker",
+            lambda left_ms: self.call_one_of(
+                nodes, lambda node: _configs_request("broker", str(node)), left_ms
+            ),
+            _described_codes,
+            Deadline(timeout_ms or self.settings.request_timeout_ms),
+        )
+        return _configs(answer)
+
+
+def _configs_request(kind: str, name: str) -> Any:
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=_RESOURCE_TYPES[kind], resource_name=name, configuration_keys=None
+    )
+    return DescribeConfigsRequest(resources=[resource], min_version=1)
+
+
+def _described_codes(described: Any) -> list[Code]:
+    return [Answered(each.error_code, words=each.error_message) for each in described.results]
+
+
+def _configs(described: Any) -> dict[str, str | None]:
+    return {config.name: config.value for config in described.results[0].configs}

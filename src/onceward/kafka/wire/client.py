@@ -153,12 +153,18 @@ class KafkaClient(TopicAdmin):
         nodes = self._connections.nodes()
         nodes = [*nodes[turn % len(nodes) :], *nodes[: turn % len(nodes)]] if turn else nodes
         timeout_ms = timeout_ms or self.settings.request_timeout_ms
-        return self._call_one_of(nodes, request, timeout_ms)
+        # A copy: kafka-python notes in a request which version its broker speaks
+        return self.call_one_of(nodes, lambda _: copy(request), timeout_ms)
 
-    def _call_one_of(self, nodes: Sequence[NodeId], request: Any, timeout_ms: float) -> Any:
+    def call_one_of(
+        self, nodes: Sequence[NodeId], request_to: Callable[[NodeId], Any], timeout_ms: float
+    ) -> Any:
         """Ask one node more after each share of the time, and return the first answer. Whoever
         was asked may still answer: a broker that is slow, or whose connection is being made, is
-        not given up for another one, nor waited for."""
+        not given up for another one, nor waited for. :raises ConnectionLost: none answered.
+
+        :param request_to: makes the request for a node, each time a new one.
+        """
         deadline = Deadline(min(timeout_ms, self.settings.request_timeout_ms))
         answers: queue.SimpleQueue[Future[Any]] = surroundings.SimpleQueue()
         unasked, in_flight, lost = list(nodes), 0, ConnectionLost("no broker is known")
@@ -166,9 +172,8 @@ class KafkaClient(TopicAdmin):
             left_ms = max(SHORTEST_WAIT_MS, deadline.remaining_ms)
             turn_ms = min(_LONGEST_TURN_MS, deadline.remaining_ms / max(1, len(unasked)))
             if unasked:
-                # A copy: kafka-python notes in a request which version its broker speaks
-                sent = self.send(copy(request), unasked.pop(0), left_ms)
-                sent.add_done_callback(answers.put)
+                node = unasked.pop(0)
+                self.send(request_to(node), node, left_ms).add_done_callback(answers.put)
                 in_flight += 1
             # What is in flight ends by itself
             wait_ms = turn_ms if unasked else left_ms + _LATE_MS
@@ -355,8 +360,8 @@ class KafkaClient(TopicAdmin):
         """
         nodes = self.brokers()
         try:
-            answer = self._call_one_of(
-                nodes, metadata_request(topics), self.settings.connect_timeout_ms
+            answer = self.call_one_of(
+                nodes, lambda _: metadata_request(topics), self.settings.connect_timeout_ms
             )
             return sum(len(topic.partitions) for topic in answer.topics)
         except ConnectionLost as lost:
