@@ -165,13 +165,13 @@ def in_time(
     """Return what ``call`` returns, made by a thread of that ``name``: for a client whose own time
     limit is none for the whole.
 
-    :param late: raised where it has not returned within ``timeout_s``.
+    :param late: raised where it has not returned within ``timeout_s``, or :func:`within` less.
     :param abandon: called where it is left behind, as late, or as a check has ended the wait. What
         it uses is of no use to anybody else from then on.
     """
     answer = in_a_thread(call, name)
     try:
-        return result(answer, timeout_s)
+        return result(answer, ends_at(timeout_s * 1000) - surroundings.monotonic())
     except FutureTimeoutError:
         if answer.done():
             return answer.result()

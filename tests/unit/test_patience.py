@@ -129,6 +129,20 @@ def test_no_deadline_is_later_than_that_of_the_whole() -> None:
     assert Deadline(900_000).remaining_ms > 800_000
 
 
+def test_a_call_in_a_thread_of_its_own_is_not_waited_for_beyond_the_time_of_the_whole() -> None:
+    class Late(Exception):
+        pass
+
+    over, left_behind = threading.Event(), list[bool]()
+    with patience.within(200), pytest.raises(Late):
+        patience.in_time(
+            over.wait, HOURS_S, "silent", late=Late(), abandon=lambda: left_behind.append(True)
+        )
+    over.set()
+    assert left_behind == [True]
+    assert patience.in_time(over.wait, HOURS_S, "answers", late=Late(), abandon=over.clear)
+
+
 def test_a_batch_of_a_query_that_is_stopped_has_a_moment_and_no_more() -> None:
     ending = Ending(lambda: True)
     ending()  # what can be ended within the moment still is
