@@ -190,7 +190,11 @@ def test_of_the_connector_one_version_is_on_the_class_path(
 ):
     """Of two the first counts, which need not be the same one in driver and executors."""
     connector = Connector(tuple(map(Path, OURS_OF_KAFKA)), ("g:a:1",))
-    same = ["/opt/kafka-clients-3.9.0.jar", "/opt/my-kafka-clients.jar", "/opt/delta-4.0.0.jar"]
+    same = [
+        "/opt/kafka-clients-3.9.0.jar",
+        "/opt/my_kafka-clients-1.0.jar",
+        "/opt/delta-4.0.0.jar",
+    ]
     named = "org.apache.spark:spark-sql-kafka-0-10_2.12:4.0.0,io.delta:delta-spark_2.13:4.0.0"
     defaults = tmp_path / "spark-defaults.conf"
     defaults.write_text(f"spark.jars {','.join(same)}\nspark.jars.packages io.delta:delta:1\n")
@@ -218,19 +222,6 @@ def test_jars_of_the_defaults_stay(printed: Any, tmp_path: Path):
     assert found["spark.jars"] == "/a.jar,/opt/hadoop-aws.jar,/opt/postgresql.jar"
 
 
-class Places:
-    """Where a class loader finds a class, as Java's ``Enumeration`` of URLs."""
-
-    def __init__(self, *jars: str) -> None:
-        self._left = [f"file:{jar}!/org/apache/A.class" for jar in jars]
-
-    def hasMoreElements(self) -> bool:  # noqa: N802 — Java's name
-        return bool(self._left)
-
-    def nextElement(self) -> Any:  # noqa: N802 — Java's name
-        return MagicMock(getPath=MagicMock(return_value=self._left.pop(0)))
-
-
 @pytest.mark.parametrize(
     ("jars", "warns"),
     [
@@ -244,7 +235,8 @@ def test_a_source_with_two_connectors_on_its_class_path_names_them(
     jars: tuple[str, ...], warns: bool, caplog: pytest.LogCaptureFixture
 ):
     session = MagicMock()
-    thread = session.sparkContext._jvm.java.lang.Thread.currentThread.return_value
-    thread.getContextClassLoader.return_value.getResources = lambda name: Places(*jars)
+    session.sparkContext._jvm.java.util.Collections.list.return_value = [
+        MagicMock(getPath=lambda jar=jar: f"file:{jar}!/org/apache/A.class") for jar in jars
+    ]
     load(session, {})
     assert all(jar in caplog.text for jar in jars) is warns

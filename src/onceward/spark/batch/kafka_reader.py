@@ -190,9 +190,8 @@ def _warn_of_two_versions(spark: SparkSession) -> None:
     jvm: Any = spark.sparkContext._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     for name in _PARTS:
-        places, jars = loader.getResources(name), []
-        while places.hasMoreElements():
-            jars.append(str(places.nextElement().getPath()).partition("!")[0])
+        places = jvm.java.util.Collections.list(loader.getResources(name))
+        jars = [str(each.getPath()).partition("!")[0] for each in places]
         if of_other_versions(jars, jars):
             log.warning(
                 "Spark's Kafka connector is on this session's class path in several versions, of "

@@ -128,7 +128,8 @@ def spark_connector(*packages: str) -> Connector:
 
 
 _PART = re.compile(
-    r"(?:.*[:/_])?(spark-sql-kafka-0-10|spark-token-provider-kafka-0-10|kafka-clients)"
+    r"(?:.*/)?(?:org\.apache\.(?:spark|kafka)[:_])?"
+    r"(spark-sql-kafka-0-10|spark-token-provider-kafka-0-10|kafka-clients)"
     r"((?:_[\d.]+)?[-:]\d[^:/]*?)(?:\.jar)?"
 )
 
