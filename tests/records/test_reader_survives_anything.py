@@ -210,6 +210,13 @@ def test_an_emptied_batch_that_compaction_kept_is_read():
     assert batch.last_offset == 4
 
 
+def test_an_emptied_control_batch_is_no_marker_and_no_damage():
+    """As Java's consumer has it (``CompletedFetch.containsAbortMarker``)."""
+    (batch,) = read_batches(one_batch(b"", count=0, last_delta=0, attributes=0x30))
+    assert batch.is_control
+    assert batch.control_type is None
+
+
 def test_log_append_time_is_every_records_time():
     (batch,) = read_batches(one_batch(b"\x0c\0\x14\0\x01\x01\0", count=1, attributes=8))
     assert batch.timestamp_type is TimestampType.LOG_APPEND_TIME

@@ -107,8 +107,10 @@ class RecordBatch:
 
     @property
     def control_type(self) -> int | None:
-        """A control batch's marker (``ControlType``, or another number); None for data."""
-        if not self.is_control:
+        """A control batch's marker (``ControlType``, or another number); None for data, and where
+        the log cleaner has removed the marker: of a producer's last batch it keeps the header
+        (``BatchRetention.RETAIN_EMPTY``)."""
+        if not self.is_control or self.count == 0:
             return None
         key = self.records[0].key if self.records else None
         if key is None or len(key) < _CONTROL_KEY.size:
