@@ -243,7 +243,7 @@ def test_keys_that_java_does_not_read(tmp_path: Path, made_by: str) -> None:
         client, _ = options_of.settings_from_options("b:9093", options, client_id="c")
         if "genkey" not in made_by:  # that is no certificate's
             tls_context(client.security)
-        return options_of.spark_source_options(client, options, more)
+        return options_of.spark_source_options(client, options, dict.fromkeys(more, ""))
 
     def converted(command: str, setting: str, name: str) -> None:
         for each in (command, command.replace("-nocrypt", "-v1 PBE-SHA1-3DES -passout pass:x")):

@@ -367,10 +367,32 @@ def test_oauth_tokens_cannot_be_passed_on_to_spark() -> None:
     with raises(ConfigurationError, "OAUTHBEARER") as refused:
         spark_source_options(client, options)
     own = [name for name in refused.value.next_step.split() if name.startswith("kafka.")]
-    assert spark_source_options(client, options, own) == {
+    assert spark_source_options(client, options, dict.fromkeys(own, "…")) == {
         "kafka.security.protocol": "SASL_SSL",
         "kafka.sasl.mechanism": "OAUTHBEARER",
     }
+
+
+IAM = {
+    "kafka.sasl.mechanism": "AWS_MSK_IAM",
+    "kafka.sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
+    "kafka.sasl.client.callback.handler.class": (
+        "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
+    ),
+}
+
+
+@pytest.mark.parametrize("own", [IAM, {"kafka.Security.Protocol": "SSL"}])
+def test_tokens_of_java_are_not_asked_of_a_reader_that_logs_in_otherwise(
+    own: dict[str, str],
+) -> None:
+    """Amazon MSK with IAM: Python logs in by OAUTHBEARER, Java by a mechanism of its own."""
+    options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    client, _ = parsed(options, oauth_token_provider=Tokens())
+    assert spark_source_options(client, options, own)["kafka.security.protocol"] == "SASL_SSL"
+    as_python = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"}
+    with pytest.raises(ConfigurationError, match="OAUTHBEARER"):
+        spark_source_options(client, options, own | as_python)
 
 
 @pytest.mark.parametrize("name", ["session.timeout.ms", "ssl.cipher.suites", "client.rack"])

@@ -9,7 +9,7 @@ import contextlib
 import difflib
 import uuid
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -224,17 +224,24 @@ def settings_from_options(
 
 
 def spark_source_options(
-    client: ClientSettings, options: Mapping[str, Any], own: Collection[str] = ()
+    client: ClientSettings, options: Mapping[str, Any], own: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return ``options`` (as for a sink), of which ``client`` was made, as ``kafka.``-prefixed
     options of Spark's Kafka source; producer settings left out. The result holds secrets: never
     log it.
 
-    :param own: names of options that Spark's source is given besides.
+    :param own: options that Spark's source is given besides, and which come first: it may log in
+        by another mechanism than Python (``AWS_MSK_IAM``).
     :raises ConfigurationError: OAUTHBEARER, whose tokens have to come from a Java class, and
         ``own`` names none; or a key that Java does not read, and ``own`` names no other.
     """
-    if client.security.mechanism == "OAUTHBEARER" and _JAVA_TOKENS not in own:
+    theirs = {name.lower(): value for name, value in (own or {}).items()}
+    needs_no_tokens = (
+        _JAVA_TOKENS in theirs
+        or theirs.get("kafka.sasl.mechanism", "OAUTHBEARER") != "OAUTHBEARER"
+        or "SASL" not in theirs.get("kafka.security.protocol", "SASL").upper()
+    )
+    if client.security.mechanism == "OAUTHBEARER" and not needs_no_tokens:
         raise ConfigurationError(
             "sasl.mechanism=OAUTHBEARER cannot be passed on to Spark's Kafka source, whose tokens "
             "come from Java",
@@ -244,11 +251,10 @@ def spark_source_options(
     java = {name: str(options[name]) for name in _CONSUMER_OPTIONS if name in options}
     if any(name in SECURITY_OPTIONS for name in options):
         java |= java_security_options(client.security)
-        theirs = {name.lower() for name in own}
-        if not theirs.isdisjoint(_OWN_KEY):
+        if not theirs.keys().isdisjoint(_OWN_KEY):
             # Java takes no two
             java = {name: value for name, value in java.items() if name not in _OF_A_KEY}
-        elif theirs.isdisjoint(_WITHOUT_OURS):
+        elif theirs.keys().isdisjoint(_WITHOUT_OURS):
             refuse_key_for_java(client.security)
     return {f"kafka.{name}": value for name, value in java.items()}
 
