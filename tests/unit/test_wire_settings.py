@@ -327,6 +327,33 @@ def test_sparks_source_gets_the_same_settings_in_javas_names(tmp_path: Path) -> 
     assert spark_source_options(parsed({})[0], {"compression.type": "lz4"}) == {}
 
 
+@pytest.mark.parametrize("kind", ["JKS", None])
+def test_stores_of_the_readers_own_leave_nothing_of_ours_that_java_refuses(
+    tmp_path: Path, kind: str | None
+) -> None:
+    """``DefaultSslEngineFactory`` takes no two stores, and no password of a store beside PEM."""
+    make_certificates(tmp_path)
+    options = {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(tmp_path / "authority.crt"),
+        "ssl.certificate.location": str(tmp_path / "client.crt"),
+        "ssl.key.location": str(tmp_path / "client.key"),
+    }
+    client, _ = parsed(options)
+    trust = {"kafka.ssl.truststore.location": "/t.jks", "kafka.ssl.truststore.password": "x"}
+    key = {"kafka.ssl.Keystore.location": "/k.jks", "kafka.ssl.keystore.password": "x"}
+    if kind:
+        trust["kafka.ssl.truststore.type"] = kind
+    ours = spark_source_options(client, options)
+    assert ours.keys() >= {"kafka.ssl.truststore.certificates", "kafka.ssl.keystore.key"}
+    for own, store in ((trust, "truststore"), (key, "keystore"), (trust | key, "store")):
+        left = {name: text for name, text in ours.items() if store not in name}
+        assert spark_source_options(client, options, own) == left
+    pem = {"kafka.ssl.truststore.location": "/of/the/executors.pem"}
+    left = {n: text for n, text in ours.items() if n != "kafka.ssl.truststore.certificates"}
+    assert spark_source_options(client, options, pem) == left, "read as ours, for no password"
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
 def test_comments_in_pem_may_be_in_any_encoding(tmp_path: Path, encoding: str) -> None:
     """``openssl pkcs12`` writes a friendlyName in Latin-1, lists of authorities are in UTF-8."""

@@ -251,16 +251,31 @@ def spark_source_options(
     java = {name: str(options[name]) for name in _CONSUMER_OPTIONS if name in options}
     if any(name in SECURITY_OPTIONS for name in options):
         java |= java_security_options(client.security)
-        if not theirs.keys().isdisjoint(_OWN_KEY):
-            # Java takes no two
-            java = {name: value for name, value in java.items() if name not in _OF_A_KEY}
-        elif theirs.keys().isdisjoint(_WITHOUT_OURS):
+        if theirs.keys().isdisjoint(_WITHOUT_OURS | _OWN_KEY):
             refuse_key_for_java(client.security)
-    return {f"kafka.{name}": value for name, value in java.items()}
+    given = {f"kafka.{name}": value for name, value in java.items()}
+    for own_store, ours, password, of_pem in _STORES:
+        if not theirs.keys().isdisjoint(own_store):
+            # Java takes no two, and no password of a store beside the type PEM
+            gone = ours | (of_pem if password in theirs else set())
+            given = {name: value for name, value in given.items() if name not in gone}
+    return given
 
 
-_OWN_KEY = {"kafka.ssl.keystore.location", "kafka.ssl.keystore.key"}
-_OF_A_KEY = {"ssl.keystore.location", "ssl.keystore.key", "ssl.keystore.certificate.chain"}
+_KEY, _TRUST = "kafka.ssl.keystore", "kafka.ssl.truststore"
+_OWN_KEY = {f"{_KEY}.location", f"{_KEY}.key"}
+_OWN_TRUST = {f"{_TRUST}.location", f"{_TRUST}.certificates"}
+_STORES = (
+    (
+        _OWN_KEY,
+        _OWN_KEY | {f"{_KEY}.certificate.chain"},
+        f"{_KEY}.password",
+        {f"{_KEY}.type", "kafka.ssl.key.password"},
+    ),
+    (_OWN_TRUST, _OWN_TRUST, f"{_TRUST}.password", {f"{_TRUST}.type"}),
+)
+"""Of each store of Java's: what makes it the reader's own, what of ours that replaces, and what
+besides where it has this password."""
 _WITHOUT_OURS = {"kafka.ssl.engine.factory.class", "kafka.security.protocol"}
 
 
