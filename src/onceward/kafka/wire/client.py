@@ -11,6 +11,7 @@ import os
 import pickle
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -82,6 +83,7 @@ class KafkaClient(TopicAdmin):
         self._lock = threading.Lock()
         self._leaders: dict[str, dict[int, int]] = {}
         self._coordinators: dict[tuple[str, str], int] = {}
+        self._forgotten = Counter[tuple[str, str]]()
         self._cluster_id: str | None = None
         self._reached = False
 
@@ -205,7 +207,7 @@ class KafkaClient(TopicAdmin):
     # --- what the cluster looks like -------------------------------------------------------------
 
     def topic_partitions(
-        self, topics: Iterable[str], *, timeout_ms: float | None = None
+        self, topics: Iterable[str], *, timeout_ms: float | None = None, turn: int = 0
     ) -> dict[str, dict[int, int]]:
         """Ask for ``topics`` now: per topic, partition → node id of its leader (``NO_LEADER``
         during an election).
@@ -214,15 +216,18 @@ class KafkaClient(TopicAdmin):
         the others in turn, because brokers hear of a new topic one after the other, and one that
         is cut off from the controllers never.
 
+        :param turn: of the brokers, the one to begin with (:meth:`call_any`).
         :raises TopicMissing, AccessDenied, BrokerUnreachable: the first names the topic.
         """
         return {
             t.name: {p.partition_index: p.leader_id for p in t.partitions}
-            for t in self._topics_asked(sorted(set(topics)), timeout_ms)
+            for t in self._topics_asked(sorted(set(topics)), timeout_ms, turn)
         }
 
-    def _topics_asked(self, wanted: Sequence[str], timeout_ms: float | None = None) -> Any:
-        timeout_ms, turns = self._timeout_ms(timeout_ms), count()
+    def _topics_asked(
+        self, wanted: Sequence[str], timeout_ms: float | None = None, turn: int = 0
+    ) -> Any:
+        timeout_ms, turns = self._timeout_ms(timeout_ms), count(turn)
         missing_until = Deadline(min(2_000, timeout_ms))
 
         def codes(answer: Any) -> list[int]:
@@ -297,6 +302,9 @@ class KafkaClient(TopicAdmin):
         :raises BrokerUnreachable, AccessDenied: the second names group or transactional id."""
         with self._lock:
             node = self._coordinators.get((kind, key))
+            # A broker that is cut off from the controllers goes on naming the coordinator of then:
+            # where that was no use, another broker is asked
+            turns = count(self._forgotten[kind, key])
         if node is not None:
             return node
         answer = self._converse(
@@ -307,6 +315,7 @@ class KafkaClient(TopicAdmin):
                     key=key, key_type=_KEY_TYPES[kind], coordinator_keys=[key], max_version=5
                 ),
                 left_ms,
+                turn=next(turns),
             ),
             lambda found: [
                 Answered((one := _one_coordinator(found)).error_code, words=one.error_message)
@@ -325,6 +334,7 @@ class KafkaClient(TopicAdmin):
         """Look for the coordinator again before the next request to it."""
         with self._lock:
             self._coordinators.pop((kind, key), None)
+            self._forgotten[kind, key] += 1
 
     def transaction_version(self) -> Literal[1, 2]:
         """Return the transaction protocol that the cluster has finalised, asked for now (KIP-890):

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import count
 from typing import Any, Literal
 
 from onceward import patience, surroundings
@@ -146,6 +147,7 @@ class _Send:
         )
         self._in_flight: Counter[int] = Counter()
         self._stale_topics: set[str] = set()
+        self._turns = count(1)
 
     def run(self) -> list[Appended]:
         open_lanes = list(self._lanes.values())
@@ -313,13 +315,16 @@ class _Send:
         return node
 
     def _refresh_leaders(self) -> None:
-        """Ask who leads what has failed. Without an answer only the deadline ends it."""
+        """Ask who leads what has failed, each time another broker first: one that is cut off from
+        the controllers goes on naming itself. Without an answer only the deadline ends it."""
         if not self._stale_topics:
             return
         topics, self._stale_topics = self._stale_topics, set()
         try:
             self._client.topic_partitions(
-                topics, timeout_ms=max(1.0, min(5_000.0, self._deadline.remaining_ms))
+                topics,
+                timeout_ms=max(1.0, min(5_000.0, self._deadline.remaining_ms)),
+                turn=next(self._turns),
             )
         except BrokerUnreachable:
             self._stale_topics |= topics
