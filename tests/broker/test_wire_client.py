@@ -89,6 +89,14 @@ def test_a_cluster_is_recognised_by_any_of_its_brokers(
     client.close()
 
 
+def test_brokers_from_3_8_on_say_that_they_bound_reads_of_tiered_storage(
+    any_kafka: LocalKafka,
+) -> None:
+    client = client_for(any_kafka.bootstrap_servers)
+    assert client.bounds_remote_reads()
+    client.close()
+
+
 def test_equal_settings_share_a_client_and_a_fork_gets_its_own(kafka: LocalKafka) -> None:
     settings, _ = settings_from_options(kafka.bootstrap_servers, {}, client_id="shared")
     again, _ = settings_from_options(kafka.bootstrap_servers, {}, client_id="shared")

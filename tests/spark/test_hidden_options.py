@@ -40,6 +40,9 @@ class Nobody:
     def reach(self, topics: object) -> int:
         return 0
 
+    def bounds_remote_reads(self) -> bool:
+        return False
+
     def close(self) -> None:
         pass
 

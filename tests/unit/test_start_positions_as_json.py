@@ -152,8 +152,19 @@ def test_partitions_are_counted_in_the_answer_that_is_waited_for_anyway(refused:
     client: Any = object.__new__(KafkaClient)
     client.brokers, client.call_one_of = lambda: [1], answer
     client.settings = SimpleNamespace(connect_timeout_ms=1_000)
-    assert source._must_answer(client, NamedTopics(["a", "b", "c"]).names) == 32 * (not refused)
+    client.bounds_remote_reads = lambda: True
+    known = (0, False) if refused else (32, True)
+    assert source._must_answer(client, NamedTopics(["a", "b", "c"]).names) == known
     assert asked == [["a", "b", "c"]]
+
+
+def test_a_fetch_may_only_be_short_where_it_does_not_bound_a_read_of_tiered_storage() -> None:
+    wait = "kafka.fetch.max.wait.ms"
+    assert source._defaults({}, 4, True)[wait] == "20"
+    assert wait not in source._defaults({}, 4, False)
+    assert wait not in source._with_defaults({}), "nobody was asked"
+    assert source._with_defaults({wait: "7"})[wait] == "7"
+    assert wait not in source._defaults({wait: "7"}, 4, True)
 
 
 def test_a_source_topic_that_was_deleted_is_not_created_by_who_reads_it() -> None:

@@ -21,6 +21,7 @@ from support.handmade_broker import (
 )
 from support.wire_fixtures import Writer, settings
 
+END_TXN = 26
 SPOKEN_BY_2_4 = {**SPOKEN, METADATA: (7, 7), FIND_COORDINATOR: (1, 1), INIT_PRODUCER_ID: (0, 2)}
 
 
@@ -38,3 +39,17 @@ def test_a_broker_that_cannot_tell_a_takeover_by_epoch_is_refused_by_name() -> N
     assert "InitProducerId" in refused.value.message
     assert "2.5" in refused.value.next_step
     assert INIT_PRODUCER_ID not in old_broker.asked
+
+
+@pytest.mark.parametrize(("end_txn", "bounds"), [(3, False), (4, True), (5, True), (None, False)])
+def test_a_broker_before_3_8_reads_tiered_storage_for_no_longer_than_a_fetch_waits(
+    end_txn: int | None, bounds: bool
+) -> None:
+    """KIP-1018. What tells it is a version that came with the same release."""
+    spoken = SPOKEN if end_txn is None else {**SPOKEN, END_TXN: (0, end_txn)}
+    with HandmadeBroker(spoken) as broker:
+        client = KafkaClient(settings(broker.bootstrap_servers)[0])
+        try:
+            assert client.bounds_remote_reads() is bounds
+        finally:
+            client.close()

@@ -68,15 +68,15 @@ _OTHERWISE = ("earliest", "latest", "error")
 _DEFAULTS: Mapping[str, str] = {
     "kafka.fetch.max.bytes": str(64 << 20),
     "kafka.receive.buffer.bytes": str(1 << 20),
-    # A consumer asks ahead also at the log's end, where the broker waits for more, 500 ms by
-    # default; a batch that goes on elsewhere has to wait for that answer, one partition of a core
-    # after the other: the last batch of a burst took 1.2 s where others take 0.2
-    "kafka.fetch.max.wait.ms": "20",
     # A topic that somebody has deleted would come back empty, under another id, when a task asks
     # for it: brokers and consumers create topics by default
     "kafka.allow.auto.create.topics": "false",
 }
-
+# A consumer asks ahead also at the log's end, where the broker waits for more, 500 ms by default;
+# a batch that goes on elsewhere has to wait for that answer, one partition of a core after the
+# other: the last batch of a burst took 1.2 s where others take 0.2. Brokers before 3.8 would give
+# up each read of tiered storage after as long, and begin it anew.
+_SHORT_WAIT = {"kafka.fetch.max.wait.ms": "20"}
 
 # Spark asks again after so many records, 500 by default: polls that cost both sides
 # a task reads one partition: 1 MiB an answer kept it waiting
@@ -134,11 +134,11 @@ def kafka_source(
         by which several tasks read one partition and its order is lost. Also the way to other
         settings of its consumer: ``kafka.max.poll.records``, ``kafka.max.partition.fetch.bytes``,
         ``kafka.fetch.max.bytes`` and ``kafka.receive.buffer.bytes`` are larger than Kafka's
-        defaults, ``kafka.fetch.max.wait.ms`` is 20, and ``kafka.allow.auto.create.topics`` is
-        false. A JVM then holds an answer of up to 8 MiB, and its records, for each partition that
-        it has read within five minutes, outside Spark's memory accounts; of topics with more than
-        16 partitions the first two are smaller, so that all hold as much as 16. Under a pattern
-        they are not counted.
+        defaults, ``kafka.fetch.max.wait.ms`` is 20 with brokers from 3.8 on, and
+        ``kafka.allow.auto.create.topics`` is false. A JVM then holds an answer of up to 8 MiB, and
+        its records, for each partition that it has read within five minutes, outside Spark's
+        memory accounts; of topics with more than 16 partitions the first two are smaller, so that
+        all hold as much as 16. Under a pattern they are not counted.
     :param oauth_token_provider: as for the sink; only for looking up positions, Spark's own reader
         takes its login from ``kafka.sasl.jaas.config`` in ``spark_options``.
     :param ledger_topic: for ``starting="ledger"``: the ledger topic of a ``KafkaSink``, on this
@@ -186,7 +186,7 @@ def kafka_source(
         settings["startingOffsets"] = starting
     with closing(KafkaClient(client_settings)) as client:
         if is_login_known:
-            settings |= _defaults(own, _must_answer(client, reads.names))
+            settings |= _defaults(own, *_must_answer(client, reads.names))
         if starting == "group":
             settings["startingOffsets"] = _group_positions(
                 client, reads, str(pipeline_id), otherwise
@@ -206,16 +206,17 @@ def kafka_source(
     return with_hidden_options(spark, frame, secrets) if secrets else frame
 
 
-def _must_answer(client: KafkaClient, topics: Sequence[str]) -> int:
+def _must_answer(client: KafkaClient, topics: Sequence[str]) -> tuple[int, bool]:
     """Check that a broker answers: Spark's own reader tries for minutes, and then names neither
-    the broker nor the setting. Return how many partitions the topics have; 0: not known. A login
-    that is refused is left to the query, of which it is known whether it has ever worked. :raises
-    BrokerUnreachable: naming the setting."""
+    the broker nor the setting. Return how many partitions the topics have (0: not known), and
+    whether reads of tiered storage end by a limit of the brokers' own. A login that is refused is
+    left to the query, of which it is known whether it has ever worked. :raises BrokerUnreachable:
+    naming the setting."""
     try:
-        return client.reach(topics)
+        return client.reach(topics), client.bounds_remote_reads()
     except AuthenticationFailed as refused:
         log.warning("%s", refused)
-        return 0
+        return 0, False
     except BrokerUnreachable as unreachable:
         raise type(unreachable)(
             f"kafka_source(bootstrap_servers=…) reaches no broker: {unreachable.message}",
@@ -388,7 +389,9 @@ def _with_defaults(own: Mapping[str, str]) -> dict[str, str]:
     return {**_defaults(own), **own}
 
 
-def _defaults(own: Mapping[str, str], partitions: int = 0) -> dict[str, str]:
+def _defaults(
+    own: Mapping[str, str], partitions: int = 0, bounds_remote_reads: bool = False
+) -> dict[str, str]:
     """Return our defaults for a source of so many partitions, without those in ``own``."""
     sharing = max(partitions, _PARTITIONS_IN_FULL)
     polls = {
@@ -396,7 +399,8 @@ def _defaults(own: Mapping[str, str], partitions: int = 0) -> dict[str, str]:
         for name, (least, ours) in _OF_A_PARTITION.items()
     }
     lower_names = {name.lower() for name in own}
-    return {n: text for n, text in {**polls, **_DEFAULTS}.items() if n not in lower_names}
+    ours = {**polls, **_DEFAULTS, **(_SHORT_WAIT if bounds_remote_reads else {})}
+    return {name: text for name, text in ours.items() if name not in lower_names}
 
 
 def _own(spark_options: Mapping[str, Any]) -> dict[str, str]:

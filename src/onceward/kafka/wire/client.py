@@ -59,6 +59,7 @@ _LATE_MS = 2_000
 # of those that any broker may answer: then another one is asked, too
 _LONGEST_TURN_MS = 1_000
 _END_TXN_API_KEY = 26
+_END_TXN_OF_3_8 = 4
 _END_TXN_WITH_EPOCH = 5
 
 NO_LEADER = -1
@@ -339,6 +340,21 @@ class KafkaClient(TopicAdmin):
     def transaction_version(self) -> Literal[1, 2]:
         """Return the transaction protocol that the cluster has finalised, asked for now (KIP-890):
         2 from level 2 of ``transaction.version`` on, if the broker has ``EndTxn`` v5, else 1."""
+        levels, end_txn = self._spoken()
+        return (
+            2
+            if levels.get("transaction.version", 0) >= 2 and end_txn >= _END_TXN_WITH_EPOCH
+            else 1
+        )
+
+    def bounds_remote_reads(self) -> bool:
+        """Return whether the broker, asked now, waits for tiered storage as long as a limit of its
+        own says (``remote.fetch.max.wait.ms``, KIP-1018), and not as long as a fetch may wait:
+        from 3.8 on, which brought ``EndTxn`` v4 as well."""
+        return self._spoken()[1] >= _END_TXN_OF_3_8
+
+    def _spoken(self) -> tuple[dict[str, int], int]:
+        """Return the features' levels that are finalised, and the newest ``EndTxn``."""
         answer = self._ask(
             lambda: ApiVersionsRequest(
                 client_software_name="onceward", client_software_version="1", min_version=0
@@ -347,14 +363,8 @@ class KafkaClient(TopicAdmin):
         levels = {
             feature.name: feature.max_version_level for feature in answer.finalized_features or ()
         }
-        end_txn = {key.api_key: key.max_version for key in answer.api_keys}.get(
-            _END_TXN_API_KEY, 0
-        )
-        return (
-            2
-            if levels.get("transaction.version", 0) >= 2 and end_txn >= _END_TXN_WITH_EPOCH
-            else 1
-        )
+        newest = {key.api_key: key.max_version for key in answer.api_keys}
+        return levels, newest.get(_END_TXN_API_KEY, 0)
 
     def cluster_id(self) -> str:
         """Return Kafka's own id of the cluster, whatever bootstrap server was used."""
