@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from streaming_pipeline import Pipeline, Transform, copy, source_records
-from topic_operations import add_partitions, create, delete, partitions_of, until
+from topic_operations import add_partitions, create, delete, expire, partitions_of, until
 
 import onceward
 from onceward.errors import (
@@ -374,6 +374,28 @@ def test_a_topic_of_a_pattern_that_is_deleted_stops_the_query(pipeline: Pipeline
     answer = verified(pipeline, "--conserves", "exactly")
     assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", []), answer
     assert f"{topics.name('2')} was deleted and created again" in str(answer)
+
+
+@pytest.mark.fault("offsets-expired")
+def test_a_topic_that_is_new_to_the_query_and_has_lost_its_first_records(
+    pipeline: Pipeline, topics: Topics
+):
+    """Whether the query should have read them is a person's to say."""
+    topics.add({"1": ("ab",)})
+    pipeline.run(frame=topics.frame(pattern=True))
+    topics.add({"1": ("c",), "2": ("defgh", "i")})
+    expire(pipeline, topics.name("2"), {0: 3})
+    error = pipeline.refused(frame=topics.frame(pattern=True))
+    assert (type(error), error.recovery) == (SourceDataLost, Recovery.STOP)
+    assert "new to the query" in error.message
+    assert f"{topics.name('2')}-0 starts from 3" in error.message
+    assert letters(pipeline) == Counter("ab")
+    once = {"pattern": True, "spark_options": {"failOnDataLoss": False}}
+    pipeline.run(frame=topics.frame(**once))
+    assert letters(pipeline) == Counter("abcghi")
+    topics.add({"2": ("j", "k")})
+    pipeline.run(frame=topics.frame(pattern=True))
+    assert letters(pipeline) == Counter("abcghijk")
 
 
 @pytest.mark.fault("source-topic-recreated")

@@ -331,6 +331,7 @@ def test_records_that_are_gone() -> None:
         LOST,
         WENT_BACK,
         ("Partitions Set(in-0)", "KAFKA_DATA_LOSS.PARTITIONS_DELETED"),
+        ("in-0 from 7", "KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO"),
     ):
         says = r'kafka_source\(spark_options=\{"(\w+)": (\w+)\}\)'
         follow(known((STATE, *thrown)), says, done)

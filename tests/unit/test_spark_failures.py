@@ -73,6 +73,14 @@ WENT_BACK = (
     "SQLSTATE: 22000"
 )
 LOST = "[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost"
+ADDED = (
+    "[KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO] Some data may have been "
+    "lost.\nReason:\n  Added partition in-0 starts from 4711 instead of 0. SQLSTATE: 22000"
+)
+NEVER = (
+    "[KAFKA_DATA_LOSS.INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS] Some data may have been lost.\n"
+    "Reason:\n  Failed to find initial offsets for partitions in-1. They may have been deleted."
+)
 GONE = (
     "[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Some data may have been lost.\nReason:\n  Partitions "
     "in-1\n are gone"
@@ -147,6 +155,16 @@ STATE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
             [Thrown(STATE, GONE, "KAFKA_DATA_LOSS.PARTITIONS_DELETED")],
             SourceDataLost,
             "taken out of topic=, no longer fits topic_pattern=, or was deleted: Partitions in-1 are",
+        ),
+        (
+            [Thrown(STATE, NEVER, "KAFKA_DATA_LOSS.INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS")],
+            SourceDataLost,
+            "or was deleted: Failed to find initial offsets for partitions in-1",
+        ),
+        (
+            [Thrown(STATE, ADDED, ADDED[1:].partition("]")[0])],
+            SourceDataLost,
+            "new to the query does not begin at offset 0: Added partition in-0 starts from 4711",
         ),
         (
             [

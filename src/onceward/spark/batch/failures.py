@@ -38,8 +38,6 @@ _RAISED_CONDITION = "USER_RAISED_EXCEPTION"
 _WHAT_IS_LOST = "Reason:"
 _LONGEST_CAUSE = 200
 DATA_LOSS = "KAFKA_DATA_LOSS"
-_END_WENT_BACK = ".PARTITION_OFFSET_CHANGED"  # KafkaOffsetReaderAdmin: an end before its start
-_NOT_FOUND = ".PARTITIONS_DELETED"  # or begins so: …_AND_GROUP_ID_CONFIG_PRESENT
 
 READ_FAILED = "FAILED_READ_FILE"
 """Of FileDataSourceV2, of a file that is read, with its path."""
@@ -385,35 +383,63 @@ def _lost_input(causes: Sequence[Thrown]) -> OncewardError | None:
     message = lost.message.partition(" SQLSTATE: ")[0]
     reason = message.partition(_WHAT_IS_LOST)[2] or message if gone is None else gone.message
     where = " ".join(reason.split()).rstrip(".")
-    if lost.condition.endswith(_END_WENT_BACK):
-        return SourceDataLost(
-            f"the end of the source's log went back, as Spark was told: {where}. A broker that no "
-            "longer leads it was asked, or its end was lost (an unclean leader election, a topic "
-            "that was created again)",
-            next_step="look for an unclean election in the brokers' logs. Without one, "
-            f"{remove_planned()}, and start the query again. After one, {AT_THE_NEW_END}",
-            details={"condition": lost.condition},
-        )
-    if _NOT_FOUND in lost.condition:
-        return SourceDataLost(
-            "the query no longer finds partitions that its checkpoint has: their topic was taken "
-            f"out of topic=, no longer fits topic_pattern=, or was deleted: {where}",
-            next_step="put the topic back into topic= or topic_pattern=; if it was created again, "
-            "with fewer partitions, begin anew with another pipeline_id and checkpoint; to go on "
-            "without it, and without its records that were not read, start once with "
-            'kafka_source(spark_options={"failOnDataLoss": False})',
-            details={"condition": lost.condition},
-        )
-    return SourceDataLost(
-        f"records of this batch are gone from the source before they were read: {where}",
-        next_step="lengthen the source topic's retention (retention.ms, retention.bytes); nothing "
-        "of the batch was written; if the topic was deleted and created again, begin anew with "
-        "another pipeline_id and checkpoint, or its records below the old offsets are skipped; if "
-        f"the end of its log was lost (an unclean leader election), {remove_planned()}, and start "
-        "the query again; to go on without records that retention has removed, start once with "
-        'kafka_source(spark_options={"failOnDataLoss": False})',
-        details={"condition": lost.condition},
+    text, next_step = next(
+        (text, step) for part, text, step in _LOSSES if lost.condition.startswith(part, _SUB)
     )
+    return SourceDataLost(
+        text.format(where), next_step=next_step, details={"condition": lost.condition}
+    )
+
+
+_SUB = len(DATA_LOSS)
+_NOT_FOUND = (
+    "the query no longer finds partitions that its checkpoint has: their topic was taken out of "
+    "topic=, no longer fits topic_pattern=, or was deleted: {}",
+    "put the topic back into topic= or topic_pattern=; if it was created again, with fewer "
+    "partitions, begin anew with another pipeline_id and checkpoint; to go on without it, and "
+    "without its records that were not read, start once with "
+    'kafka_source(spark_options={"failOnDataLoss": False})',
+)
+_LOSSES: Sequence[tuple[str, str, str]] = (
+    (
+        # KafkaOffsetReaderAdmin: an end before its start
+        ".PARTITION_OFFSET_CHANGED",
+        "the end of the source's log went back, as Spark was told: {}. A broker that no longer "
+        "leads it was asked, or its end was lost (an unclean leader election, a topic that was "
+        "created again)",
+        f"look for an unclean election in the brokers' logs. Without one, {remove_planned()}, and "
+        f"start the query again. After one, {AT_THE_NEW_END}",
+    ),
+    # or begins so: …_AND_GROUP_ID_CONFIG_PRESENT
+    (".PARTITIONS_DELETED", *_NOT_FOUND),
+    # of partitions that only the planned batch has
+    (".INITIAL_OFFSET_NOT_FOUND", *_NOT_FOUND),
+    (
+        # A topic that was there before the query read it has nothing of the query's to lose; one
+        # that came while the query was stopped may have lost its first records
+        ".ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
+        "a partition that is new to the query does not begin at offset 0: {}. Retention has "
+        "removed what was before, or there never was anything (a mirror keeps its offsets), and "
+        "Spark cannot tell whether the query should have read it; nothing of the batch is written",
+        "where the topic was added to topic=, or topic_pattern= matches it since it may be "
+        "described, no record is missed: start once with "
+        'kafka_source(spark_options={"failOnDataLoss": False}), and it is read from its first '
+        "record. Where it was created, or got the partition, while the query was to read it, what "
+        "retention has removed is lost: lengthen that (retention.ms, retention.bytes), and start "
+        "in the same way",
+    ),
+    (
+        "",
+        "records of this batch are gone from the source before they were read: {}",
+        "lengthen the source topic's retention (retention.ms, retention.bytes); nothing of the "
+        "batch was written; if the topic was deleted and created again, begin anew with another "
+        "pipeline_id and checkpoint, or its records below the old offsets are skipped; if the end "
+        f"of its log was lost (an unclean leader election), {remove_planned()}, and start the "
+        "query again; to go on without records that retention has removed, start once with "
+        'kafka_source(spark_options={"failOnDataLoss": False})',
+    ),
+)
+"""How Spark's condition goes on, what it means and the next step; the first that fits."""
 
 
 def _unfit_python(causes: Sequence[Thrown]) -> OncewardError | None:
