@@ -199,6 +199,20 @@ def test_a_provider_that_fails_is_quoted_and_a_broker_that_refuses_a_token_is_an
             refused.cluster_id()
 
 
+def test_a_refused_password_is_said_to_be_the_one_of_then_and_a_token_is_not(
+    client_of: Callable[..., KafkaClient],
+) -> None:
+    """A sink keeps the password with which it was built, and asks for a token each time."""
+    tokens = Hanging()
+    tokens.answers.set()
+    with HandmadeBroker() as broker:
+        broker.refuses_logins = True
+        for options, provider in ((LOGIN, None), (WITH_TOKEN, tokens)):
+            with pytest.raises(AuthenticationFailed) as refused:
+                client_of(broker.bootstrap_servers, options, provider).cluster_id()
+            assert ("under supervise, inside" in refused.value.next_step) is (provider is None)
+
+
 @pytest.mark.parametrize(
     "given", [None, b"a-token", ("a-token", 3600), "Bearer a-token", "a-token\n", ""]
 )

@@ -34,6 +34,7 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import (
     ROWS_REFUSED,
+    AuthenticationFailed,
     BatchChanged,
     BatchFailed,
     BatchNotWritten,
@@ -266,6 +267,23 @@ def test_a_sink_built_anew_goes_on_for_the_first(sink: Any) -> None:
     call(sink, "run-1/q", 2)
     assert (len(sink.targets), anew.targets) == (1, [])
     assert not sink.targets[0].closed
+
+
+def test_the_next_start_may_build_the_sink_with_another_password(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under ``ow.supervise``, whose function builds it."""
+    monkeypatch.setattr(Batches, "error", AuthenticationFailed("the password was changed"))
+    with pytest.raises(AuthenticationFailed):
+        call(sink, "run-1/q", 1)
+    monkeypatch.setattr(Batches, "error", None)
+    ended.add("run-1/q")
+    anew = Sink("another password")
+    call(anew, "run-2/q", 1)
+    call(anew, "run-2/q", 2)
+    assert (len(sink.targets), len(anew.targets)) == (1, 1)
+    assert (sink.targets[0].closed, anew.targets[0].closed) == (True, False)
+    anew.close()
 
 
 def test_two_unlike_sinks_of_one_pipeline_are_refused(sink: Any) -> None:

@@ -57,6 +57,11 @@ _AUTHENTICATION_ERRORS = (
 _TLS_CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
+_BUILT_WITH = (
+    ". The password is that with which the sink, source or ledger was built: where it was changed "
+    "since, start the process again, or build them anew (under supervise, inside the function "
+    "that starts the query, for a sink without a resume= that is for one start)"
+)
 _IDENTITY_PROVIDER = (
     "see that the identity provider answers: token() of oauth_token_provider= has to return "
     "the text of a token within seconds"
@@ -313,7 +318,7 @@ class Connections:
                 f"{self._settings.security.protocol} authentication with broker {node_id} of "
                 f"{','.join(self._settings.bootstrap_servers)} failed: {inner}",
                 next_step="check security.protocol and the sasl.* and ssl.* options against the "
-                "broker's listener",
+                "broker's listener" + (_BUILT_WITH if self._settings.security.password else ""),
             )
         return ConnectionLost(
             f"no answer from broker {node_id} of {','.join(self._settings.bootstrap_servers)}: "
