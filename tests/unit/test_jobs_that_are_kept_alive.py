@@ -507,6 +507,25 @@ def test_a_job_ends_when_its_runner_is_gone(start: Start, tmp_path: Path):
     until(lambda: not is_alive(job))
 
 
+# ── Kubernetes' manifests ──
+
+
+def manifest(kind: str) -> list[str]:
+    [text] = [block.text for block in markdown.blocks(PAGE) if f"kind: {kind}\n" in block.text]
+    return [line.partition(" #")[0].strip() for line in text.splitlines()]
+
+
+def test_a_pod_that_was_told_to_stop_does_not_complete_its_job():
+    """It ends with 0, and Kubernetes counts it as one of the Job's completions."""
+    job = manifest("Job")
+    [completions] = [int(line.split()[1]) for line in job if line.startswith("completions:")]
+    assert completions >= 1_000_000
+    assert "parallelism: 1" in job
+    assert "podReplacementPolicy: Failed" in job
+    final = run_job.FINAL - {run_job.FINISHED}
+    assert f"values: {sorted(final)}" in job
+
+
 # ── a loop like systemd's ──
 
 
