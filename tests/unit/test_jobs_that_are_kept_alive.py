@@ -526,6 +526,19 @@ def test_a_pod_that_was_told_to_stop_does_not_complete_its_job():
     assert f"values: {sorted(final)}" in job
 
 
+def test_an_operator_gives_up_no_pipeline_for_its_age():
+    """Kubeflow's counts restarts and submissions over an application's life, and waits for the
+    interval times their number."""
+    settings = {
+        name: int(value)
+        for name, _, value in (line.partition(": ") for line in manifest("SparkApplication"))
+        if name.endswith(("Retries", "RetryInterval"))
+    }
+    assert len(settings) == 4
+    for name, value in settings.items():
+        assert value == 1 if name.endswith("Interval") else value >= 1_000_000, name
+
+
 # ── a loop like systemd's ──
 
 
