@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -408,3 +408,48 @@ def test_threads_hold_up_no_job_that_failed_or_is_to_stop(
     else:
         assert "onceward-end" not in [each.name for each in threading.enumerate()]
         assert ended.empty()
+
+
+def raises(error: BaseException) -> Callable[[str], None]:
+    def end(job: str) -> None:
+        raise error
+
+    return end
+
+
+@pytest.mark.parametrize(
+    ("execute", "ending"),
+    [
+        (lambda job: None, None),
+        (exits(0), SystemExit),
+        (exits(3), SystemExit),
+        (raises(ValueError("a query has failed in its last batch")), ValueError),
+    ],
+    ids=["returns", "exits with 0", "exits with 3", "fails"],
+)
+def test_a_file_that_waits_for_one_of_its_queries_cuts_off_no_other_one(
+    execute: Callable[[str], None], ending: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """``spark.streams.awaitAnyTermination()`` returns when SIGTERM has ended the first."""
+    in_a_batch = [True, True, True]
+
+    def has_queries() -> bool:
+        return bool(in_a_batch and in_a_batch.pop())
+
+    monkeypatch.setattr(run_job.stopping, "_is_requested", True)
+    monkeypatch.setattr(run_job, "_execute", execute)
+    monkeypatch.setattr(run_job, "_has_queries", has_queries)
+    monkeypatch.setattr(surroundings, "sleep", lambda seconds: None)
+    with pytest.raises(ending) if ending else nullcontext():
+        run_job._run_file("job.py")
+    assert in_a_batch == []
+
+
+def test_a_file_that_ends_by_itself_ends_the_job_with_queries_that_it_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """As under ``python``: only who was told to stop waits for the end of batches."""
+    monkeypatch.setattr(run_job.stopping, "_is_requested", False)
+    monkeypatch.setattr(run_job, "_execute", lambda job: None)
+    monkeypatch.setattr(run_job, "_has_queries", lambda: True)
+    run_job._run_file("job.py")

@@ -270,6 +270,8 @@ def _run_file(job: str) -> None:
             raise
     else:
         _wait_for_pipelines()
+    finally:
+        _wait_for_last_batches()
 
 
 def _execute(job: str) -> None:
@@ -305,6 +307,16 @@ def _wait_for_pipelines() -> bool:
             break
         surroundings.sleep(_LOOK_SECONDS)
     return has_met_one or stopping.failures() != failed_before
+
+
+def _wait_for_last_batches() -> None:
+    """Wait, in a process that is to end, until each query has come to the end of its batch.
+
+    The file may go on when the first of several has ended (``spark.streams.awaitAnyTermination``),
+    and with this process the JVM ends, in the middle of another one's batch.
+    """
+    while stopping.is_requested() and _has_queries():
+        surroundings.sleep(_LOOK_SECONDS)
 
 
 def is_at_work(thread: threading.Thread) -> bool:
