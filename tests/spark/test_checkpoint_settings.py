@@ -15,6 +15,7 @@ from onceward import events
 from onceward.engine.calls import gate
 from onceward.errors import TransactionTimeoutTooLarge
 from onceward.operate import stopping
+from onceward.spark.batch import progress
 
 
 @pytest.mark.lengthy("ci")
@@ -88,6 +89,7 @@ def test_a_query_is_stopped_at_a_boundary_by_a_closed_gate(pipeline: Pipeline):
     seen: dict[str, object] = {}
     try:
         until(lambda: gate.holds(str(query.runId)), query, "no batch is held")
+        assert progress.newest_batches()[str(query.runId)] == 2, "Spark has begun it"
         [running] = [one for one in stopping._running() if one.runId == query.runId]
         assert stopping._is_at_boundary(running, seen) is False, "the trigger of batch 2 is active"
         stopping._stop(running)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from onceward.engine.calls import gate
 from onceward.engine.policy import Checkpointing, seconds
 from onceward.errors import ConfigurationError, ContradictoryOptions, TransactionTimeoutTooLarge
 from onceward.kafka.sink.settings import name_checkpointing
+from onceward.operate import stopping
+from onceward.spark.batch import progress
 from onceward.spark.batch.refused_modes import BY_FILE_SYSTEM, FILE_MANAGER
 
 WHERE = {"bootstrap_servers": "broker:9092", "topic": "out", "pipeline_id": "p"}
@@ -204,6 +208,68 @@ def test_a_closed_gate_holds_the_next_batch_and_not_the_one_that_has_begun(query
         query.batch(8, min_pause_s=0)
     assert gate.holds("run")
     assert query.slept > 60, "it has waited for the query to be stopped"
+
+
+def test_a_closed_gate_lets_a_batch_through_whose_function_had_not_come_to_its_sink(
+    query: Running,
+):
+    """It may have filled a persisted frame; from Spark 4.1 on stages run before the function."""
+    query.batch(7, min_pause_s=0)
+    gate.close(begun={"run": 8, "another": 9})
+    assert query.batch(8) == 0
+    assert query.batch(8) == 0, "a second call for the same batch"
+    assert not gate.holds("run")
+    with pytest.raises(gate.JobInterrupted):
+        query.batch(9)
+    assert gate.holds("run")
+
+
+def test_a_closed_gate_holds_the_batch_that_was_in_its_pause(
+    query: Running, monkeypatch: pytest.MonkeyPatch
+):
+    def sleep(for_s: float) -> None:
+        gate.close(begun={"run": 8})
+        query.sleep(for_s)
+
+    query.batch(7)
+    monkeypatch.setattr(gate.surroundings, "sleep", sleep)
+    with pytest.raises(gate.JobInterrupted):
+        query.batch(8)
+    assert gate.holds("run")
+
+
+def test_the_newest_batch_of_each_query_is_known_where_it_has_one(monkeypatch: pytest.MonkeyPatch):
+    def query(run_id: str, batch_id: int | None) -> Any:
+        last = None if batch_id is None else SimpleNamespace(currentBatchId=lambda: batch_id)
+        return SimpleNamespace(runId=run_id, _jsq=SimpleNamespace(lastExecution=lambda: last))
+
+    queries = [query("new", None), query("a", 7), query("b", 0)]
+    monkeypatch.setattr(progress, "running_queries", lambda: queries)
+    assert progress.newest_batches() == {"a": 7, "b": 0}
+
+
+def test_the_first_sigterm_closes_the_gate_behind_the_batches_that_have_begun(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    closed: list[Any] = []
+
+    def close(**how: Any) -> None:
+        closed.append(how)
+        raise InterruptedError("what follows needs Spark")
+
+    def fail() -> dict[str, int]:
+        raise OSError("the JVM is gone")
+
+    # Not that of this process, which may have a thread at it
+    monkeypatch.setattr(stopping, "_requests", queue.SimpleQueue())
+    monkeypatch.setattr(gate, "close", close)
+    for newest in (lambda: {"a": 7}, fail):
+        monkeypatch.setattr(progress, "newest_batches", newest)
+        stopping.request()
+        with pytest.raises(InterruptedError):
+            stopping._serve()
+    assert closed == [{"begun": {"a": 7}}, {"begun": {}}]
+    assert not stopping.is_requested()
 
 
 @pytest.mark.parametrize("said", ["no", "yes", 1, None])

@@ -1,9 +1,9 @@
 """Ends the queries of this process at a batch boundary when it is sent SIGTERM. Driver only.
 
 The first SIGTERM closes the gate before the next batch (:mod:`onceward.engine.calls.gate`): a
-batch that has begun is committed and returned to Spark, and then each query is stopped. The second
-one ends the process at once, which loses nothing either: the next start fences the transaction
-that is open, and runs its batch again.
+batch that Spark has begun is committed and returned to it, and then each query is stopped. The
+second one ends the process at once, which loses nothing either: the next start fences the
+transaction that is open, and runs its batch again.
 
 Answered by ``ow.wait`` and ``ow.supervise`` while they wait in the main thread, and under
 ``onceward run`` from the first line of a job on. A program that handles SIGTERM itself goes on to.
@@ -20,11 +20,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from onceward import surroundings
+from onceward import patience, surroundings
 
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
+_ASK_SECONDS = 10.0
 _MOST_FAILED = 100
 
 # A handler may interrupt its thread anywhere, also with a lock in its hand: of all ways to hand on
@@ -149,7 +150,7 @@ def _serve() -> None:
         "asked to stop: queries end with the batch that is running; a second SIGTERM ends them "
         "at once"
     )
-    gate.close()
+    gate.close(begun=_newest_batches())
     _is_requested = True
     # Who waits now or later, or has a query, learns why that ends, and ends the job with it
     is_told = _waiting > 0
@@ -197,6 +198,16 @@ def _running() -> list[Any]:
     with suppress(Exception):
         return running_queries()
     return []
+
+
+def _newest_batches() -> dict[str, int]:
+    from onceward.spark.batch.progress import newest_batches
+
+    # A JVM that stands still, or has ended, runs none
+    with suppress(Exception):
+        answer = patience.in_a_thread(newest_batches, "onceward-newest")
+        return patience.result(answer, _ASK_SECONDS)
+    return {}
 
 
 def _is_at_boundary(query: Any, seen: dict[str, Any]) -> bool:

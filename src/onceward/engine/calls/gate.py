@@ -8,15 +8,17 @@ empty folder below a disk that is not mounted.
 Called by ``foreach_batch``, ``runs``, ``micro_batch`` and ``kafka.sink.plain`` in the query's
 thread, and by :mod:`onceward.operate.supervise` and :mod:`onceward.operate.waiting` around it;
 closed by :mod:`onceward.operate.stopping`.
-Driver only. A batch that has begun goes on, also with further calls of its function.
+Driver only. A batch that has begun goes on, also with further calls of its function: at the end
+of the process one that Spark has begun, else one that has come to a sink.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame
 
@@ -35,6 +37,8 @@ _REMEMBERED = 1_000
 
 # For each run of a query the newest batch that has begun, and when it ended
 _batches: dict[str, tuple[int, float | None]] = {}
+# Of each run the batch that Spark had begun when the gate was closed
+_begun: dict[str, int] = {}
 _waiting: set[str] = set()
 _lock = threading.Lock()
 _is_closed = False
@@ -44,10 +48,14 @@ _homes: dict[str, str] = {}
 _restarting = 0
 
 
-def close(closed: bool = True) -> None:
-    """Let no further batch begin in this process; for tests, which share one, also open it."""
-    global _is_closed
-    _is_closed = closed
+def close(closed: bool = True, *, begun: Mapping[str, int] = MappingProxyType({})) -> None:
+    """Let no further batch begin in this process; for tests, which share one, also open it.
+
+    :param begun: by its run the newest batch of each query: Spark may be computing it, or a
+        function of the user's, before it comes to a sink.
+    """
+    global _begun, _is_closed
+    _begun, _is_closed = dict(begun), closed
 
 
 def holds(run_id: str) -> bool:
@@ -62,7 +70,8 @@ def wait(frame: DataFrame, batch_id: int, min_pause_s: float) -> None:
         return
     run_id = current_run_id(frame)
     newest, ended_at = _batches.get(run_id, (None, None))
-    if newest == batch_id:
+    # One that was here in its pause when the gate was closed has not begun, and waits below
+    if batch_id in (newest, _begun.get(run_id)):
         return
     opens_at = 0.0 if ended_at is None else ended_at + min_pause_s
     while _is_closed or surroundings.monotonic() < opens_at:

@@ -52,6 +52,17 @@ def close(run_id: str) -> None:
             connection.socket.shutdown(socket.SHUT_RDWR)
 
 
+def newest_batches() -> dict[str, int]:
+    """Return by its run the newest batch of each running query that Spark has planned; it runs, or
+    has ended."""
+    found = {}
+    for query in running_queries():
+        # It has none yet, or ends meanwhile
+        with suppress(Exception):
+            found[str(query.runId)] = int(query._jsq.lastExecution().currentBatchId())
+    return found
+
+
 log = logging.getLogger(__name__)
 
 
