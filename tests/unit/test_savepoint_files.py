@@ -482,6 +482,22 @@ def test_a_path_that_no_file_system_has_is_named(tmp_path: Path) -> None:
         Folder("dbfs:/z")
 
 
+@pytest.mark.parametrize("name", ["my jobs", "a%20c", "Auftr\u00e4ge", "100%", "#1"])
+@pytest.mark.parametrize(
+    "place",
+    ["file:{}", "file://{}", "s3a://bucket{}?region=eu-central-1", "gs://anonymous@bucket{}"],
+)
+def test_a_path_is_taken_as_hadoop_takes_it(name: str, place: str, tmp_path: Path) -> None:
+    """Each character is itself; a URI would have escapes."""
+    path = tmp_path / name
+    put(path / "offsets" / "0")
+    folder = Folder(place.format(path))
+    assert folder._root == ("" if folder.is_local else "bucket") + str(path)
+    assert folder.as_spark_has_it("s3a").endswith(str(path))
+    if folder.is_local:
+        assert "offsets/0" in folder.names()
+
+
 @pytest.mark.parametrize("query", ["region=eu-central-1", "endpoint_override=m:9&scheme=http"])
 def test_a_folder_below_an_s3_uri_with_a_query_is_in_it(
     query: str, monkeypatch: pytest.MonkeyPatch

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from pyarrow import fs
 
 from onceward.errors import CheckpointUnreachable, ConfigurationError
 
 _CHUNK = 1 << 20
+_PLACE_AND_PATH = re.compile(r"^([^:/]+:(?://[^/?]*)?)([^?]*)")
 
 
 class Folder:
@@ -27,10 +29,12 @@ class Folder:
 
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/")
-        uri = re.sub(r"^s3[an]://", "s3://", self.path)
+        uri = re.sub(r"^s3[an]://", "s3://", re.sub("^file:/+", "/", self.path))
         try:
             if re.match(r"[a-z][a-z0-9+.-]+:", uri):
-                self._fs, self._root = fs.FileSystem.from_uri(re.sub("^file:/+", "file:///", uri))
+                # Hadoop's Path takes each character for itself: "a%20b" is no "a b"
+                escaped = _PLACE_AND_PATH.sub(lambda found: found[1] + quote(found[2]), uri)
+                self._fs, self._root = fs.FileSystem.from_uri(escaped)
             else:
                 absolute = os.path.abspath(os.path.expanduser(uri))
                 self._fs, self._root = fs.LocalFileSystem(), absolute
