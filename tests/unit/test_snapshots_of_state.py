@@ -214,3 +214,52 @@ def test_they_go_also_where_executors_stop_the_query(monkeypatch: pytest.MonkeyP
     for act in (gate.must_know_one_state, gate.settle_state):
         act(stateless)
     assert len(calls.names) == 6
+
+
+class Planned:
+    """A query that has ended, with the logs of its checkpoint, and what is done to them."""
+
+    def __init__(self, newest: int | None, committed: int | None) -> None:
+        self.done: list[str] = []
+
+        def log(number: int | None) -> Any:
+            found = SimpleNamespace(isEmpty=lambda: number is None, get=lambda: number)
+            return SimpleNamespace(
+                getLatestBatchId=lambda: found,
+                purgeAfter=lambda last: self.done.append(f"planned after {last}"),
+            )
+
+        execution = SimpleNamespace(
+            offsetLog=lambda: log(newest),
+            commitLog=lambda: log(committed),
+            resolvedCheckpointRoot=lambda: "file:/checkpoint",
+        )
+        self._jsq = SimpleNamespace(streamingQuery=lambda: execution)
+
+
+@pytest.mark.parametrize(
+    ("newest", "committed", "done"),
+    [
+        (0, None, ["file:/checkpoint/state", "planned after -1"]),
+        (3, 2, ["planned after 2"]),
+        (0, 0, []),
+        (1, 0, ["planned after 0"]),
+        (4, 3, []),
+        (None, None, []),
+    ],
+)
+def test_a_plan_of_batch_0_goes_with_the_state_that_lets_no_query_begin(
+    monkeypatch: pytest.MonkeyPatch, newest: int | None, committed: int | None, done: list[str]
+) -> None:
+    """From Spark 4.1 on, ``STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY``; it is removed first."""
+    query: Any = Planned(newest, committed)
+
+    def files(session: Any, folder: str) -> Any:
+        return SimpleNamespace(remove=lambda name: query.done.append(f"{folder}/{name}"))
+
+    monkeypatch.setattr(checkpoint_files, "SparkSession", SimpleNamespace(active=lambda: None))
+    monkeypatch.setattr(checkpoint_files, "CheckpointFiles", files)
+    asked = 3 if newest in (3, 4) else 1 if newest == 1 else 0
+    checkpoint_files.forget_planned(query, asked)
+    assert query.done == done
+    assert ("folder state" in checkpoint_files.remove_planned(asked)) == (asked == 0)

@@ -50,11 +50,13 @@ written, so that only :func:`forget_planned` helps.
 def remove_planned(batch_id: int | str = "n, the newest,") -> str:
     """Return the next step by which a batch is planned anew. On a local disk Hadoop's checksum
     lies beside the file, and Spark takes one that is left for another query's
-    (``CONCURRENT_STREAM_LOG_UPDATE``).
+    (``CONCURRENT_STREAM_LOG_UPDATE``); of batch 0 see :func:`forget_planned`.
     """
-    checksum = f"offsets/.{batch_id}.crc" if isinstance(batch_id, int) else "offsets/.n.crc"
+    beside = f"its hidden offsets/.{batch_id if isinstance(batch_id, int) else 'n'}.crc"
+    if batch_id == 0:
+        beside += " and the folder state"
     return (
-        f"remove the file offsets/{batch_id} and, where there is one, its hidden {checksum} from "
+        f"remove the file offsets/{batch_id} and, where there is one, {beside} from "
         "the query's checkpoint (nothing of that batch is written, unless another pipeline of the "
         "query has committed it: then leave the file)"
     )
@@ -95,9 +97,9 @@ class CheckpointFiles:
             stream.write(bytearray(text.encode()))
 
     def remove(self, name: str) -> None:
-        """Remove the file, if any. :raises CheckpointUnreachable: it may be there still."""
+        """Remove the file or folder, if any. :raises CheckpointUnreachable: it may be there."""
         with self._reached() as files:
-            files.delete(self._file(name), False)
+            files.delete(self._file(name), True)
 
     def names(self, below: str = "") -> set[str]:
         """List the names in the folder, or in one below; none where there is none. :raises
@@ -328,9 +330,16 @@ def forget_planned(query: StreamingQuery, number: int) -> None:
     """Remove batch ``number`` from the log of planned batches of a query that has ended, so that
     its next start plans it anew. Only if it is the newest one, and the next to be committed:
     another process may run the query by now.
+
+    Of batch 0 the state goes, too, of which nothing is committed: from Spark 4.1 on
+    (SPARK-53103) no query begins where one is left.
     """
     log = query._jsq.streamingQuery().offsetLog()
     newest, committed = log.getLatestBatchId(), newest_committed(query)
     is_newest = not newest.isEmpty() and int(newest.get()) == number
     if is_newest and number == (0 if committed is None else committed + 1):
+        if number == 0:
+            # First: if this process ends in between, batch 0 runs as it is planned, with a state
+            # that it begins. A state without a planned batch would let no start through.
+            CheckpointFiles(SparkSession.active(), checkpoint_of(query)).remove("state")
         log.purgeAfter(number - 1)
