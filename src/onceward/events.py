@@ -85,8 +85,8 @@ DELIVER = "deliver"
 ABORT = "abort"
 # Hand the batch back to Spark, which then writes its commit log
 FINISH = "finish"
-# No step of a batch: a query is being started; one failed for good, and ends its query; a query is
-# started again
+# No step of a batch: the start of a query, until there is one; a batch that failed for good, and
+# ends its query; a query that is started again
 BEGIN, FAIL, RESTART = "begin", "fail", "restart"
 
 STEPS = (
@@ -218,10 +218,15 @@ class _Queued:
             log.warning("a watcher was too slow for %d events, and has not heard of them", lost)
 
 
-def announce(name: str, ids: dict[str, Any], error: BaseException | None = None) -> None:
-    """Tell watchers, and no probes, of what is no step: :data:`BEGIN`, without an error,
-    :data:`FAIL` or :data:`RESTART`."""
-    phase: Phase = "started" if error is None else "failed"
+def announce(
+    name: str,
+    ids: dict[str, Any],
+    error: BaseException | None = None,
+    *,
+    phase: Phase = "failed",
+) -> None:
+    """Tell watchers, and no probes, of what is no step: :data:`BEGIN`, :data:`FAIL` or
+    :data:`RESTART`."""
     for listener in _listeners:
         if isinstance(listener, _Queued):
             listener(Event(name, phase, ids, None, error))

@@ -384,7 +384,7 @@ def test_a_new_process_that_cannot_open_its_ledger_is_waited_for_as_any_other():
 
 
 BEGUN = Event(events.BEGIN, "started", {"pipeline": "orders"})
-STARTED = Event(events.BEGIN, "started", {"pipeline": "orders", "query_id": "q"})
+STARTED = Event(events.BEGIN, "finished", {"pipeline": "orders", "query_id": "q"})
 
 
 def test_a_pipeline_whose_source_is_away_from_the_beginning_is_waited_for():
@@ -404,6 +404,7 @@ def test_a_pipeline_whose_source_is_away_from_the_beginning_is_waited_for():
     # Of a new process, and of no start within it; and whoever owns nothing yet is no second owner
     assert found["start_time_seconds"] == 1_000.0
     assert not [name for name in found if name[0] == "info"]
+    state.hear(BEGUN, 129.0, 1_129.0)
     state.hear(STARTED, 130.0, 1_130.0)
     state.hear(Event(events.OPEN, "started", IDS), 131.0, 1_131.0)
     state.hear(end(events.OPEN, sequence=None), 132.0, 1_132.0)
@@ -411,6 +412,7 @@ def test_a_pipeline_whose_source_is_away_from_the_beginning_is_waited_for():
     found = numbers(state, 134.0)
     assert (found["start_time_seconds"], found["last_commit_age_seconds"]) == (1_000.0, 1.0)
     state.hear_end("q", failed=True)
+    state.hear(BEGUN, 139.0, 1_139.0)
     state.hear(STARTED, 140.0, 1_140.0)
     state.hear(end(events.OPEN, sequence=41), 141.0, 1_141.0)
     assert numbers(state, 142.0)["start_time_seconds"] == 1_141.0
@@ -429,9 +431,28 @@ def test_a_pipeline_that_finds_nothing_to_read_from_its_start_on_is_idle():
     assert numbers(state, 230.0)["last_commit_age_seconds"] == 30.0
 
 
+def test_a_query_that_is_given_up_before_its_first_batch_is_waited_for():
+    state = MetricState()
+    state.hear(BEGUN, 0.0, 1_000.0)
+    state.hear(STARTED, 1.0, 1_001.0)
+    state.hear_end("q", failed=True)
+    assert running(state) == RUNNING - {"lag_records", "info"}
+
+
+def test_a_query_that_has_ended_before_start_returns_is_waited_for_no_more():
+    """`start` may wait for the end itself, or it had nothing to read."""
+    state = MetricState()
+    state.hear(BEGUN, 0.0, 1_000.0)
+    state.hear(end(events.OPEN, sequence=None), 1.0, 1_001.0)
+    state.hear_end("q", failed=False)
+    state.hear(STARTED, 2.0, 1_002.0)
+    assert running(state) == set()
+
+
 def test_a_copy_that_was_fenced_before_its_first_batch_waits_for_nothing():
     state = MetricState()
-    state.hear(STARTED, 0.0, 1_000.0)
+    state.hear(BEGUN, 0.0, 1_000.0)
+    state.hear(STARTED, 0.5, 1_000.5)
     state.hear(Event(events.FAIL, "failed", IDS, None, Fenced("a newer copy")), 1.0)
     state.hear_end("q", failed=True)
     assert running(state) == set()

@@ -503,9 +503,10 @@ def test_the_pipeline_of_a_query_is_known_before_its_first_batch(
         stop()
     named = {"pipeline": pipeline} if pipeline else {}
     query = {"query_id": "life", **named}
-    assert [(each.step, each.ids) for each in heard] == [
-        ("begin", named), ("restart", named), ("begin", named), ("begin", query),
-        ("restart", query), ("begin", named), ("begin", query),
+    assert [(each.step, each.phase, each.ids) for each in heard] == [
+        ("begin", "started", named), ("begin", "failed", named), ("restart", "failed", named),
+        ("begin", "started", named), ("begin", "finished", query), ("restart", "failed", query),
+        ("begin", "started", named), ("begin", "finished", query),
     ]  # fmt: skip
 
 

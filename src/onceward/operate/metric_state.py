@@ -183,7 +183,9 @@ class MetricState:
             if event.step in (events.FAIL, events.RESTART):
                 self._note_failure(pipeline, numbers, event)
             elif event.step == events.BEGIN:
-                _hear_begin(numbers, now, wall_clock)
+                # Behind its start() a query may have opened its ledger, and ended, already
+                if event.phase == "started":
+                    _hear_begin(numbers, now, wall_clock)
             elif event.phase == "started":
                 _hear_start(numbers, event, now)
             else:

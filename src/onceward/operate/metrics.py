@@ -186,11 +186,7 @@ class Metrics:
     def _hear(self, event: events.Event) -> None:
         self.state.hear(event, surroundings.monotonic(), surroundings.wall_clock())
         query_id = str(event.ids.get("query_id", ""))
-        begins = (event.step, event.phase) in (
-            (events.BEGIN, "started"),
-            (events.OPEN, "finished"),
-        )
-        if begins and query_id:
+        if event.step in (events.BEGIN, events.OPEN) and event.phase == "finished" and query_id:
             # In this thread, which no batch waits for: the JVM may be slow
             pace = self._progress.listen_to(query_id)
             if pace is not None:

@@ -302,11 +302,12 @@ class _Run:
 
     def run(self, *, first: bool) -> Exception | None:
         """Start the query, wait for its end; what it failed with."""
-        events.announce(events.BEGIN, self.event_ids)
+        events.announce(events.BEGIN, self.event_ids, phase="started")
         try:
             with patience.asking(self._still_wanted):
                 query = self._start()
         except Exception as error:
+            events.announce(events.BEGIN, self.event_ids, error)
             if first and not isinstance(error, OncewardError):
                 # the program is wrong; later, Spark's own start may meet what the query has met
                 raise
@@ -322,7 +323,7 @@ class _Run:
         must_be_a_query(query, "supervise")
         self.query, end = query, QueryEnd(query)
         self.name, self.run_id, self.query_id = end.name, end.run_id, end.query_id
-        events.announce(events.BEGIN, self.event_ids)
+        events.announce(events.BEGIN, self.event_ids, phase="finished")
         before = self.committed
         if before is None:
             before = self._newest_batch(query)
