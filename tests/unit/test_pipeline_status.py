@@ -25,10 +25,12 @@ from onceward.cli.status import _entries_since
 from onceward.dashboard.watch import Watcher
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState, Writer
 from onceward.errors import (
+    AccessDenied,
     AuthenticationFailed,
     BrokerUnreachable,
     ConfigurationError,
     OncewardError,
+    TopicMissing,
 )
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 from onceward.kafka.dead_letters.ledger import Replayed, next_record
@@ -410,6 +412,41 @@ def test_a_source_on_another_cluster_has_a_lag_where_that_is_named(
     refused = run("lag", *where)
     assert refused.exit_code
     assert "--source-bootstrap-servers" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "says"),
+    [
+        (7, 0, 7),
+        (AccessDenied("in: no", next_step="a"), 7, 7),
+        (TopicMissing("in: none", next_step="a"), 7, 7),
+        (7, AccessDenied("in: no", next_step="a"), 7),
+        (TopicMissing("in: none", next_step="a"), AccessDenied("in: no", next_step="a"), "in: no"),
+        (AccessDenied("in: no", next_step="a"), TopicMissing("in: none", next_step="a"), "in: no"),
+        (BrokerUnreachable("away", next_step="a"), 0, "away"),
+    ],
+)
+def test_the_cluster_that_is_named_for_the_sources_is_asked_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, there: Any, here: Any, says: int | str
+) -> None:
+    """On the ledger's, a topic of the same name may be the copy that the pipeline makes; and its
+    ACLs do not say whether there is one."""
+
+    def lag(brokers: str, _: LedgerEntry) -> list[PartitionLag]:
+        found = {"there:1": there, "here:1": here}[brokers]
+        if isinstance(found, Exception):
+            raise found
+        return [PartitionLag("in", 0, 10, 10 + found)]
+
+    monkeypatch.setattr(status, "_client", lambda arguments: arguments["bootstrap_servers"])
+    monkeypatch.setattr(status, "_lag", lag)
+    view = open_ledger(path=folder, bootstrap_servers="here:1", source_servers="there:1")
+    found = view.status("first")
+    if isinstance(says, int):
+        assert (found.lag, found.trouble) == (says, ())
+    else:
+        assert found.lag is None
+        assert says in found.trouble[0]
 
 
 @pytest.mark.parametrize(

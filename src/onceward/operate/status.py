@@ -28,7 +28,13 @@ from typing import TYPE_CHECKING, Any
 from onceward import surroundings
 from onceward.engine.ledger.chain import Ledger, LedgerReader
 from onceward.engine.ledger.record import LedgerRecord, Writer
-from onceward.errors import ConfigurationError, LedgerUnreadable, OncewardError, TopicMissing
+from onceward.errors import (
+    AccessDenied,
+    ConfigurationError,
+    LedgerUnreadable,
+    OncewardError,
+    TopicMissing,
+)
 from onceward.ids import (
     BatchId,
     TopicPartition,
@@ -313,7 +319,7 @@ class LedgerView:
     """Arguments of the client for coordinator and lag: servers and options; None: not asked."""
     has_coordinator: bool = False
     sources: Mapping[str, Any] | None = field(default=None, repr=False)
-    """The same of another cluster, which is asked for the lag of what is not on that one."""
+    """The same of another cluster, which is asked for the lag first."""
     _passed_over: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @cached_property
@@ -362,14 +368,21 @@ class LedgerView:
         return self._lag_behind(entries[-1]) if entries else []
 
     def _lag_behind(self, newest: LedgerEntry) -> list[PartitionLag]:
-        here, elsewhere = self.client(), self.sources
-        if here is not None:
+        here = self.client()
+        if self.sources is None:
+            return [] if here is None else _lag(here, newest)
+        try:
+            # First: the pipeline may write, on the ledger's cluster, a topic of the same name,
+            # which only its id tells apart, where the record has that
+            return _lag(_client(self.sources), newest)
+        except (TopicMissing, AccessDenied) as refused:
+            # Of a topic that this login may not see no broker says whether it is there
+            if here is None:
+                raise
             try:
                 return _lag(here, newest)
             except TopicMissing:
-                if elsewhere is None:
-                    raise
-        return [] if elsewhere is None else _lag(_client(elsewhere), newest)
+                raise refused from None
 
     def transaction(self, pipeline: str) -> OpenTransaction | None:
         """Return the pipeline's transaction, if it writes to Kafka or keeps its ledger there."""
@@ -526,9 +539,11 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
     from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
 
     offsets = _kafka_offsets(newest)
+    if not offsets:
+        return []
     topics = {where.topic for where in offsets}
     try:
-        found = client.topic_ids(topics, timeout_ms=_ASK_MS) if topics else {}
+        found = client.topic_ids(topics, timeout_ms=_ASK_MS)
     except TopicMissing as error:
         missing = str(error.details.get("subject", ", ".join(sorted(topics))))
         raise _another(missing, error.message) from error
