@@ -73,9 +73,8 @@ class MySQLSnapshot(DatabaseSnapshot):
 
     def is_replica(self) -> bool:
         # Any login may ask for these, but not for SHOW REPLICA STATUS. Aurora's has the second
-        ((words,),) = self._query(
-            "SELECT CONCAT(@@GLOBAL.read_only, ' ', @@GLOBAL.innodb_read_only) WHERE %s", True
-        )
+        names = "@@GLOBAL.read_only, ' ', @@GLOBAL.innodb_read_only"
+        ((words,),) = self._query(f"SELECT CONCAT({names})")
         return bool(set(str(words).split()) - {"0", "OFF"})
 
     def find_table(self, name: str) -> TableRef | None:

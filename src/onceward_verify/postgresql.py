@@ -57,7 +57,7 @@ class PostgreSQLSnapshot(DatabaseSnapshot):
         return self
 
     def is_replica(self) -> bool:
-        ((found,),) = self._query("SELECT pg_is_in_recovery() WHERE %s", True)
+        ((found,),) = self._query("SELECT pg_is_in_recovery()")
         return bool(found)
 
     def find_table(self, name: str) -> TableRef | None:
