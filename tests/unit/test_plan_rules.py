@@ -359,7 +359,7 @@ def test_a_plan_leaves_the_metrics_of_the_copy_that_runs_alone() -> None:
 @pytest.mark.parametrize(
     ("compatible", "weight", "says"),
     [
-        (answer(200, {"is_compatible": True}), CHANGES, "it fits what is registered there"),
+        (answer(200, {"is_compatible": True}), CHANGES, "it fits the newest version there"),
         (answer(404, {"error_code": 40401, "message": "none"}), CHANGES, "it fits"),
         (answer(200, {"is_compatible": False}), REFUSED, "it does not fit"),
         (answer(403, {"error_code": 403, "message": "no"}), CHANGES, "is not known: the schema"),

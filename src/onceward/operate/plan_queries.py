@@ -12,6 +12,7 @@ pipelines may be in threads, which start theirs side by side, and after the job'
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -120,7 +121,8 @@ class JobWriters:
         self._known: dict[int, tuple[Any, Definition]] = {}
         self._failure: BaseException | None = None
         self._failed_before = stopping.failures()
-        self._new_schemas = 0
+        # Ids are counted from 1: no schema will ever have these. Threads may ask side by side
+        self._stand_ins = itertools.count(LARGEST_ID, -1)
         self._lines: list[Line] = []
 
     def note_failure(self, failed: threading.ExceptHookArgs) -> None:
@@ -163,9 +165,7 @@ class JobWriters:
         with suppress(SchemaUnknown):
             return registry.lookup(subject, schema_text, **how)
         kind = how.get("schema_type", "AVRO")
-        # Ids are counted from 1: no schema will ever have these
-        stands_for_it = LARGEST_ID - self._new_schemas
-        self._new_schemas += 1
+        stands_for_it = next(self._stand_ins)
         registry._remember(RegisteredSchema(stands_for_it, kind, schema_text))
         try:
             fits = registry.is_compatible(subject, schema_text, schema_type=kind)
@@ -174,7 +174,8 @@ class JobWriters:
         except OncewardError as error:
             fits, why = None, f"whether the registry takes it is not known: {error.message}"
         if fits is not None:
-            why = f"it {'fits' if fits else 'does not fit'} what is registered there"
+            # Older ones (…_TRANSITIVE) are compared at the start alone
+            why = f"it {'fits' if fits else 'does not fit'} the newest version there"
         weight = Weight.REFUSED if fits is False else Weight.CHANGES
         text = f"a schema would be registered under {subject}; {why}"
         self._lines.append(Line(weight, "schemas", text))
