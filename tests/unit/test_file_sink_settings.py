@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql.types import (
@@ -374,6 +375,41 @@ class TestLocalFiles:
         with raises(TargetUnreachable):
             publisher.opened("p@1.1", 1)
         assert not shape.exists()
+
+    @pytest.mark.parametrize("name", ["_spark_metadata", "_delta_log"])
+    @pytest.mark.parametrize("layout", ["flat", "batches", "manifest"])
+    def test_a_path_whose_readers_go_by_somebody_elses_list_is_refused(
+        self, files: LocalFiles, name: str, layout: str
+    ):
+        """By lists of ours readers are led to files below ``_onceward``, whatever else is there."""
+        settings = sink(path=files.root, ledger=KAFKA, layout=layout).settings
+        files.make(name)
+        files.put_if_absent(f"{name}/0", "v1")
+        publisher = Publisher(settings, ledger_is_beside=False)
+        if layout == "manifest":
+            publisher.check("")
+            return
+        with raises(ConfigurationError, name):
+            publisher.check("")
+        assert not files.names("_onceward")
+        files.remove(name)
+        publisher.check("")
+        # Spark's sink may begin to write there between two runs of ours
+        files.make(name)
+        with raises(ConfigurationError, name):
+            publisher.check(files.root)
+
+    def test_a_path_of_which_spark_would_read_its_own_list_is_not_read(self, files: LocalFiles):
+        Publisher(
+            sink(path=files.root, ledger=KAFKA, layout="flat").settings, ledger_is_beside=False
+        ).check("")
+        files.make("_spark_metadata")
+        ignores = dict[str, str]()
+        session: Any = SimpleNamespace(conf=ignores, read=MagicMock())
+        with raises(ConfigurationError, "_spark_metadata"):
+            ow.read_files(session, files.root)
+        ignores["spark.sql.streaming.fileStreamSink.ignoreMetadata"] = "true"
+        assert ow.read_files(session, files.root) is not None
 
     def test_of_two_who_keep_something_one_wins(
         self, files: LocalFiles, monkeypatch: pytest.MonkeyPatch

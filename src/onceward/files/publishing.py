@@ -84,11 +84,13 @@ class Publisher:
         :param written_to: the path of this pipeline's newest batch, by its ledger; or "".
         :raises TargetUnreachable: the path cannot be written to, or is ``written_to`` and has lost
             what was written there (its disk is away).
-        :raises ConfigurationError: the path has files of another shape.
+        :raises ConfigurationError: the path has files of another shape, or somebody else's list.
         """
         with self._writable():
             if written_to == self.files.root:
                 reading.must_be_there(self.files, self._settings)
+            if self._settings.renames:
+                reading.must_list_nothing_else(self.files)
             self.files.make(PREPARED)
             reading.must_fit(self.files, self._settings)
 

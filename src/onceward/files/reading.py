@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 SHAPE = f"{HIDDEN}/shape.json"
 COLUMNS = f"{HIDDEN}/columns.json"
+# FileStreamSink.metadataDir, and SQLConf.FILESTREAM_SINK_METADATA_IGNORED
+_SPARKS_LIST, _IGNORE = "_spark_metadata", "spark.sql.streaming.fileStreamSink.ignoreMetadata"
+_DELTAS_LOG = "_delta_log"
 
 # the others' files say themselves how they are to be read
 _READ_BY_OPTIONS = ("csv", "json", "text")
@@ -110,6 +113,42 @@ def must_fit(files: Files, settings: FileSinkSettings) -> None:
     )
 
 
+def must_list_nothing_else(files: Files) -> None:
+    """Check that nobody else keeps a list of the files of the path, by which readers go.
+
+    :raises ConfigurationError: Spark's own file sink does, or Delta.
+    :raises OSError: the file system does not do its part.
+    """
+    if _has_sparks_list(files):
+        raise ConfigurationError(
+            f"Spark's own file sink has written to {files.root}, and has left {_SPARKS_LIST} "
+            "there: Spark's readers see the files that this lists, and none of this sink's",
+            next_step="write to another path; or stop that query for good, and "
+            f"{_moved(files)}; docs/how-to/migration.md has the steps",
+            details={"path": files.root},
+        )
+    if files.listed(_DELTAS_LOG) is not None:
+        raise ConfigurationError(
+            f"{files.root} is a Delta table: its readers see the files that {_DELTAS_LOG} names, "
+            "none of this sink's, and its VACUUM removes all others",
+            next_step="write to another path; or into the table, with ow.DeltaSink",
+            details={"path": files.root},
+        )
+
+
+def _has_sparks_list(files: Files) -> bool:
+    """Return whether Spark reads a list in place of the folder (``FileStreamSink.hasMetadata``):
+    also one that is empty."""
+    return files.listed(_SPARKS_LIST) is not None
+
+
+def _moved(files: Files) -> str:
+    return (
+        f"move {files.uri(_SPARKS_LIST)} out of the path (from then on readers also see files "
+        "that failed attempts of that sink have left)"
+    )
+
+
 def columns_must_fit(files: Files, columns: Sequence[str]) -> None:
     """Check the columns of CSV files, whose values are told by their places only.
 
@@ -181,8 +220,8 @@ def read_files(
         (docs/how-to/files.md tells when).
     :returns: the columns of the rows, those of ``partition_by``, and for all layouts but "flat"
         ``batch`` (``batch_column``), which is ``<pipeline_id>@<number>``.
-    :raises ConfigurationError: no file sink has written there; or nothing is published yet, and
-        there is no ``schema``.
+    :raises ConfigurationError: no file sink has written there, or Spark's own has, too; or nothing
+        is published yet, and there is no ``schema``.
     :raises TargetUnreachable: the path cannot be read.
     """
     place = checked_path(path)
@@ -190,6 +229,8 @@ def read_files(
     try:
         files = files_at(place, renames=False, session=spark)
         shape = _shape(files)
+        if shape["layout"] != "manifest":
+            _must_read_the_folder(spark, files)
         published = _listed(spark, files) if shape["layout"] == "manifest" else [files.root]
     except OSError as error:
         raise TargetUnreachable(
@@ -216,6 +257,16 @@ def read_files(
     folders = [*shape.get("partition_by", []), shape["batch_column"]]
     missing = [name for name in folders if name.lower() not in map(str.lower, nothing.columns)]
     return nothing.withColumns({name: f.lit(None).cast("string") for name in missing})
+
+
+def _must_read_the_folder(spark: SparkSession, files: Files) -> None:
+    if spark.conf.get(_IGNORE, "false") != "true" and _has_sparks_list(files):
+        raise ConfigurationError(
+            f"Spark's own file sink has written to {files.root}, too, and Spark would read the "
+            f"files alone that {_SPARKS_LIST} there lists",
+            next_step=f"{_moved(files)}; or set {_IGNORE}=true in this session, at the same price",
+            details={"path": files.root},
+        )
 
 
 def _shape(files: Files) -> dict[str, Any]:
