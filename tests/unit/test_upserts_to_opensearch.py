@@ -441,6 +441,40 @@ def test_nothing_is_asked_for_no_rows():
             (400, "illegal_argument_exception: Limit of total fields [9] has been exceeded"),
             NotTaken,
         ),
+        # A model of the pipeline, on nodes that were restarted
+        (
+            (
+                400,
+                "illegal_argument_exception: Model not ready yet. Please deploy the model first.",
+            ),
+            NotTaken,
+        ),
+        ((400, "illegal_argument_exception: Model not ready: x"), NotTaken),
+        (
+            (
+                400,
+                "illegal_argument_exception: No eligible node found to execute this request. It's "
+                "best practice to provision ML nodes to serve your models.",
+            ),
+            NotTaken,
+        ),
+        (
+            (
+                400,
+                "mapper_parsing_exception: failed to parse field [vec] of type [knn_vector]: Model "
+                "ID 'x' is not created.",
+            ),
+            NotTaken,
+        ),
+        # A document's words
+        (
+            (
+                400,
+                "mapper_parsing_exception: failed to parse field [n]. Preview of field's value: "
+                "'Model ID 'x' is not created.': For input string",
+            ),
+            DeliveryRefused,
+        ),
         ((400, "illegal_argument_exception"), DeliveryRefused),
         ((404, None), NotTaken),  # what is written cannot be missing
         ((409, "anything"), NotTaken),
