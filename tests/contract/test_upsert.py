@@ -740,7 +740,8 @@ def test_a_login_that_is_refused_is_named_before_anything_is_decided(
     assert list(here.rows()) == []
 
 
-def test_the_rights_that_the_page_names_suffice(here: RedisKitHere):
+@pytest.mark.parametrize("database", [3, 0])
+def test_the_rights_that_the_page_names_suffice(here: RedisKitHere, database: int):
     page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "upsert.md").read_text()
     rights = page.partition("\n## Rights in Redis\n")[2].partition("\n## ")[0]
     commands = [
@@ -752,8 +753,12 @@ def test_the_rights_that_the_page_names_suffice(here: RedisKitHere):
     here.client.execute_command(
         "ACL", "SETUSER", user, "on", ">a-password", "-@all", *keys, *commands
     )
-    address = here.settings["url"].partition("@")[2]
-    here.settings |= {"url": f"redis://{user}:a-password@{address}", "op_column": "op"}
+    place = f"{here.settings['url'].partition('@')[2].partition('/')[0]}/{database}"
+    here.client.close()
+    here.client = redis_client.Redis.from_url(
+        f"{here.settings['url'].partition('@')[0]}@{place}", decode_responses=True
+    )
+    here.settings |= {"url": f"redis://{user}:a-password@{place}", "op_column": "op"}
     here.write(id=["a", "b"], value=["1", None], op=["c", "d"])
     assert list(here.rows()) == ["a"]
     assert here.tombstones() == ["b"]
