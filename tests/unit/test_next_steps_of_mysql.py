@@ -430,7 +430,8 @@ DATABASES: list[Row] = [
     ),
     (
         lambda: fits(table(ID, unique="id", has_children=True), FRAME, "id"),
-        "use a partitioned table, or one that stands alone",
+        "use a partitioned table, or one that stands alone; a hypertable of TimescaleDB, from "
+        'which its chunks inherit, takes rows with mode="append" alone',
         lambda: fits(table(ID, unique="id"), FRAME, "id"),
     ),
     (

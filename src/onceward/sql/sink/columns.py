@@ -346,7 +346,8 @@ def must_be_a_key(key: Sequence[str], table: Table) -> None:
         raise ServerMisconfigured(
             f"other tables inherit from table {table.name}, and no unique index holds over all of "
             "them",
-            next_step="use a partitioned table, or one that stands alone",
+            next_step="use a partitioned table, or one that stands alone; a hypertable of "
+            'TimescaleDB, from which its chunks inherit, takes rows with mode="append" alone',
         )
     for column in table.columns:
         if column.name not in key:
