@@ -13,6 +13,7 @@ from onceward.errors import (
     OncewardError,
     RowRefused,
     SendFailed,
+    WorkerPythonMismatch,
 )
 from onceward.spark.batch import write_errors
 from onceward.spark.batch.causes import Thrown
@@ -193,6 +194,103 @@ def test_the_disk_that_is_full_is_named(
     with raises(SendFailed) as failed, write_errors.failures_told("to it", "/data"):
         raise RuntimeError("the job failed")
     assert names in failed.value.next_step
+
+
+JOB = Thrown("org.apache.spark.SparkException", "Job aborted due to stage failure")
+REFUSED_HERE = Thrown("java.net.ConnectException", "Connection refused")
+OF_THE_SDK = Thrown("software.amazon.awssdk.services.s3.model.S3Exception", "(Status Code: 503)")
+
+
+@pytest.mark.parametrize(
+    ("chain", "named"),
+    [
+        (
+            [
+                Thrown("org.apache.hadoop.fs.s3a.AWSServiceThrottledException", "put on x: 503"),
+                OF_THE_SDK,
+            ],
+            "put on x",
+        ),
+        ([Thrown("org.apache.hadoop.fs.s3a.AWSStatus500Exception", "on y"), OF_THE_SDK], "on y"),
+        (
+            [
+                Thrown("java.net.ConnectException", "Writing Object on z"),
+                Thrown("software.amazon.awssdk.core.exception.SdkClientException", "HTTP request"),
+                REFUSED_HERE,
+            ],
+            "on z",
+        ),
+        ([Thrown("java.net.ConnectException", "Call to nn1:8020 failed"), REFUSED_HERE], "nn1"),
+        ([Thrown("java.net.UnknownHostException", "nn1")] * 2, "nn1"),
+        ([Thrown("java.net.NoRouteToHostException", "to nn1")] * 2, "nn1"),
+        # A name node that was restarted, and no worker that died
+        ([Thrown("java.io.EOFException", "End of File Exception to nn1")], "nn1"),
+        ([OF_THE_SDK], "503"),
+        ([Thrown("org.apache.iceberg.exceptions.CommitStateUnknownException", "of t")], "of t"),
+        (
+            [
+                Thrown("org.apache.iceberg.jdbc.UncheckedSQLException", "of t"),
+                Thrown("org.postgresql.util.PSQLException", "refused"),
+            ],
+            "of t",
+        ),
+    ],
+)
+@pytest.mark.parametrize("before", [[JOB], []], ids=["task", "driver"])
+def test_a_store_that_fails_is_one_of_the_batchs_attempts_whoever_wraps_its_exception(
+    monkeypatch: pytest.MonkeyPatch, before: Sequence[Thrown], chain: Sequence[Thrown], named: str
+):
+    monkeypatch.setattr(write_errors, "thrown_by", lambda _: (*before, *chain))
+    with raises(SendFailed, named), write_errors.failures_told("to it", "/data"):
+        raise RuntimeError("the job failed")
+
+
+@pytest.mark.parametrize(
+    ("chain", "error", "named"),
+    [
+        (
+            [
+                JOB,
+                Thrown(JOB.kind, "Python worker exited unexpectedly (crashed)"),
+                Thrown("java.io.EOFException"),
+            ],
+            SendFailed,
+            "runs Python",
+        ),
+        (
+            [
+                JOB,
+                Thrown(JOB.kind, "cannot read /in/a", "FAILED_READ_FILE.NO_HINT"),
+                Thrown("java.io.IOException", "cut off"),
+            ],
+            SendFailed,
+            "/in/a",
+        ),
+        (
+            [
+                JOB,
+                Thrown(
+                    "java.io.IOException",
+                    'Cannot run program "python9": error=2, No such file or directory',
+                    thrown_in="java.lang.ProcessBuilder",
+                ),
+                Thrown("java.io.IOException", "error=2, No such file or directory"),
+            ],
+            WorkerPythonMismatch,
+            "python9",
+        ),
+    ],
+    ids=["worker", "source", "python"],
+)
+def test_what_is_known_of_sparks_failures_is_not_taken_for_the_targets(
+    monkeypatch: pytest.MonkeyPatch,
+    chain: Sequence[Thrown],
+    error: type[OncewardError],
+    named: str,
+):
+    monkeypatch.setattr(write_errors, "thrown_by", lambda _: tuple(chain))
+    with raises(error, named), write_errors.failures_told("to it", "/data"):
+        raise RuntimeError("the job failed")
 
 
 def test_a_table_that_is_not_found_while_it_is_written_may_come_back(

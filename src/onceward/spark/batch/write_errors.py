@@ -36,7 +36,7 @@ from onceward.spark.batch.causes import (
     thrown_by,
     thrown_from,
 )
-from onceward.spark.batch.failures import READ_FAILED, known_failure, refused_reader
+from onceward.spark.batch.failures import known_failure, refused_reader
 from onceward.spark.batch.query import kafka_options
 
 
@@ -125,13 +125,17 @@ def _read_by(execution: Any) -> tuple[str, str]:
     return ", ".join(topics) or "…", ",".join(dict.fromkeys(servers)) or "its cluster"
 
 
-_OUTSIDE = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
+# Of disks, networks, stores and catalogs; a client wraps another's exception, or one of its own
+_OUTSIDE = (
+    "java.io.", "java.net.", "java.nio.file.", "org.apache.hadoop.", "software.amazon.awssdk.",
+    "com.amazonaws.", "com.azure.", "com.google.cloud.", "org.apache.iceberg.exceptions.",
+    "org.apache.iceberg.jdbc.",
+)  # fmt: skip
 # Of Spark's, what writes shuffles, spills and kept blocks (spark.local.dir)
 _OF_LOCAL_DISKS = (
     "org.apache.spark.storage.", "org.apache.spark.shuffle.", "org.apache.spark.io.",
     "org.apache.spark.util.collection.",
 )  # fmt: skip
-_WORKER_DIED = "java.io.EOFException"
 # Delta's: of its older packages, and the one that it throws.
 _NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
 _BROKEN_RULE = ("InvariantViolationException", "DeltaInvariantViolationException")
@@ -160,6 +164,7 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
     :raises ConfigurationError: Spark refuses an option.
     :raises RowRefused: the plan (:mod:`onceward.spark.batch.carried`) or the table refuses a row.
     :raises SendFailed: ``place`` cannot be written to, or a catalog does not answer.
+    :raises OncewardError: what is known of Spark's failures (:func:`known_failure`).
     :raises Exception: Spark's own, when the job fails for another reason.
     """
     try:
@@ -185,7 +190,8 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
         if (refused := _row_refused(causes, place, partition_by)) is not None:
             # the rest is a stack trace
             raise refused from None
-        if (failed := _outside(causes, place)) is not None:
+        # What is known first: a dead worker, or a file that the query reads, has one of these, too
+        if (failed := known_failure(causes) or _outside(causes, place)) is not None:
             raise failed from error
         raise
 
@@ -210,18 +216,13 @@ def _unplanned(error: AnalysisException, how: str, place: str) -> OncewardError:
 
 
 def _outside(causes: Sequence[Thrown], place: str) -> SendFailed | None:
-    """Return the error for a disk or a network that has failed, of the target or of an executor;
-    None for others, and where a file that the query reads has."""
-    cause = causes[-1] if causes else None
-    if (
-        cause is None
-        or not cause.kind.startswith(_OUTSIDE)
-        or cause.kind == _WORKER_DIED
-        or has_condition(causes, READ_FAILED) is not None
-    ):
+    """Return the error for a disk, a network, a store or a catalog that has failed, of the target
+    or of an executor; None for others."""
+    cause = next((one for one in causes if one.kind.startswith(_OUTSIDE)), None)
+    if cause is None:
         return None
     what = f"the job that writes to {place} has failed"
-    if cause.called_by.startswith(_OF_LOCAL_DISKS):
+    if causes[-1].called_by.startswith(_OF_LOCAL_DISKS):
         return SendFailed(
             f"{what} at an executor's own disk, where Spark keeps shuffles and spills: "
             f"{cause.kind}: {cause.message}",
@@ -230,8 +231,8 @@ def _outside(causes: Sequence[Thrown], place: str) -> SendFailed | None:
         )
     return SendFailed(
         f"{what}: {cause.kind}: {cause.message}",
-        next_step="nothing, the batch runs again; if it repeats, see that the file system "
-        "is there, has room, and lets executors write",
+        next_step="nothing, the batch runs again; if it repeats, see that the file system (or "
+        "store, or catalog) is there, has room, and lets executors write",
     )
 
 
