@@ -33,6 +33,7 @@ from onceward.errors import (
     Recovery,
     ReportMismatch,
     RowRefused,
+    SendFailed,
     TableMissing,
     TargetUnreachable,
 )
@@ -1214,18 +1215,18 @@ def test_a_catalog_that_goes_away_while_a_query_runs_is_waited_for(
             return iceberg.lake._jvm.java.net.Socket("127.0.0.1", port)
 
     table._table = Away()
-    with pytest.raises(TargetUnreachable, match="has become of the table: ConnectException"):
+    with pytest.raises(SendFailed, match="has become of the table: ConnectException"):
         process.begin()
     # As a client does that was closed, and Spark's context that has ended
     closed = iceberg.lake._jvm.java.util.ArrayList().iterator()
     table._table = SimpleNamespace(refresh=closed.remove)
-    with pytest.raises(TargetUnreachable, match="IllegalStateException"):
+    with pytest.raises(SendFailed, match="IllegalStateException"):
         process.begin()
     # Whatever the catalog is, and whoever has asked it first
     monkeypatch.setattr(iceberg_table, "_ANSWER_SECONDS", 0.2)
     answers = threading.Event()
     table._table = SimpleNamespace(refresh=lambda: answers.wait(20))
-    with pytest.raises(TargetUnreachable, match=r"has not answered for 0\.2 s"):
+    with pytest.raises(SendFailed, match=r"has not answered for 0\.2 s"):
         process.begin()
     answers.set()
     monkeypatch.undo()

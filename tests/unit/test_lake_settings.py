@@ -13,10 +13,16 @@ from pyspark.errors import AnalysisException
 import onceward as ow
 from onceward.engine.spark_jobs import attempt_name
 from onceward.engine.two_phase import CommitResult
-from onceward.errors import ConfigurationError, ContradictoryOptions, TargetUnreachable
+from onceward.errors import (
+    ConfigurationError,
+    ContradictoryOptions,
+    SendFailed,
+    TargetUnreachable,
+)
 from onceward.ids import AttemptId, pipeline_id
 from onceward.lake.delta import Delta
 from onceward.lake.iceberg import Iceberg
+from onceward.lake.table import Staged
 from onceward.spark.tables import delta_table
 from onceward.spark.tables.delta_table import _same, rows_in
 from support.errors import raises
@@ -171,6 +177,31 @@ def test_each_batch_asks_the_catalog_where_a_delta_table_is(monkeypatch: pytest.
         target._table.fitting(None)
         target._table.fitting(None)
     assert opened == ["/visits"] * 4 + ["/visits_new"] * 2
+
+
+@pytest.mark.parametrize("where", ["begin", "write", "prepare"])
+def test_a_storage_that_fails_within_an_attempt_lets_the_batch_run_again(
+    monkeypatch: pytest.MonkeyPatch, where: str
+):
+    """Nothing of it is decided. At a start, before there is an attempt, the query ends instead."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise TargetUnreachable("storage", next_step="see that it answers")
+
+    target = delta().new_target()
+    monkeypatch.setattr(target, "_inherited_last", None if where == "begin" else -1)
+    for name in ("newest", "fitting", "missing"):
+        monkeypatch.setattr(target._table, name, fail)
+    with raises(SendFailed):
+        attempt: Any = target._attempt(AttemptId(1, 0), None)
+        if where == "write":
+            batch = SimpleNamespace(query_id="q", batch_id=0)
+            attempt.write(SimpleNamespace(frame=None), SimpleNamespace(batch=batch))
+        attempt._staged.append(Staged(1, ["a"], {}))
+        attempt._committable()
+    monkeypatch.setattr(target.chain, "identity", lambda: "c")
+    with pytest.raises(TargetUnreachable):
+        target.must_be_of_this_chain()
 
 
 def test_a_catalog_that_is_away_for_a_moment_ends_no_query(monkeypatch: pytest.MonkeyPatch):

@@ -13,6 +13,7 @@ import pytest
 
 from onceward import patience
 from onceward.errors import TargetUnreachable
+from onceward.spark.batch.causes import Thrown
 from onceward.spark.batch.job import asked_apart
 from onceward.spark.tables import delta_table
 from onceward.spark.tables.delta_table import DeltaTable, DeltaTransaction, table_location
@@ -63,7 +64,7 @@ def test_a_metastore_that_hangs_is_waited_for_in_bounds(silent: Callable[..., No
 ADD = '{"add": {"path": "part-0"}}'
 
 
-@pytest.mark.parametrize(
+each_question = pytest.mark.parametrize(
     "ask",
     [
         lambda silent: table(SimpleNamespace(startTransaction=silent)).begin(),
@@ -77,11 +78,39 @@ ADD = '{"add": {"path": "part-0"}}'
         lambda silent: transaction(MagicMock(commit=silent)).commit([ADD], "a", 1, "b"),
     ],
 )
+
+
+@each_question
 def test_a_storage_that_hangs_is_waited_for_in_bounds(
     silent: Callable[..., None], ask: Callable[[Any], None]
 ) -> None:
     with raises(TargetUnreachable, "/data/visits"):
         ask(silent)
+
+
+class Failed(Exception):
+    """As py4j raises it."""
+
+
+@each_question
+@pytest.mark.parametrize("fails", [True, False], ids=["storage", "Delta"])
+def test_a_storage_that_fails_is_told_from_what_delta_says_of_the_table(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Any], None], fails: bool
+) -> None:
+    """A commit that was too late is no outage."""
+    chain = [Thrown("io.delta.exceptions.ConcurrentTransactionException", "txn")]
+    if fails:
+        wrapped = "com.google.common.util.concurrent.UncheckedExecutionException"
+        chain = [Thrown(wrapped, "…"), Thrown("java.net.ConnectException", "to nn1")]
+    monkeypatch.setattr(
+        delta_table, "thrown_by", lambda error: chain if isinstance(error, Failed) else ()
+    )
+
+    def fail(*_: Any) -> None:
+        raise Failed
+
+    with raises(TargetUnreachable, "/data/visits", "nn1") if fails else pytest.raises(Failed):
+        ask(fail)
 
 
 @pytest.mark.parametrize("ask", [DeltaTable.missing, DeltaTable.remove])

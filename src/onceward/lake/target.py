@@ -8,7 +8,8 @@ batch is a :class:`LakeAttempt`: a Spark job for each frame, none of which reade
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,7 +20,13 @@ from onceward.engine.policy import SinkPolicy, must_be_decided
 from onceward.engine.spark_jobs import SparkJobsAttempt, attempt_name
 from onceward.engine.target import Write, event_ids
 from onceward.engine.two_phase import TwoPhaseTarget
-from onceward.errors import ConfigurationError, LedgerBehind, PreparedDataLost
+from onceward.errors import (
+    ConfigurationError,
+    LedgerBehind,
+    PreparedDataLost,
+    SendFailed,
+    TargetUnreachable,
+)
 from onceward.ids import AttemptId, chain_mark, chain_prefix
 from onceward.lake.table import LakeTable, Latest, Staged, concatenated
 from onceward.spark.batch import job
@@ -52,6 +59,16 @@ class LakeSettings:
                 raise ConfigurationError(
                     f"{name}={value!r} names no table", next_step="pass its name as text"
                 )
+
+
+@contextmanager
+def _undecided() -> Iterator[None]:
+    """Let the batch run again: nothing of it is decided."""
+    try:
+        yield
+    except TargetUnreachable as error:
+        again = f"nothing, the batch runs again; if it repeats, {error.next_step}"
+        raise SendFailed(error.message, next_step=again) from error
 
 
 class LakeAttempt(SparkJobsAttempt):
@@ -88,6 +105,7 @@ class LakeAttempt(SparkJobsAttempt):
         self._latest = latest
         self._staged: list[Staged] = []
 
+    @_undecided()
     def write(self, write: Write, running: RunningBatch) -> int:
         ids = {**event_ids(self._policy.pipeline, running), **self.ids}
         with events.step(events.SEND, **ids) as values:
@@ -101,6 +119,7 @@ class LakeAttempt(SparkJobsAttempt):
         self._rows += staged.rows
         return staged.rows
 
+    @_undecided()
     def _committable(self) -> dict[str, Any]:
         return self._table.committable(
             self._name, self._identity, self._branch, self._sequence, self._staged
@@ -141,6 +160,7 @@ class LakeTarget(TwoPhaseTarget):
         self._mark = chain_mark(self._identity)
         self._table.must_belong_to(self._identity, self._ledger)
 
+    @_undecided()
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> LakeAttempt:
         last = -1 if newest is None else newest.sequence
         self._table.look_anew()

@@ -218,7 +218,7 @@ def _unplanned(error: AnalysisException, how: str, place: str) -> OncewardError:
 def _outside(causes: Sequence[Thrown], place: str) -> SendFailed | None:
     """Return the error for a disk, a network, a store or a catalog that has failed, of the target
     or of an executor; None for others."""
-    cause = next((one for one in causes if one.kind.startswith(_OUTSIDE)), None)
+    cause = failed_outside(causes)
     if cause is None:
         return None
     what = f"the job that writes to {place} has failed"
@@ -234,6 +234,11 @@ def _outside(causes: Sequence[Thrown], place: str) -> SendFailed | None:
         next_step="nothing, the batch runs again; if it repeats, see that the file system (or "
         "store, or catalog) is there, has room, and lets executors write",
     )
+
+
+def failed_outside(causes: Sequence[Thrown]) -> Thrown | None:
+    """Return the outermost exception of a disk, a network, a store or a catalog; None: none."""
+    return next((one for one in causes if one.kind.startswith(_OUTSIDE)), None)
 
 
 def _unfit_frame(how: str, why: str) -> ColumnMismatch:

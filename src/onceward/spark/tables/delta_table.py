@@ -37,7 +37,7 @@ from onceward.spark.batch.causes import catalog_is_away, thrown_by
 from onceward.spark.batch.job import asked_apart
 from onceward.spark.batch.query import items
 from onceward.spark.batch.shuffles import planned_once
-from onceward.spark.batch.write_errors import failures_told, must_write_name
+from onceward.spark.batch.write_errors import failed_outside, failures_told, must_write_name
 from onceward.spark.session.connector import must_have
 from onceward.spark.types import column_named, must_keep_dates, must_keep_microseconds
 
@@ -170,12 +170,25 @@ _SEE_THE_STORAGE = "see that the metastore and the storage of its tables answer"
 
 
 def _answered(jvm: Any, ask: Callable[[], _T], whom: str) -> _T:
-    """Return what is answered. :raises TargetUnreachable: not in time; what was asked may still be
-    carried out."""
+    """Return what is answered.
+
+    :raises TargetUnreachable: a disk, a network or a store fails; or not in time, and what was
+        asked may still be carried out.
+    :raises Exception: Delta's or Spark's own, about the table.
+    """
     late = TargetUnreachable(
         f"{whom} has not answered for {_ANSWER_SECONDS:g} s", next_step=_SEE_THE_STORAGE
     )
-    return asked_apart(jvm, ask, _ANSWER_SECONDS, late)
+    try:
+        return asked_apart(jvm, ask, _ANSWER_SECONDS, late)
+    except AnalysisException:
+        raise
+    except Exception as error:
+        if (failed := failed_outside(thrown_by(error))) is None:
+            raise
+        raise TargetUnreachable(
+            f"{whom} does not do its part: {failed}", next_step=_SEE_THE_STORAGE
+        ) from error
 
 
 def _no_table(name: str, error: AnalysisException) -> TableMissing:

@@ -306,11 +306,10 @@ class IcebergTable:
         self._refresh()
         of = self._jvm.org.apache.iceberg.relocated.com.google.common.collect.Iterables
         # Of a REST catalog the table may have loaded the current ones only
-        every = self._answered(lambda: self._table.snapshots())
-        for place in reversed(range(int(of.size(every)))):
-            if (one := of.get(every, place)).summary().get(_STAGED_AS) == name:
-                return one
-        return None
+        with self._asked():
+            every = self._answered(lambda: self._table.snapshots())
+        found = (of.get(every, place) for place in reversed(range(int(of.size(every)))))
+        return next((one for one in found if one.summary().get(_STAGED_AS) == name), None)
 
     def metadata(self) -> Metadata:
         """Read the table's snapshots as they are now. All of them: much, if the table has many."""
@@ -338,10 +337,11 @@ class IcebergTable:
         def gone(files: Sequence[str]) -> list[str]:
             return [file for file in files if not io.newInputFile(file).exists()]
 
-        missing, files = self._answered(listed, _COMMIT_SECONDS)
-        for at in range(0, len(files), _AT_ONCE):
-            some = files[at : at + _AT_ONCE]
-            missing += self._answered(partial(gone, some), _COMMIT_SECONDS)
+        with self._asked():
+            missing, files = self._answered(listed, _COMMIT_SECONDS)
+            for at in range(0, len(files), _AT_ONCE):
+                some = partial(gone, files[at : at + _AT_ONCE])
+                missing += self._answered(some, _COMMIT_SECONDS)
         return missing
 
     def publish(self, snapshots: Sequence[int], properties: Mapping[str, str]) -> None:
