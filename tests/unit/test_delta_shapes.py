@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from onceward.lake.delta import changed, column_texts, rules
-from onceward.spark.tables.delta_table import Shape
+from onceward.spark.tables.delta_table import DeltaTransaction, Shape
 
 MAPPED = "delta.columnMapping.physicalName"
 
@@ -88,3 +90,17 @@ def test_rules_by_the_names_that_stay():
         "NOT NULL order date": "ALTER COLUMN `order date` DROP NOT NULL",
     }
     assert rules(renamed) == {"NOT NULL s.b": "ALTER COLUMN `t`.`c` DROP NOT NULL"}
+
+
+@pytest.mark.parametrize(
+    ("more", "features"),
+    [
+        ({}, set()),
+        ({"writerFeatures": ["catalogManaged", "appendOnly"]}, {"catalogManaged", "appendOnly"}),
+    ],
+)
+def test_the_features_of_a_table_are_those_of_its_protocol(more: Any, features: set[str]):
+    text = json.dumps({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **more}})
+    protocol = SimpleNamespace(json=lambda: text)
+    java: Any = SimpleNamespace(protocol=lambda: protocol)
+    assert DeltaTransaction(None, java, lambda ask: ask()).features == features

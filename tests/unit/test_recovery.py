@@ -239,7 +239,7 @@ class Answers:
         return {}
 
     def begin(self) -> Any:
-        return SimpleNamespace(shape=self.row[0])
+        return SimpleNamespace(shape=self.row[0], features=set(self.row[1:]))
 
     def quoted(self, table: str) -> str:
         return table
@@ -274,6 +274,9 @@ REFUSALS: dict[str, Callable[[], object]] = {
     ),
     "Delta, read as Iceberg": lambda: DeltaTable.must_be_plain(
         Answers(SimpleNamespace(columns={}, settings=UNIFORM))
+    ),
+    "Delta, of a catalog": lambda: DeltaTable.must_be_plain(
+        Answers(SimpleNamespace(columns={}, settings={}), "appendOnly", "catalogManaged")
     ),
     "Delta, a generated column": lambda: DeltaTable.must_be_plain(
         Answers(SimpleNamespace(columns=GENERATED, settings={}))

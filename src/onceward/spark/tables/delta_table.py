@@ -132,6 +132,10 @@ _MORE_THAN_A_TYPE = {
 """Of a column's metadata: what ``DataFrameWriter`` would do about it before it writes."""
 
 
+_BY_A_CATALOG = {"catalogManaged", "catalogOwned-preview"}
+"""Features of a table whose commits its catalog gives out: Delta refuses one by path."""
+
+
 class Shape(NamedTuple):
     """What a file must have been written for."""
 
@@ -247,9 +251,17 @@ class DeltaTable:
         """Check that the table can be written exactly once, and return its shape.
 
         :raises ServerMisconfigured: columns are generated or constrained, the table drops
-            application ids, or is to be read as Iceberg.
+            application ids, is to be read as Iceberg, or is its catalog's to commit to.
         """
-        shape = self.begin().shape
+        transaction = self.begin()
+        if managed := sorted(_BY_A_CATALOG & transaction.features):
+            raise ServerMisconfigured(
+                f"the Delta table {self.path} has the feature {managed[0]}: its catalog carries "
+                "commits out, and Onceward commits by the table's log",
+                next_step="write to a table of a path, or an external one of the catalog, without "
+                "that feature; or to an Iceberg table, with ow.IcebergSink",
+            )
+        shape = transaction.shape
         for name, column in shape.columns.items():
             if more := [
                 feature for key, feature in _MORE_THAN_A_TYPE.items() if key in column["metadata"]
@@ -392,6 +404,12 @@ class DeltaTransaction:
             metadata["partitionColumns"],
             metadata.get("configuration") or {},
         )
+
+    @property
+    def features(self) -> set[str]:
+        """Return the features that who writes to the table has to know."""
+        protocol = json.loads(self._transaction.protocol().json())["protocol"]
+        return set(protocol.get("writerFeatures") or ())
 
     def newest(self, writer: str) -> int:
         """Return the last version committed by ``writer`` (Delta's application id); -1: none."""
