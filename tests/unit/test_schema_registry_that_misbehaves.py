@@ -614,6 +614,7 @@ def test_an_id_means_a_schema_of_the_context_that_the_subject_names():
     context.
     """
     subject, newer = ":.eu:orders-value", TEXT.replace("long", "int")
+    of_the_subject = ("/schemas/ids/1", "subject=%3A.eu%3Aorders-value")
 
     def contexts(connection: socket.socket, server: HostileServer) -> None:
         path, _, query = server.requests[-1].split()[1].decode().partition("?")
@@ -621,11 +622,14 @@ def test_an_id_means_a_schema_of_the_context_that_the_subject_names():
             said: Any = [1]
         elif path.startswith("/subjects/"):
             said = {"subject": subject, "version": 1, "id": 1, "schema": TEXT}
-        elif query == "subject=%3A.eu%3Aorders-value":
+        elif query == "subject=%3A.eu%3A" or (path, query) == of_the_subject:
             said = {"schema": TEXT if path == "/schemas/ids/1" else newer}
+        elif query:
+            # Of a whole subject the registry looks in that one alone
+            said = None
         else:
             said = {"schema": OTHER}
-        answer(body=said)(connection, server)
+        (UNKNOWN if said is None else answer(body=said))(connection, server)
 
     with HostileServer([contexts]) as server:
         asked = registry(server)

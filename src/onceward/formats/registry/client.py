@@ -4,6 +4,7 @@ the login.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -112,7 +113,7 @@ class SchemaRegistry:
         self._gone: frozenset[int] = frozenset()
         self.context = ""
         """In which of the registry's contexts ids are asked for; "" is the default one."""
-        self._subject: str | None = None
+        self._subjects: tuple[str, ...] = ()
         self._schemas: dict[int, RegisteredSchema] = {}
         self._texts: dict[int, str] = {}
         self._contexts: dict[str, SchemaRegistry] = {"": self}
@@ -125,13 +126,19 @@ class SchemaRegistry:
         API Reference*, ``GET /schemas/ids/{id}?subject=``; Schema Linking makes such contexts). A
         subject without one is in the default context. All of them share one conversation.
         """
-        context = subject_context(subject)
+        there = self._in_context(subject_context(subject))
+        with self._lock:
+            if there.context and subject not in there._subjects:
+                there._subjects += (subject,)
+        return there
+
+    def _in_context(self, context: str) -> SchemaRegistry:
         with self._lock:
             there = self._contexts.get(context)
             if there is None:
                 there = object.__new__(SchemaRegistry)
                 there.__dict__.update(self.__dict__)
-                there.context, there._subject = context, subject
+                there.context, there._subjects = context, ()
                 there._schemas, there._texts = {}, {}
                 self._contexts[context] = there
             return there
@@ -322,7 +329,9 @@ class SchemaRegistry:
             ), what, most_bytes=self._answer_bytes,
         )  # fmt: skip
         return Version(
-            found.subject, found.version, self.in_context(subject)._remember(found.schema)
+            found.subject,
+            found.version,
+            self._in_context(subject_context(subject))._remember(found.schema),
         )
 
     def _post(
@@ -340,7 +349,18 @@ class SchemaRegistry:
         return self._ask("POST", where, read, what, most_bytes=self._answer_bytes, body=body)
 
     def _fetch(self, schema_id: int) -> RegisteredSchema:
-        where = "" if self._subject is None else f"?subject={quote(self._subject, safe='')}"
+        if not self.context:
+            return self._fetch_of(schema_id, "")
+        # Of a whole subject the registry looks in that one alone, of one without a name in all of
+        # its context (Confluent's InMemoryCache.schemaKeyById). Those that were named come first:
+        # rights may be by subject.
+        for subject in self._subjects:
+            with contextlib.suppress(SchemaUnknown):
+                return self._fetch_of(schema_id, subject)
+        return self._fetch_of(schema_id, f":{self.context}:")
+
+    def _fetch_of(self, schema_id: int, subject: str) -> RegisteredSchema:
+        where = f"?subject={quote(subject, safe='')}" if subject else ""
         return self._ask(
             "GET", f"/schemas/ids/{schema_id}{where}",
             lambda answer: schema_in(answer, schema_id, self._most_bytes),

@@ -1,0 +1,114 @@
+"""Subjects, contexts and ids as Confluent's registry has them, without a socket.
+
+The rules are those of its sources: an id is looked up in one subject where the question names one
+whole, and in a context where it names a subject without a name (``InMemoryCache.schemaKeyById``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+
+import onceward as ow
+from onceward.errors import SchemaUnknown
+from onceward.formats.avro.memory import SchemaMemory, in_context
+from onceward.formats.registry.conversation import NotRegistered
+
+TEXT = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
+OTHER = TEXT.replace("Order", "Refund")
+
+
+class Confluents:
+    """The registry's side: ``subjects`` by name, ids of their versions; ``texts`` by id."""
+
+    def __init__(self) -> None:
+        self.subjects: dict[str, list[int]] = {}
+        self.texts: dict[int, str] = {}
+        self.asked: list[str] = []
+
+    def add(self, subject: str, number: int, text: str = TEXT) -> None:
+        self.subjects.setdefault(subject, []).append(number)
+        self.texts[number] = text
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[Any], Any],
+        *,
+        most_bytes: int,
+        body: dict[str, Any] | None = None,
+    ) -> Any:
+        self.asked.append(f"{method} {path}")
+        url = urlsplit(path)
+        query = {name: one for name, (one,) in parse_qs(url.query).items()}
+        parts = [unquote(part) for part in url.path.split("/")[1:]]
+        if parts[0] == "schemas":
+            return read(self._by_id(int(parts[2]), query.get("subject", "")))
+        assert method == "GET"
+        return read(self._version(*parts[1::2]))
+
+    def _by_id(self, number: int, subject: str) -> dict[str, Any]:
+        context, _, name = subject[1:].partition(":") if subject[:1] == ":" else ("", "", subject)
+        for there, ids in self.subjects.items():
+            is_there = there == subject if name else there.startswith(f":{context}:")
+            if number in ids and is_there:
+                return {"schema": self.texts[number]}
+        raise NotRegistered("40403 Schema not found")
+
+    def _version(self, subject: str, version: str) -> dict[str, Any]:
+        ids = self.subjects.get(subject, [])
+        number = len(ids) if version == "latest" else int(version)
+        if not 0 < number <= len(ids):
+            raise NotRegistered("40402 Version not found")
+        found = ids[number - 1]
+        return {"subject": subject, "version": number, "id": found, "schema": self.texts[found]}
+
+
+@pytest.fixture
+def confluents() -> Confluents:
+    return Confluents()
+
+
+@pytest.fixture
+def registry(confluents: Confluents) -> ow.SchemaRegistry:
+    made = ow.SchemaRegistry("http://registry:8081")
+    made._conversation = confluents  # type: ignore[assignment]
+    return made
+
+
+def test_an_id_of_a_context_is_found_whatever_its_subject(
+    confluents: Confluents, registry: ow.SchemaRegistry
+):
+    confluents.add(":.eu:orders-value", 1)
+    confluents.add(":.eu:out-value", 2)
+    confluents.add(":.eu:com.acme.Refund", 3, OTHER)
+    confluents.add("orders-value", 4)
+    decoding = in_context(registry, ":.eu:orders-value")
+    assert decoding.schema(1).text == TEXT
+    # Of another type in the same topic (RecordNameStrategy)
+    assert decoding.schema(3).text == OTHER
+    encoding = in_context(registry, ":.eu:out-value")
+    SchemaMemory().ask(encoding, [2], wait_s=0)
+    assert encoding.schema(2).text == TEXT
+    # A new version while the query runs
+    confluents.add(":.eu:out-value", 9, OTHER)
+    assert encoding.schema(9).text == OTHER
+    encoding.check_unchanged([1, 2, 3, 9])
+    with pytest.raises(SchemaUnknown):
+        decoding.schema(4)
+
+
+def test_a_subject_that_was_named_is_asked_first(
+    confluents: Confluents, registry: ow.SchemaRegistry
+):
+    """Rights may be by subject, so that a question about all of them is refused."""
+    confluents.add(":.eu:orders-value", 1)
+    confluents.add(":.eu:address", 2)
+    there = in_context(registry, ":.eu:orders-value")
+    there.version(":.eu:address", 1)
+    there.schema(1)
+    assert confluents.asked[1:] == ["GET /schemas/ids/1?subject=%3A.eu%3Aorders-value"]
