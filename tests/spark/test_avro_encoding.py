@@ -81,6 +81,23 @@ def test_what_is_encoded_is_what_the_schema_says(spark: Any, registry: MemoryReg
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("text", [False, True], ids=["registered", "given"])
+def test_a_namespace_that_java_does_not_take_is_written(
+    spark: Any, registry: MemoryRegistry, text: bool
+):
+    there = ORDER | {"namespace": "my-server.shop"}
+    registry.add("shop", there, 34)
+    records = ow.avro.encode(
+        orders(spark),
+        registry=registry,
+        subject="shop",
+        schema=json.dumps(there) if text else None,
+    )
+    (row,) = records.collect()
+    assert schema_id(bytes(row.value)) == 34
+    assert read(ORDER, bytes(row.value[5:]))["name"] == "Ada"
+
+
 def test_a_session_that_writes_dates_by_another_calendar_is_refused(
     spark: Any, registry: MemoryRegistry
 ):

@@ -273,6 +273,9 @@ NAMES = [
      Row(e=bytearray(b"xy"), f=bytearray(b"z."))),
     ("a field that has both names", record(("a", "int"), ("b", "int")), {"a": 7, "b": 8},
      record(fields=[one_field("b", "int", "a")]), Row(b=8)),
+    ("of a namespace that Java does not take", old("my-server.shop.P"), {"a": 7},
+     new("com.b.P"), Row(b=7)),
+    ("as one of such a namespace", old("com.a.P"), {"a": 7}, new("com.acme.Outer$.P"), Row(b=7)),
     ("a new field of an old name", old("R"), {"a": 7},
      record(fields=[one_field("b", "int", "a"), one_field("a")]), Row(b=7, a=-1)),
 ]  # fmt: skip
@@ -283,6 +286,16 @@ def test_names_match_as_the_specification_says(spark: Any):
     union for a record of the same fields before one of an alias."""
     for what, writer, value, reader, wanted in NAMES:
         assert read(spark, writer, value, reader) == wanted, what
+
+
+@pytest.mark.parametrize("space", ["my-server.shop.orders", "com.acme.Outer$"])
+def test_a_namespace_that_java_does_not_take_is_no_hindrance(spark: Any, space: str):
+    """As Debezium has it of a prefix with a hyphen. Before 1.12 Avro did not look."""
+    before = ["null", record(("id", "int"), name="Value")]
+    envelope = record(("before", before), ("after", ["null", "Value"]), ("op", "string"))
+    envelope |= {"name": "Envelope", "namespace": space}
+    value = {"before": (0, None), "after": (1, {"id": 5}), "op": "c"}
+    assert read(spark, envelope, value) == Row(before=None, after=Row(id=5), op="c")
 
 
 def test_what_a_union_loses_is_named(spark: Any):

@@ -56,6 +56,7 @@ from onceward.formats.registry.client import SchemaRegistry
 from onceward.formats.validation import conjunction
 from onceward.spark.batch.causes import Thrown
 from onceward.spark.batch.failures import RAISED, known_failure
+from onceward.spark.tables.avro_java import with_valid_namespaces
 from support.avro_codec import read, unfold, write
 from support.errors import raises
 from support.memory_registry import MemoryRegistry
@@ -948,3 +949,41 @@ def test_texts_of_a_record_are_read_as_bytes():
     )
     assert not texts_as_bytes(many)[1]
     assert texts_as_bytes('"string"') == ('"string"', frozenset())
+
+
+@pytest.mark.parametrize(
+    ("space", "valid"),
+    [
+        ("my-server.shop", "_my_2d_server.shop"),
+        ("com.acme.Outer$", "com.acme._Outer_24_"),
+        ("com.1acme", "com._1acme"),
+        ("com.acme.", "com.acme._"),
+        ("ünder", "__fc_nder"),
+    ],
+)
+def test_namespaces_that_java_does_not_take_are_spelled_otherwise(space: str, valid: str):
+    """Wherever a name may stand, in full or beside its namespace; the rest stays."""
+
+    def schema(space: str) -> str:
+        inner = {"type": "enum", "name": f"{space}.Kind", "symbols": ["A"]}
+        fields = [
+            {"name": "a", "type": ["null", {"type": "array", "items": inner}]},
+            {"name": "b", "type": {"type": "map", "values": f"{space}.Kind"}},
+            {"name": "c", "type": "Kind", "default": "my-server.A", "doc": "my-server.A"},
+            {"name": "d", "type": {"type": "string", "namespace": "my-server"}},
+        ]
+        names = {"namespace": space, "aliases": ["Old", f"{space}.Older"]}
+        return json.dumps({"type": "record", "name": "R", "fields": fields} | names)
+
+    assert with_valid_namespaces(schema(space)) == schema(valid)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ' {"type": "fixed", "name": "R", "namespace": "", "size": 1}', "string", '"com.x.R"',
+        '{"type": "record", "name": 7, "fields": [1, {"name": "a"}], "aliases": 1}', "{", "[7]",
+    ],
+)  # fmt: skip
+def test_other_schemas_stay_as_they_are(text: str):
+    assert with_valid_namespaces(text) == text

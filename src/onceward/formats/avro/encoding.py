@@ -41,7 +41,12 @@ from onceward.formats.avro.values import all_hold, or_true, texts_are_valid
 from onceward.formats.registry.answers import WRITING
 from onceward.formats.validation import in_place
 from onceward.spark.batch.failures import RAISED
-from onceward.spark.tables.avro_java import schema_for, why_not_a_schema, why_not_writable
+from onceward.spark.tables.avro_java import (
+    schema_for,
+    why_not_a_schema,
+    why_not_writable,
+    with_valid_namespaces,
+)
 from onceward.spark.types import column_named, must_keep_dates
 
 _REFRESH_S = 30.0
@@ -110,7 +115,7 @@ def encode(
     step = _Encoding(registry, number)
     register(step)
     value = column_named(column)
-    body = F.concat(F.lit(prefix(number)), to_avro(value, text))
+    body = F.concat(F.lit(prefix(number)), to_avro(value, with_valid_namespaces(text)))
     for fits, why in (
         (texts_are_valid(value, kind), f"a text in column {column} is not UTF-8"),
         (

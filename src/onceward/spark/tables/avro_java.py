@@ -6,8 +6,10 @@ reads with, so what it refuses here would fail there.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +22,8 @@ from onceward.spark.session.settings import AVRO_LIMITS
 
 log = logging.getLogger(__name__)
 
+_NAMED = ("record", "error", "enum", "fixed")
+_PART, _OTHER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*"), re.compile(r"[^A-Za-z0-9_]")
 _EXECUTOR_OPTIONS = ("spark.executor.extraJavaOptions", "spark.executor.defaultJavaOptions")
 
 
@@ -77,6 +81,59 @@ def schema_for(session: SparkSession, kind: DataType, name: str, namespace: str)
     return str(converters.toAvroType(_from_java(jvm, kind), False, name, namespace).toString())
 
 
+def with_valid_namespaces(text: str) -> str:
+    """Return the schema ``text`` with namespaces that Avro's library takes.
+
+    Before 1.12 (AVRO-3825) it did not look at them, so registries have ``my-server.shop``, which
+    Debezium makes of a prefix, and ``com.acme.Outer$``. They are no part of what is written.
+    """
+    try:
+        schema = json.loads(text)
+    except ValueError:
+        # As the library will say
+        return text
+    valid = _valid(schema)
+    return text if valid == schema else json.dumps(valid)
+
+
+def _valid(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_valid(member) for member in schema]
+    if isinstance(schema, str):
+        return _valid_name(schema)
+    if not isinstance(schema, dict):
+        return schema
+    made = schema | {
+        name: _valid(schema[name]) for name in ("type", "items", "values") if name in schema
+    }
+    if schema.get("type") not in _NAMED:
+        return made
+    for name, change in (("name", _valid_name), ("namespace", _valid_namespace)):
+        if isinstance(schema.get(name), str):
+            made[name] = change(schema[name])
+    if isinstance(aliases := schema.get("aliases"), list):
+        made["aliases"] = [_valid_name(one) if isinstance(one, str) else one for one in aliases]
+    if isinstance(fields := schema.get("fields"), list):
+        made["fields"] = [
+            one | {"type": _valid(one["type"])} if isinstance(one, dict) and "type" in one else one
+            for one in fields
+        ]
+    return made
+
+
+def _valid_name(name: str) -> str:
+    space, dot, last = name.rpartition(".")
+    return f"{_valid_namespace(space)}{dot}{last}"
+
+
+def _valid_namespace(space: str) -> str:
+    parts = space.split(".") if space else []
+    return ".".join(
+        part if _PART.fullmatch(part) else "_" + _OTHER.sub(lambda it: f"_{ord(it[0]):x}_", part)
+        for part in parts
+    )
+
+
 def keep_within_limits(session: SparkSession) -> None:
     """Let Avro refuse lengths that no record has, in this JVM; and warn where executors do not.
 
@@ -131,7 +188,7 @@ def _from_java(jvm: Any, kind: DataType) -> Any:
 def _parsed(session: SparkSession, text: str) -> Any:
     # Defaults as from_avro takes them, whatever they are (SPARK-39775)
     parser = _jvm(session).org.apache.avro.Schema.Parser().setValidateDefaults(False)
-    return parser.parse(text)
+    return parser.parse(with_valid_namespaces(text))
 
 
 def _jvm(session: SparkSession) -> Any:
