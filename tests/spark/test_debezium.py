@@ -465,6 +465,61 @@ def test_what_is_no_envelope_stops_by_name(spark: Any, bad: dict[str, Any] | byt
     assert error.details["offset"] == 0
 
 
+def with_total(spark: Any, *totals: str) -> DataFrame:
+    """Records whose ``total`` is written just so."""
+    text = '{"op": "c", "after": {"id": 1, "total": %s}}'
+    return records(spark, *((text % total).encode() for total in totals))
+
+
+@pytest.mark.parametrize(
+    ("kind", "totals"),
+    [
+        (
+            "DECIMAL(20,2)",
+            {
+                "12.34": "12.34", "9999999.99": "9999999.99", "1.0E7": "10000000",
+                "-1.23456789E7": "-12345678.9", "1e2": "100", "1.0E-2": "0.01", "0E-10": "0",
+                '"1.23E+3"': "1230", '"12345678901234.5E-1"': "1234567890123.45",
+                '"-0E-10"': "0", "123456789012345678.91": "123456789012345678.91",
+                "123456789012345E3": "123456789012345000", "null": None,
+            },
+        ),
+        ("DECIMAL(30,10)", {'"0E-10"': "0", "0E-10": "0", "1.0E-4": "0.0001"}),
+        ("DECIMAL(38,38)", {'"1E-38"': "1E-38", "0E3": "0"}),
+        ("DECIMAL(38)", {"1E37": "1E37", '"1.5E1"': "15"}),
+    ],
+)  # fmt: skip
+def test_a_decimal_may_be_written_with_an_exponent(
+    spark: Any, kind: str, totals: dict[str, str | None]
+):
+    """As Java writes a double of 10,000,000 and more (``decimal.handling.mode=double``), and
+    Debezium of before 1.9 wrote zeros."""
+    schema = f"id INT NOT NULL, total {kind}"
+    rows = ow.debezium.decode(with_total(spark, *totals), schema=schema, decimals="string")
+    found = [row.after.total for row in rows.sort("offset").collect()]
+    assert found == [None if total is None else Decimal(total) for total in totals.values()]
+
+
+def test_a_decimal_with_an_exponent_is_never_another_number(spark: Any):
+    """It is rounded to no type, and to no double on the way: which number of a record was read as
+    this double is not known."""
+    totals = (
+        "1.005E0", '"1.005E0"', "1E19", '"1E19"', "1E99", '"1E999"', "1e400", '"E2"', '"1E"',
+        '"1.E2"', "1.000000000000000000001E7", "1E-400", '"1.0E2 "', '"1E2d"', '"1234567890123456E-2"',
+        "0.0000000000000001E16",
+        "1000000000000000000000000.0000000000000000E-20", "1234567890123456E-2",
+        "0.5000000000000000000000000000000000000001", '1.0E7, "d": 1.2345678901234567E-9',
+    )  # fmt: skip
+    source = with_total(spark, *totals)
+    for offset, total in enumerate(totals):
+        rows = ow.debezium.decode(
+            source.where(f"offset = {offset}"),
+            schema="id INT NOT NULL, total DECIMAL(20,2)",
+            decimals="string",
+        )
+        assert isinstance(stopped(rows.collect), InvalidRecord), total
+
+
 def test_a_flattened_record_is_told_how_it_is_read(spark: Any):
     flattened = records(spark, {"op": "u", "id": 1, "total": "6"})
     error = stopped(

@@ -13,7 +13,15 @@ from typing import Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
-from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from onceward.engine.policy import check_choice
 from onceward.errors import (
@@ -29,7 +37,7 @@ from onceward.formats.debezium.types import PLACEHOLDER, TableTypes, why_unavail
 from onceward.formats.json.decoding import decode_with as decode_json_with
 from onceward.formats.json.decoding import parse_schema
 from onceward.formats.validation import refuse_other_than_a_frame
-from onceward.spark.types import column_named, quoted
+from onceward.spark.types import column_named, contains_type, quoted
 
 _LONG = ("ts_ms", "server_id", "pos")
 SOURCE = StructType([
@@ -86,9 +94,9 @@ class _EnvelopeTypes(TableTypes):
     """
 
     def __init__(
-        self, table: StructType, placeholder: str, *, wrapped: bool, decimals: bool
+        self, table: StructType, placeholder: str, text: Column, *, wrapped: bool, decimals: bool
     ) -> None:
-        super().__init__(utc=False, decimals=decimals)
+        super().__init__(utc=False, decimals=decimals, text=text)
         self._table = table
         self._placeholder = placeholder
         self._wrapped = wrapped
@@ -100,6 +108,11 @@ class _EnvelopeTypes(TableTypes):
             return (
                 "; where the envelope is in the field payload (schemas.enable=true, the default "
                 "of the converter), pass wrapped=True"
+            )
+        if field in ("before", "after", "payload") and contains_type(self._table, DecimalType):
+            return (
+                "; a DECIMAL with an exponent is read where no number with one in the record has "
+                "more than 15 digits (decimal.handling.mode=string writes none)"
             )
         return ""
 
@@ -186,7 +199,8 @@ def decode(
     :param wrapped: the envelope is in the field ``payload`` (``schemas.enable=true``, the
         converter's default).
     :param decimals: ``"string"``: the connector has ``decimal.handling.mode=string``, or
-        ``double``.
+        ``double``. A number with an exponent is read where no such number in its record has more
+        than 15 digits.
     :param source: of connectors for other databases: the fields of ``source`` that you need.
     :param registry: records are Avro; with ``subject`` and ``reader_schema`` as for
         ``ow.avro.decode``.
@@ -247,7 +261,10 @@ def decode(
         assert isinstance(table, StructType)  # noqa: S101 — envelope() made it
         if wrapped:
             whole = StructType([StructField("payload", whole, nullable=False)])
-        types = _EnvelopeTypes(table, placeholder, wrapped=wrapped, decimals=decimals is not None)
+        types = _EnvelopeTypes(
+            table, placeholder, column_named(column).cast("string"),
+            wrapped=wrapped, decimals=decimals is not None,
+        )  # fmt: skip
         read = decode_json_with(frame, whole, column, on_error, types)
     return _flat(
         read, column, f"{quoted(column)}.payload" if wrapped else quoted(column), tombstones

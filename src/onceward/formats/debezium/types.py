@@ -9,7 +9,7 @@ type             read from
 ===============  ==================================================================================
 DECIMAL(p,s)     a number, or with ``decimals="string"`` also a text of one, of at most p-s and s
                  digits around the point; one of more than 38 digits in JSON is none that Spark
-                 could read
+                 could read. With an exponent where none such in its record has more than 15 digits
 BINARY           Base64 (RFC 4648, padded)
 DATE             ``"2024-01-31"``, or days since 1970 (``io.debezium.time.Date``)
 TIMESTAMP        ``"2024-01-31T10:00:00.123Z"`` (``io.debezium.time.ZonedTimestamp``); with ``utc``
@@ -130,6 +130,10 @@ _BASE64 = r"\A[A-Za-z0-9+/]*={0,2}\z"
 _DAYS = 2**31
 _EXACT = r"\A(BIGINT|DECIMAL.*)\z"
 _EXACT_OR_TEXT = r"\A(BIGINT|DECIMAL.*|STRING)\z"
+_EXPONENT = r"\A-?\d{1,15}(\.\d{1,15})?[eE][+-]?\d{1,2}\z"
+# A number that may be another one as a double: of more than 15 digits before its exponent, of an
+# exponent of three, or of more digits than a DECIMAL has. Looked for from a number's begin.
+_A_LONG_NUMBER = r"(?<![\d.])(?:\d{16,}+[eE]|[\d.]{17,}+[eE]|[\d.]{39})|\d[eE][+-]?\d{3}"
 
 
 class TableTypes(Types):
@@ -138,11 +142,14 @@ class TableTypes(Types):
     :param utc: a TIMESTAMP without a zone is in UTC, as in ``ow.mysql_changes(values="text")``.
     :param decimals: numbers in quotes are numbers, too (``decimal.handling.mode=string``). Not by
         default: Debezium's ``precise`` writes Base64 there, some of which looks like digits.
+    :param text: of the whole record, where a decimal may be a number with an exponent, as Java
+        writes a double from 10,000,000 on (``decimal.handling.mode=double``).
     """
 
-    def __init__(self, *, utc: bool, decimals: bool) -> None:
+    def __init__(self, *, utc: bool, decimals: bool, text: Column | None = None) -> None:
         self._utc = utc
         self._decimals = decimals
+        self._text = text
 
     def convert(self, read: Column, kind: DataType) -> Column:
         """Convert a value, and a null of JSON to one of SQL.
@@ -186,14 +193,26 @@ class TableTypes(Types):
         return super()._from_variant(read, kind)
 
     def _decimal(self, read: Column, kind: DecimalType) -> Column:
-        """Convert by the number's digits: a cast would round. A double is refused, even one that
-        looks like a decimal."""
-        exact = F.schema_of_variant(read).rlike(_EXACT_OR_TEXT if self._decimals else _EXACT)
+        """Convert by the number's digits: a cast would round.
+
+        A number with an exponent is a double by now, which has its digits if they were 15 at most.
+        Which number of the text it was is not known any more, so that all have to be so short.
+        """
+        found, digits = F.schema_of_variant(read), F.try_variant_get(read, "$", "string")
         whole, part = kind.precision - kind.scale, kind.scale
-        digits = F.when(exact, F.try_variant_get(read, "$", "string"))
         form = rf"\A-?(0|0*\d{{1,{whole}}})" if whole else r"\A-?0+"
         form += rf"(\.\d{{1,{part}}}0*)?\z" if part else r"(\.0+)?\z"
-        return F.when(digits.rlike(form), digits.try_cast(kind))
+        is_exact = found.rlike(_EXACT_OR_TEXT if self._decimals else _EXACT) & digits.rlike(form)
+        plain = F.when(is_exact, digits.try_cast(kind))
+        if self._text is None:
+            return plain
+        number = F.try_variant_get(read, "$", "double")
+        # Not by its own text, which may have digits too many before Java 19 (JDK-4511638)
+        short = F.format_string("%.14e", number).try_cast(kind)
+        has_exponent = (found == "DOUBLE") | digits.rlike(_EXPONENT)
+        is_short = has_exponent & ~self._text.rlike(_A_LONG_NUMBER)
+        # Two numbers of up to 15 digits are two doubles: nothing was rounded
+        return F.coalesce(plain, F.when(is_short & (short.cast("double") == number), short))
 
 
 TEXT = TableTypes(utc=True, decimals=True)
