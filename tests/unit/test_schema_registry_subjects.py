@@ -27,6 +27,8 @@ class Confluents:
     def __init__(self) -> None:
         self.subjects: dict[str, list[int]] = {}
         self.texts: dict[int, str] = {}
+        self.references: dict[int, list[dict[str, Any]]] = {}
+        self.deleted: set[tuple[str, int]] = set()
         self.asked: list[str] = []
 
     def add(self, subject: str, number: int, text: str = TEXT) -> None:
@@ -49,20 +51,23 @@ class Confluents:
         if parts[0] == "schemas":
             return read(self._by_id(int(parts[2]), query.get("subject", "")))
         assert method == "GET"
-        return read(self._version(*parts[1::2]))
+        return read(self._version(*parts[1::2], deleted=query.get("deleted") == "true"))
 
     def _by_id(self, number: int, subject: str) -> dict[str, Any]:
-        context, _, name = subject[1:].partition(":") if subject[:1] == ":" else ("", "", subject)
+        context, _, name = subject.rpartition(":")
         for there, ids in self.subjects.items():
-            is_there = there == subject if name else there.startswith(f":{context}:")
+            is_there = there == subject if name else there.rpartition(":")[0] == context
             if number in ids and is_there:
-                return {"schema": self.texts[number]}
+                return {
+                    "schema": self.texts[number],
+                    "references": self.references.get(number, []),
+                }
         raise NotRegistered("40403 Schema not found")
 
-    def _version(self, subject: str, version: str) -> dict[str, Any]:
+    def _version(self, subject: str, version: str, *, deleted: bool) -> dict[str, Any]:
         ids = self.subjects.get(subject, [])
         number = len(ids) if version == "latest" else int(version)
-        if not 0 < number <= len(ids):
+        if not 0 < number <= len(ids) or ((subject, number) in self.deleted and not deleted):
             raise NotRegistered("40402 Version not found")
         found = ids[number - 1]
         return {"subject": subject, "version": number, "id": found, "schema": self.texts[found]}
@@ -112,3 +117,18 @@ def test_a_subject_that_was_named_is_asked_first(
     there.version(":.eu:address", 1)
     there.schema(1)
     assert confluents.asked[1:] == ["GET /schemas/ids/1?subject=%3A.eu%3Aorders-value"]
+
+
+def test_what_a_schema_refers_to_may_be_deleted_softly(
+    confluents: Confluents, registry: ow.SchemaRegistry
+):
+    """As the schema itself may be, of which there are records still."""
+    confluents.add("address", 1, TEXT.replace("Order", "Address"))
+    confluents.add("orders-value", 2, TEXT.replace('"long"', '"Address"'))
+    confluents.references[2] = [{"name": "Address", "subject": "address", "version": 1}]
+    confluents.deleted |= {("address", 1), ("orders-value", 1)}
+    found = SchemaMemory().schemas(registry, [2])
+    assert not found.unreadable
+    assert '"Address"' in found.texts[2]
+    with pytest.raises(SchemaUnknown):
+        registry.version("address", 1)

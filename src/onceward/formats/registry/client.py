@@ -170,7 +170,8 @@ class SchemaRegistry:
         if in_memory is not None:
             return in_memory
         text = self_contained(
-            self.schema(schema_id), lambda name, number: self.version(self._qualify(name), number)
+            self.schema(schema_id),
+            lambda name, number: self._referred(self._qualify(name), number),
         )
         with self._lock:
             return self._texts.setdefault(schema_id, text)
@@ -318,12 +319,18 @@ class SchemaRegistry:
 
     # below
 
-    def _version(self, subject: str, number: int | None) -> Version:
+    def _referred(self, subject: str, number: int) -> Version:
+        """Return a version that a schema refers to: one that was deleted softly still is there for
+        records, as the schema's own id is."""
+        _must_be_id(number, "version")
+        return self._version(subject, number, "?deleted=true")
+
+    def _version(self, subject: str, number: int | None, query: str = "") -> Version:
         what = f"subject {subject!r}"
         if number is not None:
             what = f"version {number} of {what}"
         found = self._ask(
-            "GET", f"/subjects/{_in_path(subject)}/versions/{number or 'latest'}",
+            "GET", f"/subjects/{_in_path(subject)}/versions/{number or 'latest'}{query}",
             lambda answer: version_in(
                 answer, subject, number, self._most_bytes, self._own_context
             ), what, most_bytes=self._answer_bytes,
