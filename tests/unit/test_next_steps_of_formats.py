@@ -186,8 +186,14 @@ FORMATS: list[tuple[Wrong, str, Done]] = [
     ),
     (
         lambda: version_in(OF_EU, "orders-value", 1, 100),
-        r'pass subject="(\S+)", whose ids are asked for in that context',
+        r'pass subject="(\S+)", under which they and their ids are asked for',
         lambda subject: version_in(OF_EU, subject, 1, 100),
+    ),
+    (
+        # An alias, at an address that leads to the context
+        lambda: version_in(OF_EU, "clicks-value", 1, 100, ".eu"),
+        r'pass subject="(\S+)", under which they and their ids are asked for',
+        lambda subject: version_in(OF_EU, subject, 1, 100, ".eu"),
     ),
     (
         lambda: parse_schema(5),

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 import onceward as ow
-from onceward.errors import SchemaUnknown
+from onceward.errors import ConfigurationError, Recovery, SchemaUnknown
 from onceward.formats.avro.memory import SchemaMemory, in_context
 from onceward.formats.registry.conversation import NotRegistered
 
@@ -28,6 +28,7 @@ class Confluents:
         self.subjects: dict[str, list[int]] = {}
         self.texts: dict[int, str] = {}
         self.references: dict[int, list[dict[str, Any]]] = {}
+        self.aliases: dict[str, str] = {}
         self.deleted: set[tuple[str, int]] = set()
         self.asked: list[str] = []
 
@@ -48,6 +49,8 @@ class Confluents:
         url = urlsplit(path)
         query = {name: one for name, (one,) in parse_qs(url.query).items()}
         parts = [unquote(part) for part in url.path.split("/")[1:]]
+        # AliasFilter
+        parts[1] = self.aliases.get(parts[1], parts[1])
         if parts[0] == "schemas":
             return read(self._by_id(int(parts[2]), query.get("subject", "")))
         assert method == "GET"
@@ -132,3 +135,16 @@ def test_what_a_schema_refers_to_may_be_deleted_softly(
     assert '"Address"' in found.texts[2]
     with pytest.raises(SchemaUnknown):
         registry.version("address", 1)
+
+
+def test_an_alias_is_refused_with_the_subject_that_it_means(
+    confluents: Confluents, registry: ow.SchemaRegistry
+):
+    """Not as nonsense, for which it would be asked again and started again for ever."""
+    confluents.add("com.acme.Order", 1)
+    confluents.aliases["orders-value"] = "com.acme.Order"
+    with pytest.raises(ConfigurationError, match="is an alias") as refused:
+        registry.latest("orders-value")
+    assert 'pass subject="com.acme.Order"' in refused.value.next_step
+    assert refused.value.recovery is Recovery.STOP
+    assert registry.latest("com.acme.Order").id == 1

@@ -132,15 +132,18 @@ def version_in(
 
     :param version: None: the latest.
     :param context: to which the address itself leads; there subjects may be called by it, too.
-    :raises ConfigurationError: the subject is in another context, where ids mean other schemas.
+    :raises ConfigurationError: the answer is of another subject: that of an alias, or one in
+        another context, where ids mean other schemas.
     """
     answer = _object(answer)
     found = answer.get("subject")
     if found not in (subject, f":{context}:{subject}" if context else subject):
-        if isinstance(found, str) and found == f":{subject_context(found)}:{subject}":
+        if isinstance(found, str) and found and _is_text(found):
+            name = found.removeprefix(f":{context}:") if context else found
             raise ConfigurationError(
-                f"subject {subject} is in a context of the schema registry: it is {found}",
-                next_step=f'pass subject="{found}", whose ids are asked for in that context',
+                f"subject {subject} is an alias in the schema registry, or in a context of it: "
+                f"its schemas are those of {found}",
+                next_step=f'pass subject="{name}", under which they and their ids are asked for',
                 details={"subject": subject, "found": found},
             )
         raise NotFit(f"a schema of another subject, {found!r}")
