@@ -18,6 +18,7 @@ from onceward.formats.avro.memory import SchemaMemory, in_context
 from onceward.formats.registry.conversation import NotRegistered
 
 TEXT = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
+AS_WRITTEN, NORMALIZED = '"double", "default": 0}', '"double", "default": 0.0}'
 OTHER = TEXT.replace("Order", "Refund")
 
 
@@ -53,8 +54,24 @@ class Confluents:
         parts[1] = self.aliases.get(parts[1], parts[1])
         if parts[0] == "schemas":
             return read(self._by_id(int(parts[2]), query.get("subject", "")))
+        if body is not None:
+            is_new = parts[2:] == ["versions"]
+            text = body["schema"]
+            if query.get("normalize") == "true":
+                text = text.replace(AS_WRITTEN, NORMALIZED)
+            return read({"id": self._id(parts[1], text, is_new)})
         assert method == "GET"
         return read(self._version(*parts[1::2], deleted=query.get("deleted") == "true"))
+
+    def _id(self, subject: str, text: str, register: bool) -> int:
+        """``lookUpSchemaUnderSubject``: what is there is compared as it is."""
+        for number in self.subjects.get(subject, []):
+            if self.texts[number] == text:
+                return number
+        if not register:
+            raise NotRegistered("40403 Schema not found")
+        self.add(subject, number := len(self.texts) + 1, text)
+        return number
 
     def _by_id(self, number: int, subject: str) -> dict[str, Any]:
         context, _, name = subject.rpartition(":")
@@ -148,3 +165,23 @@ def test_an_alias_is_refused_with_the_subject_that_it_means(
     assert 'pass subject="com.acme.Order"' in refused.value.next_step
     assert refused.value.recovery is Recovery.STOP
     assert registry.latest("com.acme.Order").id == 1
+
+
+def test_a_schema_that_was_registered_as_it_is_is_found(
+    confluents: Confluents, registry: ow.SchemaRegistry
+):
+    """Producers and tools register as it is (``normalize.schemas=false``)."""
+    text = TEXT.replace('"long"}', AS_WRITTEN)
+    normalized = TEXT.replace('"long"}', NORMALIZED)
+    assert text != normalized
+    confluents.add("orders-value", 1, text)
+    confluents.add("others-value", 2, normalized)
+    for ask in (registry.lookup, registry.register):
+        assert ask("orders-value", text) == 1
+        assert ask("others-value", text) == 2
+    with pytest.raises(SchemaUnknown):
+        registry.lookup("others-value", text, normalize=False)
+    with pytest.raises(SchemaUnknown):
+        registry.lookup("new-value", text)
+    assert registry.register("new-value", text) == 3
+    assert confluents.texts[3] == normalized

@@ -438,11 +438,11 @@ def test_what_it_does_not_take_is_said_at_once_with_what_mends_it(
     status: int, code: int, word: str
 ):
     no = answer(status, {"error_code": code, "message": "the registry's own words"})
-    with HostileServer([no]) as server:
+    with HostileServer([UNKNOWN, no]) as server:
         error = error_of(
             lambda: registry(server).register("people-value", TEXT), UnsupportedSchema
         )
-        assert server.connections == 1
+        assert server.connections == 2
     assert "the registry's own words" in error.message
     words = ("compatibility", "READWRITE", "mend the schema")
     assert [each for each in words if each in error.next_step] == [word]
@@ -451,7 +451,7 @@ def test_what_it_does_not_take_is_said_at_once_with_what_mends_it(
 def test_a_registry_that_takes_nothing_now_may_do_so_later():
     """In READONLY or IMPORT mode, as while it is moved."""
     no = answer(422, {"error_code": 42205, "message": "the registry's own words"})
-    with HostileServer([no]) as server:
+    with HostileServer([UNKNOWN, no]) as server:
         error = error_of(lambda: registry(server).register("people-value", TEXT), RegistryRefused)
     assert "the registry's own words" in error.message
     assert "READWRITE" in error.next_step
@@ -460,15 +460,15 @@ def test_a_registry_that_takes_nothing_now_may_do_so_later():
 
 @pytest.mark.parametrize("status", [409, 422])
 def test_a_no_of_somebody_else_is_not_the_registrys(status: int):
-    with HostileServer([answer(status, b"<html>Conflict</html>")]) as server:
+    with HostileServer([UNKNOWN, answer(status, b"<html>Conflict</html>")]) as server:
         asked = registry(server, IMPATIENT_S)
         error_of(lambda: asked.register("people-value", TEXT), InvalidRegistryResponse)
 
 
 def test_a_registration_whose_answer_is_lost_is_asked_for_again():
-    with HostileServer([hang_up, answer(body={"id": 7})]) as server:
+    with HostileServer([UNKNOWN, hang_up, answer(body={"id": 7})]) as server:
         assert registry(server).register("people/value ä", TEXT) == 7
-        first, second = server.requests
+        _, first, second = server.requests
         assert first == second
         assert first.startswith(
             b"POST /subjects/people%2Fvalue%20%C3%A4/versions?normalize=true HTTP/1.1\r\n"

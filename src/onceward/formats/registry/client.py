@@ -283,6 +283,11 @@ class SchemaRegistry:
         :raises SchemaUnknown: it is not registered there.
         :raises UnsupportedSchema: it is no schema.
         """
+        try:
+            return self._find(subject, schema_text, schema_type)
+        except SchemaUnknown:
+            if not normalize:
+                raise
         return self._post("/subjects/{}", subject, schema_text, schema_type, normalize, id_in)
 
     def register(
@@ -297,9 +302,14 @@ class SchemaRegistry:
         once: the same schema has the same id, so a registration whose answer was lost is asked for
         again.
 
+        :param normalize: as for :meth:`lookup`; of one that is not registered the normalized form
+            is.
         :raises UnsupportedSchema: it is no schema, or not compatible with the subject's older
             ones.
         """
+        if normalize:
+            with contextlib.suppress(SchemaUnknown):
+                return self._find(subject, schema_text, schema_type)
         path = "/subjects/{}/versions"
         return self._post(path, subject, schema_text, schema_type, normalize, id_in)
 
@@ -318,6 +328,14 @@ class SchemaRegistry:
             return True
 
     # below
+
+    def _find(self, subject: str, schema_text: str, schema_type: SchemaType) -> int:
+        """Return the id of a schema that was registered just so.
+
+        Its normalized form need not lead to it: Confluent's lookUpSchemaUnderSubject normalizes
+        what is asked for, and not what is there.
+        """
+        return self._post("/subjects/{}", subject, schema_text, schema_type, False, id_in)
 
     def _referred(self, subject: str, number: int) -> Version:
         """Return a version that a schema refers to: one that was deleted softly still is there for
