@@ -62,6 +62,22 @@ def test_order_is_kept_within_a_partition(monkeypatch: pytest.MonkeyPatch, size:
     assert holder.encode() == {}
 
 
+def test_a_record_without_a_timestamp_has_that_of_its_writing():
+    """As the source has it of records of before Kafka 0.10, and of producers that send none."""
+    holder = rows_of()
+    times = pa.array([-1, 5, None, -1], pa.int64())
+    values = pa.array([b"%08d" % n for n in range(4)], pa.binary())
+    columns = {"value": values, "key": pa.array([b"k"] * 4, pa.binary()), "timestamp_ms": times}
+    holder.add(pa.RecordBatch.from_pydict(columns))
+    (fragment,) = [part for parts in holder.encode().values() for part in parts]
+    stamped = stamp(fragment, ProducerIdentity(1, 1), 0, transactional=True)
+    (batch,) = read_batches(b"".join(bytes(part) for part in stamped))
+    now, given, null, again = (record.timestamp_ms for record in batch.records)
+    assert given == 5
+    assert now == null == again > 1_700_000_000_000
+    assert holder.oldest_ms == {"out": 5}
+
+
 def test_record_batches_are_as_full_as_before(monkeypatch: pytest.MonkeyPatch):
     """Pieces are a matter of memory alone: they leave no half-empty record batches behind."""
     monkeypatch.setattr(held, "_PIECE_BYTES", 10_000)

@@ -134,7 +134,7 @@ def noise(size: int) -> list[bytes]:
 
 ROWS: list[Row] = [
     (
-        lambda: held(timestamp_ms=[-1, 0]),
+        lambda: held(timestamp_ms=[-2, 0]),
         r"filter or correct these rows, or set the timestamp to (\w+)",
         lambda null: (held(timestamp_ms=[{"null": None}[null], 0]), held(timestamp_ms=[0, 0])),
     ),

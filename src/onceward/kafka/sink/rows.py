@@ -44,6 +44,10 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, step)
 
 
+_NO_TIMESTAMP = -1
+"""Of a record that has none (``RecordBatch.NO_TIMESTAMP``)."""
+
+
 class HeldRows:
     """Takes rows, gives them back as fragments by partition, in the order in which they came.
 
@@ -92,7 +96,8 @@ class HeldRows:
         fresh, self._fresh, self._fresh_bytes = self._fresh, [], 0
         if not fresh:
             return
-        for batch in pa.Table.from_batches(fresh).combine_chunks().to_batches():
+        table = _without_no_timestamp(pa.Table.from_batches(fresh).combine_chunks())
+        for batch in table.to_batches():
             for topic, rows in self._by_topic(batch):
                 self.topics.add(topic)
                 self._look_at_timestamps(topic, rows)
@@ -234,6 +239,19 @@ def partition_counts(
         return counts[topic]
 
     return count_records
+
+
+def _without_no_timestamp(table: pa.Table) -> pa.Table:
+    """Replace Kafka's NO_TIMESTAMP by null, the time of writing.
+
+    Records of before Kafka 0.10, and of producers that send none, have it, and so has what copies
+    ``timestamp`` of them.
+    """
+    if TIMESTAMP_MS not in table.column_names:
+        return table
+    times = table.column(TIMESTAMP_MS)
+    there = pc.if_else(pc.equal(times, _NO_TIMESTAMP), None, times)
+    return table.set_column(table.column_names.index(TIMESTAMP_MS), TIMESTAMP_MS, there)
 
 
 def _columns(batch: pa.RecordBatch) -> RecordColumns:
