@@ -270,6 +270,14 @@ def ruled(registry: Any, mode: str) -> str:
     return "ruled"
 
 
+def to_be_registered(frame: DataFrame, registry: Any, value: str) -> DataFrame:
+    registry.subjects["new"] = []
+    return ow.avro.encode(
+        frame.selectExpr(f"{value} AS value"), registry=registry, subject="new",
+        auto_register_schemas=True,
+    )  # fmt: skip
+
+
 RECURSIVE = {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}
 REFUSED: dict[str, tuple[Callable[[DataFrame, Any], Any], type[OncewardError], str]] = {
     "no column": (lambda f, r: ow.avro.decode(f, registry=r, subject="orders", column="body"),
@@ -309,6 +317,13 @@ REFUSED: dict[str, tuple[Callable[[DataFrame, Any], Any], type[OncewardError], s
     "a rule that is carried out on writing": (
         lambda f, r: ow.avro.encode(f, registry=r, subject=ruled(r, "WRITE")),
         UnsupportedSchema, "pii (ENCRYPT, WRITE)",
+    ),
+    "a name that Avro does not take": (
+        lambda f, r: to_be_registered(f, r, "struct(1 AS `user-agent`)"),
+        InvalidColumn, "user-agent",
+    ),
+    "a type that Avro does not have": (
+        lambda f, r: to_be_registered(f, r, "struct(map(1, 2) AS m)"), InvalidColumn, "value",
     ),
     "another way with errors": (
         lambda f, r: ow.avro.decode(f, registry=r, subject="orders", on_error="skip"),

@@ -101,7 +101,9 @@ def encode(
         )
     kind = kinds[column].dataType
     must_keep_dates(frame.sparkSession, kind, "avro")
-    number, text = _schema(frame, kind, registry, subject, schema, auto_register_schemas)
+    if auto_register_schemas and schema is None:
+        schema = _derived(frame, column, kind, subject)
+    number, text = _schema(frame, registry, subject, schema, auto_register_schemas)
     name = f"schema id {number} of subject {subject}"
     # A copy of the registry that lags may lack what was just registered
     SchemaMemory().ask(registry, [number], _WAIT_S)
@@ -147,9 +149,21 @@ class _Encoding(DecodingStep):
         raise NotImplementedError
 
 
+def _derived(frame: DataFrame, column: str, kind: DataType, subject: str) -> str:
+    """Return the schema that Spark makes of the column's type."""
+    text, why = schema_for(frame.sparkSession, kind, *_record_name(subject))
+    if why is not None:
+        raise InvalidColumn(
+            f"no Avro schema can be made of column {column}: {why}",
+            next_step="rename the field (select it by F.struct(…) with another alias), CAST it to "
+            "a type that Avro has, or pass schema=",
+            details={"column": column},
+        )
+    return text
+
+
 def _schema(
     frame: DataFrame,
-    kind: DataType,
     registry: Registry,
     subject: str,
     schema: str | int | None,
@@ -160,9 +174,8 @@ def _schema(
         raise UnsupportedSchema(
             f"schema= is no Avro schema: {why}", next_step="pass the text of an Avro schema"
         )
-    if register_it and not isinstance(schema, int):
-        text = schema or schema_for(frame.sparkSession, kind, *_record_name(subject))
-        return registry.register(subject, text), text
+    if register_it and isinstance(schema, str):
+        return registry.register(subject, schema), schema
     if register_it:
         raise ConfigurationError(
             f"schema={schema} is a version that is registered, and auto_register_schemas=True "

@@ -74,11 +74,18 @@ def why_not_writable(session: SparkSession, kind: DataType, text: str) -> str | 
     return _objection(lambda: serializer(_from_java(jvm, kind), _parsed(session, text), False))
 
 
-def schema_for(session: SparkSession, kind: DataType, name: str, namespace: str) -> str:
-    """Return the Avro schema that Spark derives from a column of ``kind``, itself not null."""
+def schema_for(
+    session: SparkSession, kind: DataType, name: str, namespace: str
+) -> tuple[str, str | None]:
+    """Return the Avro schema that Spark derives from a column of ``kind``, itself not null; or
+    why there is none."""
     jvm = _jvm(session)
     converters = jvm.org.apache.spark.sql.avro.SchemaConverters
-    return str(converters.toAvroType(_from_java(jvm, kind), False, name, namespace).toString())
+    try:
+        made = converters.toAvroType(_from_java(jvm, kind), False, name, namespace)
+        return str(made.toString()), None
+    except Exception as error:  # noqa: BLE001 — as below
+        return "", _words(error)
 
 
 def with_valid_namespaces(text: str) -> str:
