@@ -59,19 +59,23 @@ class Confluents:
             text = body["schema"]
             if query.get("normalize") == "true":
                 text = text.replace(AS_WRITTEN, NORMALIZED)
-            return read({"id": self._id(parts[1], text, is_new)})
+            return read(self._id(parts[1], text, is_new))
         assert method == "GET"
         return read(self._version(*parts[1::2], deleted=query.get("deleted") == "true"))
 
-    def _id(self, subject: str, text: str, register: bool) -> int:
-        """``lookUpSchemaUnderSubject``: what is there is compared as it is."""
-        for number in self.subjects.get(subject, []):
-            if self.texts[number] == text:
-                return number
+    def _id(self, subject: str, text: str, register: bool) -> dict[str, Any]:
+        """``lookUpSchemaUnderSubjectUsingContexts``: what is there is compared as it is, and
+        without a context in any of them."""
+        contexts = [] if register or subject[:1] == ":" else self.subjects
+        alike = [there for there in contexts if there.endswith(f":{subject}")]
+        for there in [subject, *alike]:
+            for number in self.subjects.get(there, []):
+                if self.texts[number] == text:
+                    return {"id": number, "subject": there}
         if not register:
             raise NotRegistered("40403 Schema not found")
         self.add(subject, number := len(self.texts) + 1, text)
-        return number
+        return {"id": number}
 
     def _by_id(self, number: int, subject: str) -> dict[str, Any]:
         context, _, name = subject.rpartition(":")
@@ -185,3 +189,13 @@ def test_a_schema_that_was_registered_as_it_is_is_found(
         registry.lookup("new-value", text)
     assert registry.register("new-value", text) == 3
     assert confluents.texts[3] == normalized
+
+
+def test_the_id_of_another_context_is_none(confluents: Confluents, registry: ow.SchemaRegistry):
+    """It means another schema here."""
+    confluents.add(":.eu:orders-value", 1)
+    with pytest.raises(SchemaUnknown, match=r":\.eu:orders-value"):
+        registry.lookup("orders-value", TEXT)
+    assert registry.register("orders-value", TEXT) == 2
+    assert registry.lookup("orders-value", TEXT) == 2
+    assert registry.lookup(":.eu:orders-value", TEXT) == 1

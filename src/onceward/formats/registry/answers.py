@@ -161,6 +161,17 @@ def id_in(answer: Any) -> int:
     return _whole(_object(answer), "id")
 
 
+def subject_in(answer: Any, default: str) -> str:
+    """Read whose version a look-up has found; ``default``: of a registry that does not say.
+
+    :raises NotFit: it is no text.
+    """
+    found = _object(answer).get("subject", default)
+    if not isinstance(found, str):
+        raise NotFit(f"a schema of another subject, {found!r}")
+    return found
+
+
 def numbers_in(answer: Any) -> list[int]:
     """Read ``GET /subjects/{subject}/versions``, sorted."""
     if not isinstance(answer, list) or not all(

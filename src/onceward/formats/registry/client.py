@@ -24,6 +24,7 @@ from onceward.formats.registry.answers import (
     numbers_in,
     schema_in,
     subject_context,
+    subject_in,
     version_in,
 )
 from onceward.formats.registry.conversation import Conversation, NotRegistered
@@ -284,11 +285,11 @@ class SchemaRegistry:
         :raises UnsupportedSchema: it is no schema.
         """
         try:
-            return self._find(subject, schema_text, schema_type)
+            return self._find(subject, schema_text, schema_type, normalize=False)
         except SchemaUnknown:
             if not normalize:
                 raise
-        return self._post("/subjects/{}", subject, schema_text, schema_type, normalize, id_in)
+        return self._find(subject, schema_text, schema_type, normalize=True)
 
     def register(
         self,
@@ -309,7 +310,7 @@ class SchemaRegistry:
         """
         if normalize:
             with contextlib.suppress(SchemaUnknown):
-                return self._find(subject, schema_text, schema_type)
+                return self._find(subject, schema_text, schema_type, normalize=False)
         path = "/subjects/{}/versions"
         return self._post(path, subject, schema_text, schema_type, normalize, id_in)
 
@@ -329,13 +330,31 @@ class SchemaRegistry:
 
     # below
 
-    def _find(self, subject: str, schema_text: str, schema_type: SchemaType) -> int:
-        """Return the id of a schema that was registered just so.
+    def _find(
+        self, subject: str, schema_text: str, schema_type: SchemaType, *, normalize: bool
+    ) -> int:
+        """Look a schema up.
 
-        Its normalized form need not lead to it: Confluent's lookUpSchemaUnderSubject normalizes
-        what is asked for, and not what is there.
+        One that was registered as it is need not be found by its normalized form: Confluent's
+        lookUpSchemaUnderSubject normalizes what is asked for, and not what is there. And where the
+        default context does not have it, the subject of that name in any other context is looked
+        in (lookUpSchemaUnderSubjectUsingContexts), whose ids are other schemas here.
         """
-        return self._post("/subjects/{}", subject, schema_text, schema_type, False, id_in)
+        number, found = self._post(
+            "/subjects/{}", subject, schema_text, schema_type, normalize,
+            lambda answer: (id_in(answer), subject_in(answer, subject)),
+        )  # fmt: skip
+        if self._context_of(found) != self._context_of(subject):
+            raise SchemaUnknown(
+                f"the schema registry at {self.url} has such a schema under {found!r} alone, which "
+                f"is in another context than {subject!r}",
+                next_step=f'pass subject="{found}", or register it under {subject}',
+                details={"url": self.url, "subject": subject, "found": found},
+            )
+        return number
+
+    def _context_of(self, subject: str) -> str:
+        return subject_context(subject) or self._own_context
 
     def _referred(self, subject: str, number: int) -> Version:
         """Return a version that a schema refers to: one that was deleted softly still is there for
