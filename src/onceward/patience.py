@@ -23,6 +23,8 @@ from typing import ParamSpec, TypeVar
 from onceward import surroundings
 
 _ASK_EVERY_S, _DROPPING_S = 0.2, 10.0
+_SHORTEST_S = 1.0
+"""So long a call is waited for, whoever has used up the time of the whole before it began."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 _P = ParamSpec("_P")
@@ -165,13 +167,15 @@ def in_time(
     """Return what ``call`` returns, made by a thread of that ``name``: for a client whose own time
     limit is none for the whole.
 
-    :param late: raised where it has not returned within ``timeout_s``, or :func:`within` less.
+    :param late: raised where it has not returned within ``timeout_s``, or :func:`within` less:
+        a second at least, so that what hangs takes nothing from the next, a ledger that is well.
     :param abandon: called where it is left behind, as late, or as a check has ended the wait. What
         it uses is of no use to anybody else from then on.
     """
     answer = in_a_thread(call, name)
+    left_s = ends_at(timeout_s * 1000) - surroundings.monotonic()
     try:
-        return result(answer, ends_at(timeout_s * 1000) - surroundings.monotonic())
+        return result(answer, max(left_s, min(timeout_s, _SHORTEST_S)))
     except FutureTimeoutError:
         if answer.done():
             return answer.result()

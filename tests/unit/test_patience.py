@@ -143,6 +143,20 @@ def test_a_call_in_a_thread_of_its_own_is_not_waited_for_beyond_the_time_of_the_
     assert patience.in_time(over.wait, HOURS_S, "answers", late=Late(), abandon=over.clear)
 
 
+def test_a_call_that_begins_when_the_time_of_the_whole_is_over_is_waited_for_a_moment() -> None:
+    """An attempt in a lake that hangs has used it up, and then its ledger, which is well, is asked
+    what became of it."""
+    begun = threading.Event()
+
+    def answers() -> str:
+        begun.wait(0.1)
+        return "here"
+
+    with patience.within(0):
+        late = ValueError("late")
+        assert patience.in_time(answers, HOURS_S, "well", late=late, abandon=lambda: None)
+
+
 def test_a_batch_of_a_query_that_is_stopped_has_a_moment_and_no_more() -> None:
     ending = Ending(lambda: True)
     ending()  # what can be ended within the moment still is
