@@ -190,7 +190,9 @@ def result(answer: Future[_T], timeout_s: float) -> _T:
 
     :raises TimeoutError: nothing within ``timeout_s``.
     """
-    return _patiently(answer.result, FutureTimeoutError, timeout_s)
+    # Not its result: a TimeoutError of the call's own would be taken for no answer yet
+    _patiently(answer.exception, FutureTimeoutError, timeout_s)
+    return answer.result()
 
 
 def next_in(queue: SimpleQueue[_T], timeout_s: float) -> _T:

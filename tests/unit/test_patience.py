@@ -157,6 +157,18 @@ def test_a_call_that_begins_when_the_time_of_the_whole_is_over_is_waited_for_a_m
         assert patience.in_time(answers, HOURS_S, "well", late=late, abandon=lambda: None)
 
 
+def test_a_call_that_raises_a_timeout_of_its_own_has_answered() -> None:
+    """A socket's, say; it was asked for again without a pause until the time was over."""
+
+    def call() -> None:
+        raise TimeoutError("the socket's")
+
+    asked = list[bool]()
+    with patience.asking(lambda: asked.append(True)), pytest.raises(TimeoutError, match="socket"):
+        patience.in_time(call, 3.0, "fails", late=ValueError("late"), abandon=lambda: None)
+    assert len(asked) < 100
+
+
 def test_a_batch_of_a_query_that_is_stopped_has_a_moment_and_no_more() -> None:
     ending = Ending(lambda: True)
     ending()  # what can be ended within the moment still is

@@ -185,7 +185,7 @@ class Future:
         if self._waiting is not None:
             self._sim.wake(self._waiting)
 
-    def result(self, timeout: float | None = None) -> Any:
+    def exception(self, timeout: float | None = None) -> BaseException | None:
         """Whoever makes a future of this kind settles it, in time: nobody waits for longer than it
         was sent for.
         """
@@ -193,8 +193,11 @@ class Future:
             self._waiting = self._sim.current
             self._sim.park()
             self._waiting = None
-        if self._error is not None:
-            raise self._error
+        return self._error
+
+    def result(self, timeout: float | None = None) -> Any:
+        if (error := self.exception(timeout)) is not None:
+            raise error
         return self._value
 
     def add_done_callback(self, callback: Callable[[Future], None]) -> None:
