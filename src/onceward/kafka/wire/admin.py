@@ -98,8 +98,9 @@ class TopicAdmin(ABC):
         *,
         validate_only: bool = False,
     ) -> bool:
-        """Create a topic (replication -1: the broker's default); False if it was there already.
-        Brokers forward the request to the controller (KIP-590).
+        """Create a topic (replication -1: the broker's default); False if it was there already,
+        perhaps by a broker that was asked first and has not answered. Brokers forward the request
+        to the controller (KIP-590).
 
         :param validate_only: only ask whether it would be created so.
         :raises ConfigurationError, AccessDenied: a setting that the cluster, or its policy,
