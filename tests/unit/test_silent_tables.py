@@ -4,6 +4,7 @@ stood in for; what Spark itself does with them, tests/contract asks."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -121,6 +122,25 @@ def test_files_of_a_storage_that_hangs_are_waited_for_in_bounds(
     made._system = lambda: SimpleNamespace(exists=silent, delete=silent)
     with raises(TargetUnreachable, "/data/visits"):
         ask(made, [ADD])
+
+
+def test_files_of_a_large_batch_are_looked_for_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a decided batch of tens of thousands of files could not be published, at any try."""
+    monkeypatch.setattr(delta_table, "_AT_ONCE", 2)
+    monkeypatch.setattr(delta_table, "_ANSWER_SECONDS", 1.0)
+    made: Any = table()
+    looked = list[Any]()
+
+    def exists(path: Any) -> bool:
+        time.sleep(0.1)
+        looked.append(path)
+        return len(looked) != 15
+
+    made._system = lambda: SimpleNamespace(exists=exists)
+    assert len(made.missing([ADD] * 15)) == 1
+    assert len(looked) == 15
 
 
 def test_a_query_that_is_stopped_waits_for_no_storage(

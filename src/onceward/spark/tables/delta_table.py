@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 from pyspark.errors import AnalysisException
@@ -49,6 +49,7 @@ _CATALOG_SECONDS = 20.0
 """A name is looked up for each batch."""
 _ANSWER_SECONDS = 600.0
 """The log of a table of millions of files may take minutes, the first time."""
+_AT_ONCE = 1_000  # files that are looked for in that time
 
 
 def guarded(
@@ -349,11 +350,14 @@ class DeltaTable:
     def missing(self, actions: Sequence[str]) -> list[str]:
         """List the files of ``actions`` that are gone."""
 
-        def gone() -> list[str]:
+        def gone(some: Sequence[str]) -> list[str]:
             system = self._system()
-            return [str(path) for path in self._paths(actions) if not system.exists(path)]
+            return [str(path) for path in self._paths(some) if not system.exists(path)]
 
-        return self._answered(gone)
+        found = list[str]()
+        for at in range(0, len(actions), _AT_ONCE):
+            found += self._answered(partial(gone, actions[at : at + _AT_ONCE]))
+        return found
 
     def remove(self, actions: Sequence[str]) -> None:
         """Remove the files of ``actions`` that were never committed."""
