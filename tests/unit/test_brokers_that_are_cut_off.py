@@ -5,6 +5,7 @@ for what it led: whoever asks it alone never finds the others.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +32,15 @@ class Cluster:
         self.manager = client._connections._loop.manager
         self.asked: list[tuple[str, int | str]] = []
 
-    def call(self, request: Any, node: int | str, timeout_ms: float | None = None) -> Any:
+    def send(self, request: Any, node: int | str, timeout_ms: float | None = None) -> Future[Any]:
+        sent: Future[Any] = Future()
+        try:
+            sent.set_result(self.answer(request, node))
+        except ConnectionLost as lost:
+            sent.set_exception(lost)
+        return sent
+
+    def answer(self, request: Any, node: int | str) -> Any:
         kind = type(request).__name__.removesuffix("Request")
         self.asked.append((kind, node))
         self.manager.connected |= {node}
@@ -66,7 +75,7 @@ def test_a_coordinator_that_does_not_answer_is_asked_for_at_another_broker(
     client: KafkaClient,
 ) -> None:
     cluster = Cluster(client)
-    client.call = cluster.call  # type: ignore[method-assign]
+    client.send = cluster.send  # type: ignore[method-assign]
     client.brokers()
     coordinator = TransactionCoordinator(client, "p")
     assert coordinator.init_producer_id(NOBODY, 60_000, Deadline(20_000)) == ProducerIdentity(7, 1)
@@ -78,7 +87,7 @@ def test_a_coordinator_that_does_not_answer_is_asked_for_at_another_broker(
 
 def test_who_leads_what_has_failed_is_asked_of_another_broker(client: KafkaClient) -> None:
     cluster = Cluster(client)
-    client.call = cluster.call  # type: ignore[method-assign]
+    client.send = cluster.send  # type: ignore[method-assign]
     place = TopicPartition("out", 0)
     assert client.topic_partitions(["out"]) == {"out": {0: 1}}
     producer: Any = SimpleNamespace(
