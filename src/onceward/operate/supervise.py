@@ -86,18 +86,18 @@ def supervise(
 
         def start():
             source = ow.kafka_source(spark, topic="orders", …)
-            sink = ow.KafkaSink(topic="out", …)
             rows = transform(source).writeStream.option("checkpointLocation", path)
             return rows.foreachBatch(sink).start()
 
         ow.supervise(start, ow.restart.ExponentialDelay(initial_s=1, max_s=60))
 
     :param start: defines and starts the query; called again for each restart, on the same
-        checkpoint. Sources, sinks and ledgers have the passwords with which they were built: where
-        these change, read them and build all of it in here. A sink whose ``resume=`` is for one
-        start (``"adopt"``, ``"write_missing"``, ``"skip_missing"``) is built once, outside: a new
-        one would resume so again. What ``start`` raises counts as a failure, but for what is not
-        Onceward's the first time: then the program is wrong.
+        checkpoint. Build the sink once, outside of it: metrics know the pipeline by the sink that
+        it names, and a new one would take up again a ``resume=`` that is for one start
+        (``"adopt"``, ``"write_missing"``, ``"skip_missing"``). But sources, sinks and ledgers have
+        the passwords with which they were built: where a sink's change, read them and build it in
+        here. What ``start`` raises counts as a failure, but for what is not Onceward's the first
+        time: then the program is wrong.
     :param strategy: default: :class:`ExponentialDelay`, without end. It is asked after failures
         only: a query that has met a schema which is new to it starts again at once. While no batch
         is committed between failures, pauses are at least those of
