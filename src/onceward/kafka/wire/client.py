@@ -303,21 +303,16 @@ class KafkaClient(TopicAdmin):
         :raises BrokerUnreachable, AccessDenied: the second names group or transactional id."""
         with self._lock:
             node = self._coordinators.get((kind, key))
-            # A broker that is cut off from the controllers goes on naming the coordinator of then:
-            # where that was no use, another broker is asked
             turns = count(self._forgotten[kind, key])
         if node is not None:
             return node
+        request = FindCoordinatorRequest(
+            key=key, key_type=_KEY_TYPES[kind], coordinator_keys=[key], max_version=5
+        )
         answer = self._converse(
             Api.FIND_COORDINATOR,
             f"{kind} {key}",
-            lambda left_ms: self.call_any(
-                FindCoordinatorRequest(
-                    key=key, key_type=_KEY_TYPES[kind], coordinator_keys=[key], max_version=5
-                ),
-                left_ms,
-                turn=next(turns),
-            ),
+            lambda left_ms: self.call_any(request, left_ms, turn=next(turns)),
             lambda found: [
                 Answered((one := _one_coordinator(found)).error_code, words=one.error_message)
             ],
@@ -332,7 +327,8 @@ class KafkaClient(TopicAdmin):
         return node_id
 
     def forget_coordinator(self, key: str, kind: CoordinatorKind) -> None:
-        """Look for the coordinator again before the next request to it."""
+        """Look for the coordinator again before the next request to it, at another broker: one
+        that is cut off from the controllers goes on naming the coordinator of then."""
         with self._lock:
             self._coordinators.pop((kind, key), None)
             self._forgotten[kind, key] += 1
@@ -341,11 +337,8 @@ class KafkaClient(TopicAdmin):
         """Return the transaction protocol that the cluster has finalised, asked for now (KIP-890):
         2 from level 2 of ``transaction.version`` on, if the broker has ``EndTxn`` v5, else 1."""
         levels, end_txn = self._spoken()
-        return (
-            2
-            if levels.get("transaction.version", 0) >= 2 and end_txn >= _END_TXN_WITH_EPOCH
-            else 1
-        )
+        is_2 = levels.get("transaction.version", 0) >= 2 and end_txn >= _END_TXN_WITH_EPOCH
+        return 2 if is_2 else 1
 
     def bounds_remote_reads(self) -> bool:
         """Return whether the broker, asked now, waits for tiered storage as long as a limit of its
@@ -360,9 +353,7 @@ class KafkaClient(TopicAdmin):
                 client_software_name="onceward", client_software_version="1", min_version=0
             )
         )
-        levels = {
-            feature.name: feature.max_version_level for feature in answer.finalized_features or ()
-        }
+        levels = {each.name: each.max_version_level for each in answer.finalized_features or ()}
         newest = {key.api_key: key.max_version for key in answer.api_keys}
         return levels, newest.get(_END_TXN_API_KEY, 0)
 
