@@ -380,6 +380,15 @@ def test_numbers_stand_in_the_place_of_offsets_in_large_documents():
     assert json_text(small) == "[-5, 5, 65535]"
 
 
+@pytest.mark.parametrize("kind", [15, 16, 250, 252, 253, 254])
+@pytest.mark.parametrize(("raw", "shown"), [(b"\0\xff", "AP8="), (b"ab", "YWI=")])
+def test_bytes_in_a_document_are_base64_whatever_their_type(kind: int, raw: bytes, shown: str):
+    """A server has five types that are none: a decimal and four of moments. 253 is MySQL 5.7's for
+    the bytes of a function.
+    """
+    assert json_text(bytes([15, kind, len(raw)]) + raw) == f'"base64:type{kind}:{shown}"'
+
+
 @pytest.mark.parametrize(
     ("writer", "has_sign"),
     [(None, None), ((8, 0, 12), False), ((8, 0, 19), False), ((8, 0, 20), None), ((8, 0, 22), None),

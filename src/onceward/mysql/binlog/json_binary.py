@@ -81,7 +81,7 @@ _INLINE = [[table.get(kind) for kind in range(256)] for table in (_SMALL_INLINE,
 """By size and type, the text of a value in its entry; None if the entry is an offset."""
 _DOUBLES = struct.Struct("<d")
 _SMALL_SIZES, _LARGE_SIZES = struct.Struct("<HH"), struct.Struct("<II")
-_OPAQUE_DECIMAL, _OPAQUE_DATE, _OPAQUE_TIME, _OPAQUE_STRING = 246, 10, 11, 253
+_OPAQUE_DECIMAL, _OPAQUE_DATE, _OPAQUE_TIME = 246, 10, 11
 _OPAQUE_MOMENTS = {_OPAQUE_DATE, _OPAQUE_TIME, 7, 12}
 _MOST_DIGITS = 81
 """Nine words of nine digits: the server counts whole words here; a column has 65."""
@@ -208,9 +208,8 @@ class _Document:
             if len(raw) != 8:
                 raise InvalidJson(f"a time has {len(raw)} bytes")
             return f'"{_temporal_text(kind, int.from_bytes(raw, "little", signed=True))}"'
-        if kind == _OPAQUE_STRING:
-            return encode_basestring(raw.decode())
-        # The server breaks its lines, and JSON texts have none in them.
+        # Whatever the type: bytes of 5.7's functions have 253, and are no text for the server
+        # either. It breaks its lines, and JSON texts have none in them.
         return f'"base64:type{kind}:{binascii.b2a_base64(raw, newline=False).decode()}"'
 
 
