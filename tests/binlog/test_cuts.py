@@ -25,9 +25,11 @@ from onceward.mysql.binlog.event import (
     FORMAT_DESCRIPTION,
     GTID,
     GTID_LIST,
+    INCIDENT,
     MARIADB_GTID,
     PREVIOUS_GTIDS,
     QUERY,
+    QUERY_COMPRESSED,
     ROWS_EVENTS,
     TABLE_MAP,
     TRANSACTION_PAYLOAD,
@@ -378,6 +380,72 @@ def test_a_table_of_which_nothing_came_may_be_dropped(statement: str, stops: boo
     before_it_was_kept = cut(log.events, start(), mine)
     assert isinstance(before_it_was_kept.error, ChangeUnreadable)
     assert before_it_was_kept.end.known is None
+
+
+def changing_rows_of_fresh(how: str) -> tuple[Log, str]:
+    """A log in which a table is made, and something unread is done with it; its place."""
+    log = Log().gtid(1).query("CREATE TABLE fresh (id int)").gtid(2)
+    text = b"INSERT INTO fresh VALUES (1)"
+    if how == "LOAD DATA":
+        log = loaded("fresh")
+        (event,) = (each for each in log.events if each.kind == EXECUTE_LOAD_QUERY)
+        return log, f"{FILE}:{event.position}"
+    at = f"{FILE}:{log.at}"
+    if how == "payload":
+        log.put(TRANSACTION_PAYLOAD, b"\2\1\7\1\1\3\0abc")
+    elif how == "compressed":
+        head = struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0"
+        log.put(QUERY_COMPRESSED, head + b"\x91" + bytes([len(text)]) + text)
+    elif how == "incident":
+        log.put(INCIDENT, b"\1\0\0").query("CREATE TABLE other.t (id int)")
+    elif how == "unknown":
+        log.put(77, b"").query("CREATE TABLE other.t (id int)")
+    else:
+        log.query(how)
+    return log, at
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "INSERT INTO fresh VALUES (1),(2)", "CREATE TABLE fresh SELECT 1 AS id",
+        "IMPORT TABLE FROM 'fresh.sdi'", "RENAME TABLE elsewhere TO fresh", "LOAD DATA",
+        "CREATE TABLE fresh WITH SYSTEM VERSIONING SELECT 1 AS id",
+        "payload", "compressed", "incident", "unknown",
+    ],
+)  # fmt: skip
+def test_a_table_that_may_have_got_rows_unread_may_not_be_dropped(how: str):
+    """What is passed over by its name may have put rows into it, as a person has copied since."""
+    log, at = changing_rows_of_fresh(how)
+    known = start(known=[["shop", "there"]])
+    first = cut(log.events, known, settings(tables="shop.*")).error
+    assert isinstance(first, ChangeUnreadable)
+    assert first.details["at"] == at
+    passes = settings(tables="shop.*", pass_over=[at])
+    assert cut(log.events, known, passes).error is None
+    log.gtid(3)
+    dropped_at = f"{FILE}:{log.at}"
+    log.query("DROP TABLE IF EXISTS fresh").transaction(4, table="u")
+    second = cut(log.events, known, passes)
+    assert isinstance(second.error, ChangeUnreadable)
+    assert (second.error.details["reason"], second.error.details["at"]) == ("ddl", dropped_at)
+    assert second.end.known is None
+
+
+@pytest.mark.parametrize("reason", ["xa", "cascade"])
+def test_what_is_passed_over_with_rows_that_were_seen_leaves_others_known(reason: str):
+    log = Log()
+    if reason == "xa":
+        prepared(log, 1, "t")
+    else:
+        log.gtid(1).query("CREATE TABLE t (a int REFERENCES p (a) ON DELETE CASCADE)")
+    log.gtid(2).query("DROP TABLE fresh").transaction(3)
+    known, named = start(known=[["shop", "there"]]), list[str]()
+    for _ in range(2):
+        found = cut(log.events, known, settings(tables="shop.*", pass_over=named))
+        named += [found.error.details["at"]] if found.error is not None else []
+    assert found.error is None
+    assert found.end.known == [["shop", "t"], ["shop", "there"]]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from onceward.errors import BinlogCorrupted, ChangeUnreadable, OncewardError
-from onceward.mysql.binlog.decoder import END_OF_STATEMENT, inner_events
+from onceward.mysql.binlog.decoder import END_OF_STATEMENT
 from onceward.mysql.binlog.event import (
     COMPRESSED_ROWS_EVENTS,
     EXECUTE_LOAD_QUERY,
@@ -62,6 +62,8 @@ IDLE_BYTES = 1 << 30
 _COMPARE = "compare these tables with what was read"
 # Table maps whose answer is remembered
 _MOST_TABLES = 10_000
+_WITHOUT_UNSEEN_ROWS = ("xa", "partial_json", "cascade")
+"""Reasons to refuse rows whose table maps were seen, and what puts rows into no table."""
 
 
 @dataclass
@@ -419,7 +421,7 @@ class RangePlanner(TransactionWalk):
             self._on_statement(event)
 
     def _on_payload(self, event: BinlogEvent) -> None:
-        for inner in inner_events(event, self._skippable):
+        for inner in self._inner_events(event):
             if inner.kind in ROWS_EVENTS or inner.kind == PARTIAL_UPDATE_ROWS:
                 self._rows(inner)
             elif inner.kind == TABLE_MAP:
@@ -460,8 +462,8 @@ class RangePlanner(TransactionWalk):
     def _refuse(self, event: BinlogEvent, error: ChangeUnreadable) -> None:
         if not self._skippable.has_event(event):
             raise error
-        # What it has done is not read: tables may be there now
-        if error.details.get("reason") == "ddl":
+        # What it has done is not read: tables, or rows in them, may be there now
+        if error.details.get("reason") not in _WITHOUT_UNSEEN_ROWS:
             self._known = None
 
 

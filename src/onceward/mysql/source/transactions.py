@@ -11,7 +11,7 @@ Source: MySQL, ``sql/binlog.cc``; MariaDB, *Gtid_log_event* in its *Replication 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from onceward.errors import BinlogCorrupted, ChangeUnreadable, OncewardError, SourceReplaced
@@ -239,11 +239,12 @@ class TransactionWalk:
             self._statement(event)
 
     def _statement(self, event: BinlogEvent) -> None:
-        plain = next(decompress(event))
-        if not self._is_skipping:
-            self._on_statement(plain)
-            self.prepared.pop(decided_xid(plain) or "", None)
-        texts = parse_statement(plain).texts if self._state == BEGUN else ()
+        texts: tuple[str, ...] = ()
+        for plain in self._inner_events(event):
+            if not self._is_skipping:
+                self._on_statement(plain)
+                self.prepared.pop(decided_xid(plain) or "", None)
+            texts = parse_statement(plain).texts if self._state == BEGUN else ()
         if any(text.lstrip().upper().startswith(("XA START", "XA BEGIN")) for text in texts):
             # MySQL's word for the BEGIN of an XA transaction
             self._state = OPEN
@@ -354,6 +355,13 @@ class TransactionWalk:
         self._on_other(event)
 
     # Stops
+
+    def _inner_events(self, event: BinlogEvent) -> Iterator[BinlogEvent]:
+        """Yield the events that ``event`` contains; none if it is passed over."""
+        try:
+            yield from decompress(event)
+        except ChangeUnreadable as error:
+            self._refuse(event, error)
 
     def _refuse(self, event: BinlogEvent, error: ChangeUnreadable) -> None:
         """Raise ``error``. Subclasses skip what ``pass_over`` names."""
