@@ -694,6 +694,53 @@ def test_a_set_of_transactions_with_more_than_was_seen():
     assert (passed.changes, passed.end.gtids) == (2, f"{SERVER}:1-9")
 
 
+@pytest.mark.parametrize("gtids", ["", None])
+def test_an_incident_that_is_passed_over_is_the_whole_of_its_transaction(gtids: str | None):
+    """MySQL gives it a GTID, and begins another file, whose set has that."""
+    log = Log().transaction(1).gtid(2)
+    at = f"{FILE}:{log.at}"
+    log.put(INCIDENT, b"\1\0\0")
+    behind = Coordinates(FILE, log.at)
+    following = Log("binlog.000002")
+    body = (1).to_bytes(8, "little") + b"\x11" * 16 + struct.pack("<QQQ", 1, 1, 3)
+    following.put(PREVIOUS_GTIDS, body).transaction(3)
+    events = [*log.events, *following.events]
+    begin = start(gtids=gtids)
+    stop = cut(events, begin).error
+    assert isinstance(stop, ChangeUnreadable)
+    assert (stop.details["reason"], stop.details["at"]) == ("incident", at)
+    passes = settings(pass_over=[at])
+    assert cut(log.events, begin, passes).end.place == behind
+    found = cut(events, begin, passes)
+    assert (found.error, found.changes, found.end.gtids) == (None, 2, f"{SERVER}:1-3")
+    walk = TransactionWalk(begin)
+    walk.feed(events)
+    assert (walk.error, walk.place) == (None, found.end.place)
+    log.transaction(3)
+    assert cut(log.events, begin, passes).changes == 2
+
+
+def test_an_incident_that_another_server_had_is_no_stop():
+    log = Log().transaction(1).gtid(2).put(INCIDENT, b"\1\0\0").transaction(3)
+    found = cut(log.events, start(gtids=f"{SERVER}:1-2"))
+    assert (found.error, found.changes, found.end.gtids) == (None, 1, f"{SERVER}:1-3")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_incident_without_a_gtid_ends_no_transaction(inside: bool):
+    """MariaDB writes it by itself."""
+    log = MariaLog().before("0-1-99").transactions("0-1-100")
+    if inside:
+        log.put(MARIADB_GTID, struct.pack("<QIB", 101, 0, 2) + bytes(6)).row()
+    at = f"{FILE}:{log.at}"
+    log.put(INCIDENT, b"\1\0\0")
+    if inside:
+        log.put(XID, bytes(8))
+    log.transactions("0-1-102")
+    found = cut(log.events, start("mariadb", gtids="0-1-99"), settings(pass_over=[at]))
+    assert (found.error, found.changes, found.end.gtids) == (None, 2 + inside, "0-1-102")
+
+
 def test_a_transaction_without_an_end_is_damage():
     log = Log().gtid(1).query("BEGIN").row().gtid(2)
     assert isinstance(cut(log.events, start()).error, BinlogCorrupted)

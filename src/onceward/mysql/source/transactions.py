@@ -2,8 +2,8 @@
 Driver.
 
 A transaction begins with its GTID event, or one that says that it has none, and ends with XID,
-with COMMIT or ROLLBACK as text, or, where no BEGIN came, with its one statement. A transaction
-payload is a whole transaction.
+with COMMIT or ROLLBACK as text, or, where no BEGIN came, with its one statement or INCIDENT. A
+transaction payload is a whole transaction.
 
 Source: MySQL, ``sql/binlog.cc``; MariaDB, *Gtid_log_event* in its *Replication protocol*,
 ``sql/rpl_gtid.cc`` (``rpl_binlog_state``).
@@ -19,6 +19,7 @@ from onceward.mysql.binlog.compression import decompress
 from onceward.mysql.binlog.event import (
     FORMAT_DESCRIPTION,
     GTID_LIST,
+    INCIDENT,
     PREVIOUS_GTIDS,
     QUERY,
     QUERY_COMPRESSED,
@@ -111,6 +112,7 @@ class TransactionWalk:
             GTID_LIST: self._previous,
             XA_PREPARE: self._xa_prepare,
             TABLE_MAP: self._table_map,
+            INCIDENT: self._incident,
         }
 
     def feed(self, events: Sequence[BinlogEvent]) -> bool:
@@ -263,6 +265,12 @@ class TransactionWalk:
         if not one_phase and not self._is_skipping:
             self._on_xa_prepare(event)
         self._end_transaction(event)
+
+    def _incident(self, event: BinlogEvent) -> None:
+        self._on_other(event)
+        if self._state == BEGUN:
+            # MySQL's has a GTID, and nothing follows that ends it
+            self._end_transaction(event)
 
     def _end_transaction(self, event: BinlogEvent) -> None:
         if self._skips is not None and self.gtid is not None:
