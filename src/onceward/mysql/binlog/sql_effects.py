@@ -111,8 +111,8 @@ _MODIFIERS = 24
 _PARTITION_CHANGES = ("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
 """Clauses of ALTER TABLE that take rows away with a partition, or bring some."""
 _BEFORE_OTHER_KEYS = (
-    "ADD", "DROP", "RENAME", "UNIQUE", "FOREIGN", "FULLTEXT", "SPATIAL", "VECTOR", "BY", "LINEAR",
-    "CLUSTERING", ",", "(",
+    "ADD", "ALTER", "DROP", "RENAME", "UNIQUE", "FOREIGN", "FULLTEXT", "SPATIAL", "VECTOR", "BY",
+    "LINEAR", "CLUSTERING", ",", "(",
 )  # fmt: skip
 """Before KEY, where it is not that of [PRIMARY] KEY."""
 
