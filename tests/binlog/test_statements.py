@@ -511,6 +511,25 @@ def test_names_are_read_in_the_clients_character_set():
     )
 
 
+@pytest.mark.parametrize(
+    ("raw", "names"),
+    [
+        ("DROP TABLE `tä`".encode("latin-1"), (("shop", "tä"),)),
+        ("DROP TABLE `tä`".encode(), ()),
+        (b"DROP TABLE orders", (("shop", "orders"),)),
+    ],
+    ids=["the client's", "either's", "ASCII"],
+)
+def test_names_that_are_read_in_two_ways_were_there(
+    raw: bytes, names: tuple[tuple[str, str], ...]
+):
+    """The server's own statements are in UTF-8, in whatever character set the client is."""
+    event = query(raw, variables=struct.pack("<BHHH", 4, 8, 8, 8))
+    found = classify(event, lambda *_: True)
+    assert isinstance(found, Unsupported)
+    assert (found.reason, found.if_there) == ("ddl", names)
+
+
 @pytest.mark.parametrize("charset", [255, 33, 63])
 @pytest.mark.parametrize(
     ("text", "found"),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onceward.mysql.binlog.charsets import UTF8, charset_by_collation, decoder_for
 from onceward.mysql.binlog.event import EXECUTE_LOAD_QUERY, HEADER_BYTES, BinlogEvent
@@ -103,11 +103,15 @@ def classify(
             (name for one in others for name in one.tables),
             (name for one in others for name in one.reads),
         )
-    if not isinstance(effects[0], Unsupported) and any(effect != effects[0] for effect in effects):
-        return unknown_statement(
-            "a statement whose character set is not sure, and which may be on a table that is read"
-        )
-    return effects[0]
+    first = effects[0]
+    if all(effect == first for effect in effects):
+        return first
+    if isinstance(first, Unsupported):
+        # Any of the names may be meant: that those of one reading were never there says nothing
+        return replace(first, if_there=())
+    return unknown_statement(
+        "a statement whose character set is not sure, and which may be on a table that is read"
+    )
 
 
 def short_statement(event: BinlogEvent) -> bytes:
