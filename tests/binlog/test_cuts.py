@@ -361,6 +361,11 @@ def test_a_position_of_version_1_is_whole_from_the_next_file_on():
         ("DROP TABLE IF EXISTS `never`,`t`", True),
         ("DROP TABLE IF EXISTS `there`", True),
         ("DROP TABLE `created`", False),
+        ("CREATE OR REPLACE TABLE never (id int)", False),
+        ("CREATE OR REPLACE TABLE created LIKE t", False),
+        ("CREATE OR REPLACE TABLE there (id int)", True),
+        ("CREATE OR REPLACE TABLE t (id int)", True),
+        ("CREATE OR REPLACE TABLE never SELECT 1 AS id", True),
         ("RENAME TABLE IF EXISTS never TO never_2", True),
         ("RENAME TABLE never TO created, t TO x", True),
         ("RENAME TABLE other.never TO never_2", True),
@@ -368,7 +373,9 @@ def test_a_position_of_version_1_is_whole_from_the_next_file_on():
     ],
 )
 def test_a_table_of_which_nothing_came_may_be_dropped(statement: str, stops: bool):
-    """Servers write DROP TABLE IF EXISTS whether the table was there or not."""
+    """Servers write DROP TABLE IF EXISTS whether the table was there or not, and MariaDB's CREATE
+    OR REPLACE TABLE is one and a CREATE.
+    """
     log = Log().gtid(1).query("CREATE TABLE created (id int)").transaction(2)
     log.gtid(3).query(statement).transaction(4, table="u")
     mine = settings(tables="shop.*")
@@ -380,6 +387,34 @@ def test_a_table_of_which_nothing_came_may_be_dropped(statement: str, stops: boo
     before_it_was_kept = cut(log.events, start(), mine)
     assert isinstance(before_it_was_kept.error, ChangeUnreadable)
     assert before_it_was_kept.end.known is None
+
+
+@pytest.mark.parametrize(
+    ("definition", "allowed", "reason"),
+    [
+        ("(id int)", (), None),
+        ("SELECT 1 AS id", (), "statement"),
+        ("(id int) WITH SYSTEM VERSIONING", (), "system_versioned"),
+        ("(id int REFERENCES p (id) ON DELETE CASCADE)", (), "cascade"),
+        ("(id int REFERENCES p (id) ON DELETE CASCADE)", ("cascade:shop.fresh",), None),
+    ],
+)
+def test_what_replaces_nothing_is_taken_as_a_plain_create(
+    definition: str, allowed: tuple[str, ...], reason: str | None
+):
+    """And the server is looked at again for it."""
+    begin = start(known=[["shop", "there"]])
+    found = []
+    for verb in ("CREATE", "CREATE OR REPLACE"):
+        log = Log().gtid(1).query(f"{verb} TABLE fresh {definition}").transaction(2)
+        mine = settings(tables="shop.*", pass_over=allowed)
+        planner = RangePlanner(mine, begin, checked_tables=[("shop", "t")])
+        planner.feed(log.events)
+        error = planner.error
+        found.append((planner.range().changes, planner.unchecked_tables, error and error.message))
+        assert (error.details["reason"] if error is not None else None) == reason
+    assert found[0] == found[1]
+    assert found[0][1] == (set() if reason else {("shop", "fresh")})
 
 
 def changing_rows_of_fresh(how: str) -> tuple[Log, str]:

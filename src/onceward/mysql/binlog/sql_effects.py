@@ -70,8 +70,9 @@ class Unsupported:
     table: tuple[str, str] | None = None
     """Of ``cascade``."""
     if_there: TableNames = ()
-    """It has no effect if none of these selected tables was there ("": none of the database);
-    without any, it has."""
+    """It has the effect ``otherwise`` if none of these selected tables was there ("": none of the
+    database); without any, it has this one."""
+    otherwise: Effect = NoEffect()
 
 
 _COMPARE = (
@@ -266,8 +267,14 @@ class StatementClassifier:
         name = self._tokens.take_table()
         if not self._selects(*name):
             return NO_EFFECT
-        if replaces:
-            return _unsupported_ddl("a CREATE OR REPLACE TABLE", name)
+        effect = self._definition(name)
+        if not replaces:
+            return effect
+        replaced = _unsupported_ddl("a CREATE OR REPLACE TABLE", name)
+        return replace(replaced, if_there=(name,), otherwise=effect)
+
+    def _definition(self, name: tuple[str, str]) -> Effect:
+        """Return the effect of the rest of a CREATE TABLE of a selected table."""
         cascades = False
         while self._tokens.next is not None:
             word = self._tokens.take()
@@ -276,9 +283,8 @@ class StatementClassifier:
                 return _unsupported_versioning(name)
             values = word.is_keyword("VALUES") and not self._tokens.next_is("LESS", "IN")
             if word.is_keyword("SELECT", "TABLE") or values:
-                table = ".".join(name)
                 return _unsupported_statement(
-                    f"a CREATE TABLE … SELECT of {table}, without the rows that it wrote"
+                    f"a CREATE TABLE … SELECT of {'.'.join(name)}, without the rows that it wrote"
                 )
         return _unsupported_cascade(name) if cascades else NoEffect(name)
 

@@ -341,14 +341,14 @@ class RangePlanner(TransactionWalk):
         if found == XA_DECISION and self.prepared.get(decided_xid(event) or "", True) is False:
             # On a transaction without rows that are wanted
             return
+        if isinstance(found, Unsupported) and self._was_never_there(found.if_there):
+            found = found.otherwise
         if (
             isinstance(found, Unsupported)
             and found.table is not None
             and settings.allows_cascade(*found.table)
         ):
             found = NoEffect(found.table)
-        elif isinstance(found, Unsupported) and self._was_never_there(found.if_there):
-            found = NO_EFFECT
         if isinstance(found, NoEffect) and found.defines is not None:
             self._is_news(found.defines)
         elif isinstance(found, Unsupported):
