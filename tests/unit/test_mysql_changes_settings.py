@@ -23,6 +23,7 @@ from onceward.cli.doctor.mysql_changes import _warnings
 from onceward.errors import (
     AuthenticationFailed,
     ConfigurationError,
+    SendFailed,
     ServerUnreachable,
 )
 from onceward.mysql.binlog import event
@@ -31,6 +32,8 @@ from onceward.mysql.source.connection import Server
 from onceward.mysql.source.ranges import PlannedRange
 from onceward.mysql.source.settings import ChangesSettings, Position, make_settings
 from onceward.mysql.source.source import MySQLChanges
+from onceward.sql.ledger.mysql import MySQL, connected
+from onceward.sql.mysql.refusals import refusal, translate_errors
 from onceward_verify.findings import Unavailable
 from onceward_verify.mysql import MySQLSnapshot
 from support.errors import raises
@@ -83,6 +86,48 @@ def test_a_password_is_sent_as_the_bytes_that_the_server_has(
         MySQLSnapshot(f"{url}/shop")
     assert passwords == [sent, sent]
     json.dumps(dict(settings(url=url).connect_args))  # the key of a session of tasks
+
+
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [
+        (1045, "correct the user and the password"), (1820, "a new password"),
+        (1862, "a new password"),
+        (3118, "ACCOUNT UNLOCK"), (3955, "ACCOUNT UNLOCK"), (4151, "ACCOUNT UNLOCK"),
+        (4150, "FLUSH PRIVILEGES"),
+        (1524, "caching_sha2_password"), (2059, "caching_sha2_password"),
+        (2061, "caching_sha2_password"),
+        (3159, "ssl_disabled=true"),
+    ],
+)  # fmt: skip
+def test_a_login_that_is_not_let_in_is_told_why(
+    number: int, step: str, monkeypatch: pytest.MonkeyPatch
+):
+    def connect(*_: Any, **__: Any) -> Any:
+        raise pymysql.err.OperationalError(number, "the server's words")
+
+    monkeypatch.setattr(pymysql, "connect", connect)
+    with pytest.raises(AuthenticationFailed, match=rf"\({number}\) the server's words") as refused:
+        Server(settings())
+    assert step in refused.value.next_step
+    if number != 1045:
+        assert "correct the user" not in refused.value.next_step
+        assert refused.value.next_step in refusal(number, "no", "connecting").next_step
+
+
+def test_a_package_that_a_logins_plugin_needs_is_told_by_name(monkeypatch: pytest.MonkeyPatch):
+    """PyMySQL raises no error of its own: ed25519, without PyNaCl."""
+
+    def connect(*_: Any) -> None:
+        raise RuntimeError("'pynacl' package is required for ed25519_password auth method")
+
+    monkeypatch.setattr(pymysql.connections.Connection, "connect", connect)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"mariadb://reader:hidden@127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(AuthenticationFailed, match=r"\(2059\) 'pynacl' package is required"):
+            Server(settings(url=url))
+        with pytest.raises(SendFailed, match="pynacl"), translate_errors("connecting"):
+            connected(MySQL(f"{url}/shop").parameters, "test")
 
 
 class ServerOfTables(Server):

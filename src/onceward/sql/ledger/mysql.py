@@ -62,8 +62,7 @@ memory to plan a better way, or no histogram; that history partitions are full, 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _OPTIONS = {
     "ssl_ca": str, "ssl_cert": str, "ssl_key": str, "ssl_verify_cert": bool,
-    "ssl_verify_identity": bool,
-    "ssl_disabled": bool, "connect_timeout": int,
+    "ssl_verify_identity": bool, "ssl_disabled": bool, "connect_timeout": int,
 }  # fmt: skip
 """What an address may say behind ``?``, in PyMySQL's words."""
 
@@ -383,7 +382,10 @@ def _connect(connection: Any, parameters: Mapping[str, Any], timeout: float) -> 
             raise failed(2003, f"cannot connect to {place}: {error}") from error
         cut.watch(sock)
         _notice_silence(sock)
-        connection.connect(sock)
+        try:
+            connection.connect(sock)
+        except RuntimeError as error:  # a plugin (ed25519) whose package PyMySQL does not find
+            raise failed(2059, str(error)) from error
 
     limit = 2 * timeout  # To connect, and to log in
     late = failed(2003, f"{place} has not let this client in for {limit:g} s")
