@@ -25,10 +25,12 @@ from onceward.errors import (
     ConfigurationError,
     SendFailed,
     ServerUnreachable,
+    SourceReplaced,
 )
 from onceward.mysql.binlog import event
 from onceward.mysql.binlog.event import START_ANEW
 from onceward.mysql.source.connection import Server
+from onceward.mysql.source.position_search import check_has_transactions
 from onceward.mysql.source.ranges import PlannedRange
 from onceward.mysql.source.settings import ChangesSettings, Position, make_settings
 from onceward.mysql.source.source import MySQLChanges
@@ -128,6 +130,26 @@ def test_a_package_that_a_logins_plugin_needs_is_told_by_name(monkeypatch: pytes
             Server(settings(url=url))
         with pytest.raises(SendFailed, match="pynacl"), translate_errors("connecting"):
             connected(MySQL(f"{url}/shop").parameters, "test")
+
+
+def test_a_domain_that_was_deleted_is_thought_of():
+    """What is missing may be that: MariaDB forgets a domain when it is told to."""
+    at = Position("mariadb", "s", 0, "binlog.000004", 400, None, "0-1-9,5-1-7")
+    server: Any = SimpleNamespace(
+        dialect="mariadb",
+        identity="s",
+        where="h:3306",
+        executed_gtids=lambda: "0-1-9",
+        variables=lambda *_: {"gtid_strict_mode": "ON"},
+    )
+    with pytest.raises(SourceReplaced, match=r"lacks transactions .*: 5-1-7\.") as lost:
+        check_has_transactions(settings(), server, at)
+    assert "DELETE_DOMAIN_ID" in lost.value.next_step
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "mysql.md"
+    assert "`FLUSH BINARY LOGS DELETE_DOMAIN_ID = (5)`" in page.read_text()
+    # What the page lets a person commit
+    server.executed_gtids = lambda: "0-1-9,5-1-8"
+    check_has_transactions(settings(), server, at)
 
 
 class ServerOfTables(Server):
