@@ -369,12 +369,13 @@ def test_a_plan_leaves_the_metrics_of_the_copy_that_runs_alone() -> None:
 def test_a_plan_registers_no_schema(compatible: Any, weight: Weight, says: str) -> None:
     """`auto_register_schemas=True` did, while the job was only looked at."""
     unknown = answer(404, {"error_code": 40403, "message": "Schema not found"})
-    with HostileServer([unknown, compatible]) as server:
+    with HostileServer([unknown, unknown, compatible]) as server:
         registry = ow.SchemaRegistry(server.url)
         with queries_intercepted(lambda _: None) as writers:
             number = registry.register("orders-value", '"string"')
         asked = [request.split(b" HTTP")[0].decode() for request in server.requests]
     assert asked == [
+        "POST /subjects/orders-value",
         "POST /subjects/orders-value?normalize=true",
         "POST /compatibility/subjects/orders-value/versions/latest",
     ]
