@@ -409,6 +409,41 @@ def test_a_plan_stays_where_another_pipeline_has_committed_its_batch(
     assert "leaves this sink out of batch 3" in step
 
 
+def test_no_start_comes_before_a_plan_is_forgotten(lives: Any, monkeypatch: pytest.MonkeyPatch):
+    """On a store that stands still the removal would take what is of the next start."""
+    monkeypatch.setattr(supervising, "_ASK_SECONDS", 0.1)
+    seen: list[str] = []
+
+    def forget(query: Any, number: int) -> None:
+        time.sleep(0.5)
+        seen.append("forgotten")
+
+    class Next(Life):
+        def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 — Spark's name
+            seen.append("started")
+            return super().awaitTermination(timeout)
+
+    monkeypatch.setattr(supervising, "forget_planned", forget)
+    lives(Life(PartitionsAdded("a topic is gone", details={PLAN_ANEW: 0})), Next())
+    assert seen[:2] == ["forgotten", "started"]
+
+
+def test_a_plan_that_is_not_forgotten_holds_up_no_end(lives: Any, monkeypatch: pytest.MonkeyPatch):
+    told, goes_on = threading.Event(), threading.Event()
+
+    def forget(query: Any, number: int) -> None:
+        told.set()
+        goes_on.wait(60)
+
+    monkeypatch.setattr(supervising, "forget_planned", forget)
+    gone = Life(PartitionsAdded("a topic is gone", details={PLAN_ANEW: 0}))
+    try:
+        started, error = lives(gone, Life(), stop=told)
+    finally:
+        goes_on.set()
+    assert (started, error) == (1, gone.error)
+
+
 def test_a_context_that_has_stopped_ends_the_supervisor(
     lives: Any, monkeypatch: pytest.MonkeyPatch
 ):

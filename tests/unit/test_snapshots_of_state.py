@@ -5,6 +5,7 @@ that failed.
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -233,6 +234,7 @@ class Planned:
             offsetLog=lambda: log(newest),
             commitLog=lambda: log(committed),
             resolvedCheckpointRoot=lambda: "file:/checkpoint",
+            sparkSession=lambda: "its session",
         )
         self._jsq = SimpleNamespace(streamingQuery=lambda: execution)
 
@@ -255,11 +257,28 @@ def test_a_plan_of_batch_0_goes_with_the_state_that_lets_no_query_begin(
     query: Any = Planned(newest, committed)
 
     def files(session: Any, folder: str) -> Any:
-        return SimpleNamespace(remove=lambda name: query.done.append(f"{folder}/{name}"))
+        assert session == "its session"
+        return SimpleNamespace(remove_all=lambda: query.done.append(folder))
 
-    monkeypatch.setattr(checkpoint_files, "SparkSession", SimpleNamespace(active=lambda: None))
+    monkeypatch.setattr(checkpoint_files, "SparkSession", lambda context, session: session)
     monkeypatch.setattr(checkpoint_files, "CheckpointFiles", files)
     asked = 3 if newest in (3, 4) else 1 if newest == 1 else 0
     checkpoint_files.forget_planned(query, asked)
     assert query.done == done
     assert ("folder state" in checkpoint_files.remove_planned(asked)) == (asked == 0)
+
+
+@pytest.mark.parametrize(("removed", "is_left"), [(True, False), (False, True), (False, False)])
+def test_a_folder_that_could_not_be_removed_is_not_taken_for_gone(
+    monkeypatch: pytest.MonkeyPatch, removed: bool, is_left: bool
+) -> None:
+    """Hadoop's local disk says no more than False; so it is of a folder that never was."""
+    disk = SimpleNamespace(delete=lambda path, recursive: removed, exists=lambda path: is_left)
+    monkeypatch.setattr(
+        checkpoint_files.CheckpointFiles, "_reached", lambda self: nullcontext(disk)
+    )
+    monkeypatch.setattr(checkpoint_files.CheckpointFiles, "_path", lambda self, text: text)
+    session = SimpleNamespace(sparkContext=SimpleNamespace(_jvm=None))
+    state = checkpoint_files.CheckpointFiles(session, "file:/checkpoint/state")
+    with pytest.raises(CheckpointUnreachable) if is_left else nullcontext():
+        state.remove_all()

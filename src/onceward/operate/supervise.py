@@ -64,6 +64,7 @@ from onceward.spark.batch.query import jvm_is_gone
 log = logging.getLogger(__name__)
 
 _ASK_SECONDS = 10.0
+_FORGET_LOOK_SECONDS = 0.1
 _PROGRESS_SECONDS = 60.0
 _SPARK_CHARACTERS = 1_000
 _REPEATED = 3
@@ -374,8 +375,15 @@ class _Run:
                 f'resume="skip_missing" and a function that leaves this sink out of batch {number}'
             )
             return
+        forgetting = patience.in_a_thread(lambda: forget_planned(query, number), "onceward-forget")
         try:
-            within(_ASK_SECONDS, lambda: forget_planned(query, number))
+            # However long it takes. Given up in the middle of it, on a store that stands still:
+            # 1. the next start finds the plan, and runs the batch as it is planned;
+            # 2. the removal goes on, and takes state and plans that are of that start.
+            while not (forgetting.done() or self._ended.is_set()):
+                surroundings.sleep(_FORGET_LOOK_SECONDS)
+            if forgetting.done():
+                forgetting.result()
         except Exception as error:  # noqa: BLE001 — the next failure comes here again
             log.warning("query %s: offsets/%s is not removed: %r", self.name, number, error)
 

@@ -53,7 +53,9 @@ def remove_planned(batch_id: int | str = "n, the newest,") -> str:
     (``CONCURRENT_STREAM_LOG_UPDATE``); of batch 0 see :func:`forget_planned`.
     """
     beside = f"its hidden offsets/.{batch_id if isinstance(batch_id, int) else 'n'}.crc"
-    if batch_id == 0:
+    if not isinstance(batch_id, int):
+        beside += ", and of batch 0 the folder state,"
+    elif batch_id == 0:
         beside += " and the folder state"
     return (
         f"remove the file offsets/{batch_id} and, where there is one, {beside} from "
@@ -97,9 +99,23 @@ class CheckpointFiles:
             stream.write(bytearray(text.encode()))
 
     def remove(self, name: str) -> None:
-        """Remove the file or folder, if any. :raises CheckpointUnreachable: it may be there."""
+        """Remove the file, if any. :raises CheckpointUnreachable: it may be there still."""
         with self._reached() as files:
-            files.delete(self._file(name), True)
+            files.delete(self._file(name), False)
+
+    def remove_all(self) -> None:
+        """Remove the folder with all that is in it. :raises CheckpointUnreachable: something of it
+        may be there still."""
+        with self._reached() as files:
+            folder = self._path(self._folder)
+            # A local disk says no more than False of what it could not remove
+            is_left = not files.delete(folder, True) and bool(files.exists(folder))
+        if is_left:
+            raise CheckpointUnreachable(
+                f"not all of {self._folder}, in the query's checkpoint, could be removed",
+                next_step="see that the driver may write in it and that no process has its files "
+                "open, and start the query again",
+            )
 
     def names(self, below: str = "") -> set[str]:
         """List the names in the folder, or in one below; none where there is none. :raises
@@ -334,12 +350,16 @@ def forget_planned(query: StreamingQuery, number: int) -> None:
     Of batch 0 the state goes, too, of which nothing is committed: from Spark 4.1 on
     (SPARK-53103) no query begins where one is left.
     """
-    log = query._jsq.streamingQuery().offsetLog()
+    execution = query._jsq.streamingQuery()
+    log = execution.offsetLog()
     newest, committed = log.getLatestBatchId(), newest_committed(query)
     is_newest = not newest.isEmpty() and int(newest.get()) == number
     if is_newest and number == (0 if committed is None else committed + 1):
         if number == 0:
             # First: if this process ends in between, batch 0 runs as it is planned, with a state
             # that it begins. A state without a planned batch would let no start through.
-            CheckpointFiles(SparkSession.active(), checkpoint_of(query)).remove("state")
+            # By the session that the logs are of: another may have other settings of the store
+            context: Any = SparkContext._active_spark_context
+            session = SparkSession(context, execution.sparkSession())
+            CheckpointFiles(session, f"{checkpoint_of(query)}/state").remove_all()
         log.purgeAfter(number - 1)
