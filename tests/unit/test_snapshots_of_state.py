@@ -217,6 +217,9 @@ def test_they_go_also_where_executors_stop_the_query(monkeypatch: pytest.MonkeyP
     assert len(calls.names) == 6
 
 
+STATE = "file:/checkpoint/state"
+
+
 class Planned:
     """A query that has ended, with the logs of its checkpoint, and what is done to them."""
 
@@ -242,7 +245,7 @@ class Planned:
 @pytest.mark.parametrize(
     ("newest", "committed", "done"),
     [
-        (0, None, ["file:/checkpoint/state", "planned after -1"]),
+        (0, None, [f"{STATE}/0/_metadata", f"{STATE}/1/_metadata", STATE, "planned after -1"]),
         (3, 2, ["planned after 2"]),
         (0, 0, []),
         (1, 0, ["planned after 0"]),
@@ -258,7 +261,9 @@ def test_a_plan_of_batch_0_goes_with_the_state_that_lets_no_query_begin(
 
     def files(session: Any, folder: str) -> Any:
         assert session == "its session"
-        return SimpleNamespace(remove_all=lambda: query.done.append(folder))
+        return SimpleNamespace(
+            names=lambda: {"0", "1"}, remove_all=lambda: query.done.append(folder)
+        )
 
     monkeypatch.setattr(checkpoint_files, "SparkSession", lambda context, session: session)
     monkeypatch.setattr(checkpoint_files, "CheckpointFiles", files)

@@ -361,5 +361,10 @@ def forget_planned(query: StreamingQuery, number: int) -> None:
             # By the session that the logs are of: another may have other settings of the store
             context: Any = SparkContext._active_spark_context
             session = SparkSession(context, execution.sparkSession())
-            CheckpointFiles(session, f"{checkpoint_of(query)}/state").remove_all()
+            state = f"{checkpoint_of(query)}/state"
+            # Descriptions first: if this process ends in the middle, one that names a schema which
+            # is gone (transformWithState) lets no start through either
+            for operator in sorted(CheckpointFiles(session, state).names()):
+                CheckpointFiles(session, f"{state}/{operator}/_metadata").remove_all()
+            CheckpointFiles(session, state).remove_all()
         log.purgeAfter(number - 1)
