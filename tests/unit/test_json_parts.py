@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -79,7 +81,9 @@ def test_an_envelope_in_another_form_is_answered_with_the_setting(
     wrapped: bool, field: str, said: str
 ):
     """The converter's own default wraps it: all records of a healthy topic would be letters."""
-    types = _EnvelopeTypes(one(IntegerType()), PLACEHOLDER, wrapped=wrapped, decimals=False)
+    no_column: Any = None
+    table = one(IntegerType())
+    types = _EnvelopeTypes(table, PLACEHOLDER, no_column, wrapped=wrapped, decimals=False)
     assert said in types.hint(field)
     assert bool(types.hint(field)) is bool(said)
     assert JSON.hint(field) == ""
