@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 import onceward as ow
-from onceward.errors import ConfigurationError, Recovery, SchemaUnknown
+from onceward.errors import ConfigurationError, Recovery, RegistryRefused, SchemaUnknown
 from onceward.formats.avro.memory import SchemaMemory, in_context
 from onceward.formats.registry.conversation import NotRegistered
 
@@ -31,6 +31,7 @@ class Confluents:
         self.references: dict[int, list[dict[str, Any]]] = {}
         self.aliases: dict[str, str] = {}
         self.deleted: set[tuple[str, int]] = set()
+        self.refused: set[str] = set()
         self.asked: list[str] = []
 
     def add(self, subject: str, number: int, text: str = TEXT) -> None:
@@ -47,6 +48,8 @@ class Confluents:
         body: dict[str, Any] | None = None,
     ) -> Any:
         self.asked.append(f"{method} {path}")
+        if f"{method} {path}" in self.refused:
+            raise RegistryRefused("403", next_step="ask for rights", details={})
         url = urlsplit(path)
         query = {name: one for name, (one,) in parse_qs(url.query).items()}
         parts = [unquote(part) for part in url.path.split("/")[1:]]
@@ -141,6 +144,14 @@ def test_a_subject_that_was_named_is_asked_first(
     there.version(":.eu:address", 1)
     there.schema(1)
     assert confluents.asked[1:] == ["GET /schemas/ids/1?subject=%3A.eu%3Aorders-value"]
+
+
+def test_who_may_register_need_not_be_allowed_to_look_up(
+    confluents: Confluents, registry: ow.SchemaRegistry
+):
+    confluents.refused.add("POST /subjects/orders-value")
+    assert registry.register("orders-value", TEXT) == 1
+    assert confluents.asked[1:] == ["POST /subjects/orders-value/versions?normalize=true"]
 
 
 def test_what_a_schema_refers_to_may_be_deleted_softly(

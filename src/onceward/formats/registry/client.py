@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
 
-from onceward.errors import ConfigurationError, RegistryReplaced, SchemaUnknown
+from onceward.errors import ConfigurationError, RegistryRefused, RegistryReplaced, SchemaUnknown
 from onceward.formats.registry.answers import (
     LARGEST_ID,
     RegisteredSchema,
@@ -309,7 +309,8 @@ class SchemaRegistry:
             ones.
         """
         if normalize:
-            with contextlib.suppress(SchemaUnknown):
+            # Rights to register need not be such to look up
+            with contextlib.suppress(SchemaUnknown, RegistryRefused):
                 return self._find(subject, schema_text, schema_type, normalize=False)
         path = "/subjects/{}/versions"
         return self._post(path, subject, schema_text, schema_type, normalize, id_in)
