@@ -500,6 +500,31 @@ def test_a_decimal_may_be_written_with_an_exponent(
     assert found == [None if total is None else Decimal(total) for total in totals.values()]
 
 
+@pytest.mark.parametrize(
+    "beside",
+    ["3f1e2340-71ca-11e1-9e33-c80aa9429562", "1234567890123456e", "." * 40, "AAAA1E999AAAA"],
+)
+def test_what_looks_like_a_number_in_a_text_is_none(spark: Any, beside: str):
+    """As every fourth UUID does, and so a MySQL's GTIDs, in each record of that server."""
+    for number in ("1.0E7", '"1.0E7"'):
+        source = with_total(spark, f'{number}, "other": "{beside}", "list": ["{beside}"]')
+        rows = ow.debezium.decode(
+            source, schema="id INT NOT NULL, total DECIMAL(20,2)", decimals="string"
+        )
+        (row,) = rows.collect()
+        assert row.after.total == Decimal(10_000_000)
+
+
+def test_a_decimal_in_quotes_is_read_beside_any_number(spark: Any):
+    source = with_total(spark, '"0E-10", "d": 1.2345678901234567E-9')
+    rows = ow.debezium.decode(
+        source, schema="id INT NOT NULL, total DECIMAL(20,2), d DOUBLE", decimals="string"
+    )
+    (row,) = rows.collect()
+    assert row.after.total == 0
+    assert row.after.d == 1.2345678901234567e-9
+
+
 def test_a_decimal_with_an_exponent_is_never_another_number(spark: Any):
     """It is rounded to no type, and to no double on the way: which number of a record was read as
     this double is not known."""
@@ -509,6 +534,7 @@ def test_a_decimal_with_an_exponent_is_never_another_number(spark: Any):
         "0.0000000000000001E16",
         "1000000000000000000000000.0000000000000000E-20", "1234567890123456E-2",
         "0.5000000000000000000000000000000000000001", '1.0E7, "d": 1.2345678901234567E-9',
+        '1.0E7,"d":-1.2345678901234567E-9', '1.0E7,"d":[-1e-400]', '0E0,"d":\t-1E-400',
     )  # fmt: skip
     source = with_total(spark, *totals)
     for offset, total in enumerate(totals):

@@ -87,3 +87,11 @@ def test_an_envelope_in_another_form_is_answered_with_the_setting(
     assert said in types.hint(field)
     assert bool(types.hint(field)) is bool(said)
     assert JSON.hint(field) == ""
+
+
+@pytest.mark.parametrize(("wrapped", "field"), [(False, "after"), (True, "payload")])
+def test_which_decimals_are_read_is_said_where_one_does_not_fit(wrapped: bool, field: str):
+    no_column: Any = None
+    table = one(DecimalType(9, 2))
+    types = _EnvelopeTypes(table, PLACEHOLDER, no_column, wrapped=wrapped, decimals=True)
+    assert "a DECIMAL with an exponent" in types.hint(field)

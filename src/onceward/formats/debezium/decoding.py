@@ -102,19 +102,20 @@ class _EnvelopeTypes(TableTypes):
         self._wrapped = wrapped
 
     def hint(self, field: str) -> str:
-        if self._wrapped and field == "payload":
-            return "; a record that is the envelope itself is read with wrapped=False"
         if field == "op":
             return (
                 "; where the envelope is in the field payload (schemas.enable=true, the default "
                 "of the converter), pass wrapped=True"
             )
+        other = "; a record that is the envelope itself is read with wrapped=False"
+        found = other if field == "payload" else ""
         if field in ("before", "after", "payload") and contains_type(self._table, DecimalType):
-            return (
+            found += (
                 "; a DECIMAL with an exponent is read where no number with one in the record has "
-                "more than 15 digits (decimal.handling.mode=string writes none)"
+                "more than 15 digits, or three in its exponent (decimal.handling.mode=string "
+                "writes none)"
             )
-        return ""
+        return found
 
     def misfit(self, record: Column) -> Column:
         envelope = record.getField("payload") if self._wrapped else record
@@ -200,7 +201,7 @@ def decode(
         converter's default).
     :param decimals: ``"string"``: the connector has ``decimal.handling.mode=string``, or
         ``double``. A number with an exponent is read where no such number in its record has more
-        than 15 digits.
+        than 15 digits, or three in its exponent.
     :param source: of connectors for other databases: the fields of ``source`` that you need.
     :param registry: records are Avro; with ``subject`` and ``reader_schema`` as for
         ``ow.avro.decode``.

@@ -130,10 +130,12 @@ _BASE64 = r"\A[A-Za-z0-9+/]*={0,2}\z"
 _DAYS = 2**31
 _EXACT = r"\A(BIGINT|DECIMAL.*)\z"
 _EXACT_OR_TEXT = r"\A(BIGINT|DECIMAL.*|STRING)\z"
-_EXPONENT = r"\A-?\d{1,15}(\.\d{1,15})?[eE][+-]?\d{1,2}\z"
+# Of at most 15 digits: 16 characters with a point
+_EXPONENT = r"\A-?(?=[\d.]{1,16}[eE])\d{1,15}(\.\d+)?[eE][+-]?\d{1,2}\z"
 # A number that may be another one as a double: of more than 15 digits before its exponent, of an
-# exponent of three, or of more digits than a DECIMAL has. Looked for from a number's begin.
-_A_LONG_NUMBER = r"(?<![\d.])(?:\d{16,}+[eE]|[\d.]{17,}+[eE]|[\d.]{39})|\d[eE][+-]?\d{3}"
+# exponent of three, or of more digits than a DECIMAL has. From where JSON has a number begin, or
+# every fourth UUID would have one (3f1e2340-…).
+_A_LONG_NUMBER = r"(?<=[\s:,\[]-?)(?:\d{16,}+[eE]|[\d.]{17,}+[eE]|[\d.]{39}|[\d.]++[eE][+-]?\d{3})"
 
 
 class TableTypes(Types):
@@ -196,7 +198,8 @@ class TableTypes(Types):
         """Convert by the number's digits: a cast would round.
 
         A number with an exponent is a double by now, which has its digits if they were 15 at most.
-        Which number of the text it was is not known any more, so that all have to be so short.
+        Which number of the text it was is not known any more, so that all have to be so short. One
+        in quotes has its text still.
         """
         found, digits = F.schema_of_variant(read), F.try_variant_get(read, "$", "string")
         whole, part = kind.precision - kind.scale, kind.scale
@@ -209,8 +212,9 @@ class TableTypes(Types):
         number = F.try_variant_get(read, "$", "double")
         # Not by its own text, which may have digits too many before Java 19 (JDK-4511638)
         short = F.format_string("%.14e", number).try_cast(kind)
-        has_exponent = (found == "DOUBLE") | digits.rlike(_EXPONENT)
-        is_short = has_exponent & ~self._text.rlike(_A_LONG_NUMBER)
+        is_short = F.when(found == "DOUBLE", ~self._text.rlike(_A_LONG_NUMBER)).otherwise(
+            digits.rlike(_EXPONENT)
+        )
         # Two numbers of up to 15 digits are two doubles: nothing was rounded
         return F.coalesce(plain, F.when(is_short & (short.cast("double") == number), short))
 
