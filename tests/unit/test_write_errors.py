@@ -293,6 +293,43 @@ def test_what_is_known_of_sparks_failures_is_not_taken_for_the_targets(
         raise RuntimeError("the job failed")
 
 
+CUT_OFF = Thrown("java.io.EOFException")
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        # from_avro, whose mode is FAILFAST by default; its exception has no condition
+        [
+            JOB,
+            Thrown(
+                JOB.kind,
+                "Malformed records are detected",
+                thrown_in="org.apache.spark.sql.avro.AvroDataToCatalyst",
+            ),
+            CUT_OFF,
+        ],
+        [
+            Thrown(JOB.kind, "Malformed", "MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION"),
+            Thrown("org.apache.hadoop.shaded.com.ctc.wstx.exc.WstxEOFException"),
+        ],
+        [Thrown(JOB.kind, "in f(…)", "FAILED_EXECUTE_UDF"), REFUSED_HERE],
+        # Behind it is what wrote rows to the worker
+        [JOB, Thrown("org.apache.spark.api.python.PythonException", "Traceback"), REFUSED_HERE],
+    ],
+    ids=["avro", "xml", "udf", "python"],
+)
+def test_what_a_row_or_the_users_function_makes_fail_keeps_its_name(
+    monkeypatch: pytest.MonkeyPatch, chain: Sequence[Thrown]
+):
+    """It is no failure of the target: the same row fails at the next attempt, too."""
+    monkeypatch.setattr(write_errors, "thrown_by", lambda _: tuple(chain))
+    failure = RuntimeError("the job failed")
+    with pytest.raises(RuntimeError) as raised, write_errors.failures_told("to it", "/data"):
+        raise failure
+    assert raised.value is failure
+
+
 def test_a_table_that_is_not_found_while_it_is_written_may_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ):

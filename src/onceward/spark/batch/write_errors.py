@@ -136,6 +136,10 @@ _OF_LOCAL_DISKS = (
     "org.apache.spark.storage.", "org.apache.spark.shuffle.", "org.apache.spark.io.",
     "org.apache.spark.util.collection.",
 )  # fmt: skip
+# Of Spark's, about a row or a function of the user's: a parser, or that function, has thrown what
+# is behind it (EOFException, of a record that is cut off), and nothing outside has failed
+_OF_ROWS = ("FAILED_EXECUTE_UDF", "MALFORMED_RECORD_IN_PARSING")
+_PARSES_AVRO = "org.apache.spark.sql.avro.AvroDataToCatalyst"
 # Delta's: of its older packages, and the one that it throws.
 _NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
 _BROKEN_RULE = ("InvariantViolationException", "DeltaInvariantViolationException")
@@ -237,8 +241,19 @@ def _outside(causes: Sequence[Thrown], place: str) -> SendFailed | None:
 
 
 def failed_outside(causes: Sequence[Thrown]) -> Thrown | None:
-    """Return the outermost exception of a disk, a network, a store or a catalog; None: none."""
+    """Return the outermost exception of a disk, a network, a store or a catalog; None: none, or
+    one that is behind what Spark says of a row, or a function of the user's."""
+    if any(map(_is_of_a_row, causes)):
+        return None
     return next((one for one in causes if one.kind.startswith(_OUTSIDE)), None)
+
+
+def _is_of_a_row(cause: Thrown) -> bool:
+    return (
+        cause.condition.partition(".")[0] in _OF_ROWS
+        or cause.is_a("PythonException")
+        or cause.thrown_in.startswith(_PARSES_AVRO)
+    )
 
 
 def _unfit_frame(how: str, why: str) -> ColumnMismatch:
