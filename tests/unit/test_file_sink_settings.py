@@ -39,7 +39,7 @@ from onceward.errors import (
     ServerMisconfigured,
     TargetUnreachable,
 )
-from onceward.files import manifest, target
+from onceward.files import manifest, reading, target
 from onceward.files.publishing import Publisher, _must_be_read_back
 from onceward.files.reading import reader_shape
 from onceward.spark.files import file_system
@@ -398,6 +398,27 @@ class TestLocalFiles:
         files.make(name)
         with raises(ConfigurationError, name):
             publisher.check(files.root)
+
+    @pytest.mark.parametrize("ignores", ["true", "TRUE", "false"])
+    def test_sparks_list_does_not_stop_a_sink_whose_readers_pass_over_it(
+        self, files: LocalFiles, monkeypatch: pytest.MonkeyPatch, ignores: str
+    ):
+        """A query that ran so far may have readers that never were led by it."""
+        settings = sink(path=files.root, ledger=KAFKA, layout="flat").settings
+        session = SimpleNamespace(
+            conf={"spark.sql.streaming.fileStreamSink.ignoreMetadata": ignores}
+        )
+        monkeypatch.setattr(reading.SparkSession, "getActiveSession", lambda: session)
+        files.make("_spark_metadata")
+        publisher = Publisher(settings, ledger_is_beside=False)
+        if ignores == "false":
+            with raises(ConfigurationError, "ignoreMetadata"):
+                publisher.check("")
+            return
+        publisher.check("")
+        files.make("_delta_log")
+        with raises(ConfigurationError, "Delta"):
+            publisher.check("")
 
     def test_a_path_of_which_spark_would_read_its_own_list_is_not_read(self, files: LocalFiles):
         Publisher(

@@ -119,12 +119,13 @@ def must_list_nothing_else(files: Files) -> None:
     :raises ConfigurationError: Spark's own file sink does, or Delta.
     :raises OSError: the file system does not do its part.
     """
-    if _has_sparks_list(files):
+    if _has_sparks_list(files) and not _are_passed_over(SparkSession.getActiveSession()):
         raise ConfigurationError(
             f"Spark's own file sink has written to {files.root}, and has left {_SPARKS_LIST} "
             "there: Spark's readers see the files that this lists, and none of this sink's",
             next_step="write to another path; or stop that query for good, and "
-            f"{_moved(files)}; docs/how-to/migration.md has the steps",
+            f"{_moved(files)}; docs/how-to/migration.md has the steps. Where Spark does not read "
+            f"the path, or with {_IGNORE}=true, set that in the query's session, too",
             details={"path": files.root},
         )
     if files.listed(_DELTAS_LOG) is not None:
@@ -140,6 +141,11 @@ def _has_sparks_list(files: Files) -> bool:
     """Return whether Spark reads a list in place of the folder (``FileStreamSink.hasMetadata``):
     also one that is empty."""
     return files.listed(_SPARKS_LIST) is not None
+
+
+def _are_passed_over(session: SparkSession | None) -> bool:
+    """Return whether the session is set to read folders in spite of such lists."""
+    return session is not None and str(session.conf.get(_IGNORE, "false")).lower() == "true"
 
 
 def _moved(files: Files) -> str:
@@ -260,7 +266,7 @@ def read_files(
 
 
 def _must_read_the_folder(spark: SparkSession, files: Files) -> None:
-    if spark.conf.get(_IGNORE, "false") != "true" and _has_sparks_list(files):
+    if not _are_passed_over(spark) and _has_sparks_list(files):
         raise ConfigurationError(
             f"Spark's own file sink has written to {files.root}, too, and Spark would read the "
             f"files alone that {_SPARKS_LIST} there lists",
