@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from onceward import patience
-from onceward.errors import TargetUnreachable
+from onceward.errors import ServerMisconfigured, TargetUnreachable
 from onceward.spark.batch.causes import Thrown
 from onceward.spark.batch.job import asked_apart
 from onceward.spark.tables import delta_table
@@ -111,6 +111,42 @@ def test_a_storage_that_fails_is_told_from_what_delta_says_of_the_table(
         raise Failed
 
     with raises(TargetUnreachable, "/data/visits", "nn1") if fails else pytest.raises(Failed):
+        ask(fail)
+
+
+@each_question
+@pytest.mark.parametrize(
+    "thrown",
+    [
+        # Delta 4.0, at DeltaLog.forTable
+        Thrown(
+            "java.lang.IllegalStateException",
+            "Path based access is not supported for Catalog-Owned table: file:/data/visits",
+            thrown_in="org.apache.spark.sql.delta.coordinatedcommits.CatalogOwnedTableUtils$",
+        ),
+        Thrown(
+            "org.apache.spark.sql.delta.DeltaUnsupportedTableFeatureException",
+            "requires reader table feature(s): catalogManaged",
+            "DELTA_UNSUPPORTED_FEATURES_FOR_READ",
+        ),
+        Thrown(
+            "org.apache.spark.sql.delta.DeltaIllegalStateException",
+            "Path-based access is not allowed",
+            "DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED",
+        ),
+    ],
+    ids=["4.0", "unknown", "blocked"],
+)
+def test_a_table_that_delta_does_not_take_by_its_path_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Any], None], thrown: Thrown
+) -> None:
+    """Delta says so as it reads the log, before anybody can ask for the table's features."""
+    monkeypatch.setattr(delta_table, "thrown_by", lambda _: (thrown,))
+
+    def fail(*_: Any) -> None:
+        raise Failed
+
+    with raises(ServerMisconfigured, "/data/visits"):
         ask(fail)
 
 

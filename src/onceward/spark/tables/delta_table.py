@@ -33,7 +33,7 @@ from onceward.errors import (
     TargetUnreachable,
 )
 from onceward.spark.batch.carried import unless
-from onceward.spark.batch.causes import catalog_is_away, thrown_by
+from onceward.spark.batch.causes import Thrown, catalog_is_away, thrown_by
 from onceward.spark.batch.job import asked_apart
 from onceward.spark.batch.query import items
 from onceward.spark.batch.shuffles import planned_once
@@ -135,6 +135,12 @@ _MORE_THAN_A_TYPE = {
 
 _BY_A_CATALOG = {"catalogManaged", "catalogOwned-preview"}
 """Features of a table whose commits its catalog gives out: Delta refuses one by path."""
+# Said as the log is read. Delta 4.0 has no such condition, and does not know the former feature
+_NOT_BY_PATH = (
+    "DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED",
+    "DELTA_UNSUPPORTED_FEATURES_FOR_READ",
+)
+_CLASS_OF_4_0 = "org.apache.spark.sql.delta.coordinatedcommits.CatalogOwnedTableUtils"
 
 
 class Shape(NamedTuple):
@@ -172,6 +178,10 @@ def table_location(session: SparkSession, name: str) -> str:
 
 
 _SEE_THE_STORAGE = "see that the metastore and the storage of its tables answer"
+_ANOTHER_TABLE = (
+    "write to a table of a path, or an external one of the catalog, without that feature; or to "
+    "an Iceberg table, with ow.IcebergSink"
+)
 
 
 def _answered(jvm: Any, ask: Callable[[], _T], whom: str) -> _T:
@@ -179,6 +189,7 @@ def _answered(jvm: Any, ask: Callable[[], _T], whom: str) -> _T:
 
     :raises TargetUnreachable: a disk, a network or a store fails; or not in time, and what was
         asked may still be carried out.
+    :raises ServerMisconfigured: this Delta does not read the table by its path.
     :raises Exception: Delta's or Spark's own, about the table.
     """
     late = TargetUnreachable(
@@ -189,11 +200,21 @@ def _answered(jvm: Any, ask: Callable[[], _T], whom: str) -> _T:
     except AnalysisException:
         raise
     except Exception as error:
-        if (failed := failed_outside(thrown_by(error))) is None:
+        causes = thrown_by(error)
+        if (refused := next(filter(_is_not_by_path, causes), None)) is not None:
+            raise ServerMisconfigured(
+                f"Delta refuses {whom}: {' '.join(refused.message.split())}",
+                next_step=_ANOTHER_TABLE,
+            ) from error
+        if (failed := failed_outside(causes)) is None:
             raise
         raise TargetUnreachable(
             f"{whom} does not do its part: {failed}", next_step=_SEE_THE_STORAGE
         ) from error
+
+
+def _is_not_by_path(cause: Thrown) -> bool:
+    return cause.condition in _NOT_BY_PATH or cause.thrown_in.startswith(_CLASS_OF_4_0)
 
 
 def _no_table(name: str, error: AnalysisException) -> TableMissing:
@@ -259,8 +280,7 @@ class DeltaTable:
             raise ServerMisconfigured(
                 f"the Delta table {self.path} has the feature {managed[0]}: its catalog carries "
                 "commits out, and Onceward commits by the table's log",
-                next_step="write to a table of a path, or an external one of the catalog, without "
-                "that feature; or to an Iceberg table, with ow.IcebergSink",
+                next_step=_ANOTHER_TABLE,
             )
         shape = transaction.shape
         for name, column in shape.columns.items():
@@ -475,12 +495,8 @@ def rows_in(actions: Sequence[str]) -> int:
 def _same(one: Any, other: Any) -> bool:
     """Compare two types, ignoring nullability and comments."""
     if isinstance(one, dict) and isinstance(other, dict):
-        keys = (one.keys() | other.keys()) - {
-            "nullable",
-            "containsNull",
-            "valueContainsNull",
-            "metadata",
-        }
+        ignored = {"nullable", "containsNull", "valueContainsNull", "metadata"}
+        keys = (one.keys() | other.keys()) - ignored
         return all(_same(one.get(key), other.get(key)) for key in keys)
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
