@@ -107,8 +107,14 @@ def classify(
     if all(effect == first for effect in effects):
         return first
     if isinstance(first, Unsupported):
-        # Any of the names may be meant: that those of one reading were never there says nothing
-        return replace(first, if_there=())
+        # Any of the names may be meant: none of them may have been there
+        names: list[tuple[str, str]] = []
+        for one in effects:
+            if isinstance(one, Unsupported) and one.if_there and one.otherwise == first.otherwise:
+                names += one.if_there
+            elif not isinstance(one, NoEffect):
+                return replace(first, if_there=())
+        return replace(first, if_there=tuple(names))
     return unknown_statement(
         "a statement whose character set is not sure, and which may be on a table that is read"
     )
