@@ -383,7 +383,7 @@ class RangePlanner(TransactionWalk):
                     event, "statement", "a ROLLBACK to a place that is not known here", _COMPARE,
                     gtid=self.gtid, loss="this ROLLBACK, so that what it undid comes as changes,",
                 )  # fmt: skip
-                self._refuse(event, error)
+                self._raise_unless_named(event, error)
             return
         if savepoint.here != savepoint.least:
             # A function's or a trigger's savepoints are its own, and gone when it has ended.
@@ -396,7 +396,7 @@ class RangePlanner(TransactionWalk):
                 event, "statement", what, _COMPARE, gtid=self.gtid,
                 loss="what came behind the last of them",
             )  # fmt: skip
-            self._refuse(event, error)
+            self._raise_unless_named(event, error)
         while next(reversed(self._savepoints)) != name:
             self._savepoints.popitem()
         if self._here != savepoint.here:
@@ -460,11 +460,17 @@ class RangePlanner(TransactionWalk):
         )
 
     def _refuse(self, event: BinlogEvent, error: ChangeUnreadable) -> None:
-        if not self._skippable.has_event(event):
-            raise error
+        self._raise_unless_named(event, error)
         # What it has done is not read: tables, or rows in them, may be there now
         if error.details.get("reason") not in _WITHOUT_UNSEEN_ROWS:
             self._known = None
+
+    def _raise_unless_named(self, event: BinlogEvent, error: ChangeUnreadable) -> None:
+        """Raise ``error``, unless ``pass_over`` names the event. Enough for a ROLLBACK, which
+        brings no rows.
+        """
+        if not self._skippable.has_event(event):
+            raise error
 
 
 def _reaching_others(name: tuple[str, str]) -> Unsupported:
