@@ -54,7 +54,9 @@ from onceward.mysql.source.transactions import TransactionWalk, gap_error, unord
 
 _COMMIT_SECONDS, _COMMIT_PAUSE_SECONDS = 1.0, 0.05
 _HAS_A_WAY = "docs/how-to/mysql.md (Another server) has a way"
-_OF_DELETED_DOMAINS = "For those of a domain that was deleted (FLUSH BINARY LOGS DELETE_DOMAIN_ID)"
+_OF_DELETED_DOMAINS = (
+    ". For those of a domain that was deleted (FLUSH BINARY LOGS DELETE_DOMAIN_ID) " + _HAS_A_WAY
+)
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 
@@ -165,13 +167,14 @@ def check_has_transactions(settings: ChangesSettings, server: Server, position: 
         f"read: {missing}"
     )
     details = {"known": position.server, "found": server.identity, "missing": missing}
+    of_domains = _OF_DELETED_DOMAINS if server.dialect == "mariadb" else ""
     if server.identity != position.server and _may_catch_up(server):
         raise ServerUnreachable(
             f"{what}. It is a replica, or in a group, and may not have caught up yet",
             next_step="see whether it replicates (SHOW REPLICA STATUS, SHOW SLAVE STATUS; in a "
             "group performance_schema.replication_group_members, SHOW STATUS LIKE 'wsrep%'); once "
             "it has these, the query goes on when it is started again. For errant ones, which "
-            f"another replica has made for itself, {_HAS_A_WAY}",
+            f"another replica has made for itself, {_HAS_A_WAY}{of_domains}",
             details=details,
         )
     raise SourceReplaced(
@@ -182,8 +185,7 @@ def check_has_transactions(settings: ChangesSettings, server: Server, position: 
             else "It has diverged from the server that was read before, and replicates no other"
         ),
         next_step=f"bring back a server that has them; or {START_ANEW}: what was read and written "
-        "may be more than this server has"
-        + (f". {_OF_DELETED_DOMAINS} {_HAS_A_WAY}" if server.dialect == "mariadb" else ""),
+        f"may be more than this server has{of_domains}",
         details=details,
     )
 
