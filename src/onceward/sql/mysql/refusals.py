@@ -94,8 +94,8 @@ _UNLOCK = (
 )
 _OTHER_PLUGIN = (
     "let the login have a plugin that PyMySQL has (ALTER USER … IDENTIFIED WITH "
-    "caching_sha2_password BY …; of MariaDB IDENTIFIED VIA mysql_native_password USING …), or for "
-    "MariaDB's ed25519 pip install PyNaCl"
+    "caching_sha2_password BY …; of MariaDB IDENTIFIED VIA mysql_native_password USING …), or "
+    "install the package that the error names (pip install PyNaCl for MariaDB's ed25519)"
 )
 LOGIN_STEPS = {
     **dict.fromkeys((1820, 1862), _EXPIRED),
@@ -113,7 +113,8 @@ _NEXT = {
     1040: "raise max_connections, or close what holds them (SHOW PROCESSLIST)",
     1203: "raise max_user_connections, or close what holds them (SHOW PROCESSLIST)",
     1226: "raise the limit that the server names (ALTER USER … WITH …)",
-    1045: "see that the login and the password of the sink's url are still right",
+    1045: "see that the login and the password of the sink's url are still right; a login with "
+    "REQUIRE SSL is let in by TLS alone",
     1290: "see that the url leads to a server that takes writes (SELECT @@read_only)",
     1836: "see that the url leads to a server that takes writes (SELECT @@read_only)",
     1467: "see whether the table's AUTO_INCREMENT column has come to the end of its type, and "
