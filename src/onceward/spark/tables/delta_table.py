@@ -33,7 +33,7 @@ from onceward.errors import (
     TargetUnreachable,
 )
 from onceward.spark.batch.carried import unless
-from onceward.spark.batch.causes import Thrown, catalog_is_away, thrown_by
+from onceward.spark.batch.causes import catalog_is_away, thrown_by
 from onceward.spark.batch.job import asked_apart
 from onceward.spark.batch.query import items
 from onceward.spark.batch.shuffles import planned_once
@@ -201,20 +201,17 @@ def _answered(jvm: Any, ask: Callable[[], _T], whom: str) -> _T:
         raise
     except Exception as error:
         causes = thrown_by(error)
-        if (refused := next(filter(_is_not_by_path, causes), None)) is not None:
-            raise ServerMisconfigured(
-                f"Delta refuses {whom}: {' '.join(refused.message.split())}",
-                next_step=_ANOTHER_TABLE,
-            ) from error
+        for cause in causes:
+            if cause.condition in _NOT_BY_PATH or cause.thrown_in.startswith(_CLASS_OF_4_0):
+                raise ServerMisconfigured(
+                    f"Delta refuses {whom}: {' '.join(cause.message.split())}",
+                    next_step=_ANOTHER_TABLE,
+                ) from error
         if (failed := failed_outside(causes)) is None:
             raise
         raise TargetUnreachable(
             f"{whom} does not do its part: {failed}", next_step=_SEE_THE_STORAGE
         ) from error
-
-
-def _is_not_by_path(cause: Thrown) -> bool:
-    return cause.condition in _NOT_BY_PATH or cause.thrown_in.startswith(_CLASS_OF_4_0)
 
 
 def _no_table(name: str, error: AnalysisException) -> TableMissing:
