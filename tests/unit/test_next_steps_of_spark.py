@@ -337,7 +337,7 @@ def test_records_that_are_gone() -> None:
         follow(known((STATE, *thrown)), says, done)
     for thrown in (LOST, WENT_BACK):
         # Of a plan that is removed nothing is left, or Spark takes it for another query's
-        said = r"remove the file (offsets/\w+), the newest, .* hidden (offsets/\.\w+\.crc) from"
+        said = r"remove the file (offsets/\w+), the newest, .* hidden (offsets/\.\w+\.crc), .*from"
         follow(known((STATE, *thrown)), said, lambda name, checksum: None)
 
 
