@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import onceward as ow
 from onceward.cli import app
-from onceward.engine.calls.foreach_batch import sinks_of
+from onceward.engine.calls.foreach_batch import named_sinks
 from onceward.engine.ledger.admission import CallHistory
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import AccessDenied, UnsupportedQuery
@@ -460,12 +460,12 @@ JOB = Job()
     ],
 )  # fmt: skip
 def test_a_sink_is_found_through_what_calls_it(function: Any) -> None:
-    assert sinks_of(function) == [SINK]
+    assert named_sinks(function) == [SINK]
 
 
 @pytest.mark.parametrize("function", [None, 5, [SINK], {"a": SINK}, print, time.sleep, write, Job])
 def test_what_calls_no_sink_that_can_be_told_has_none(function: Any) -> None:
-    assert sinks_of(function) == []
+    assert named_sinks(function) == []
 
 
 def test_a_function_without_a_sink_is_no_start_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from onceward.engine.calls.foreach_batch import ForeachBatchSink, error_of, sinks_of
+from onceward.engine.calls.foreach_batch import ForeachBatchSink, error_of, named_sinks
 from onceward.engine.calls.journal import Journal, call_history
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
@@ -203,7 +203,7 @@ def _alarm(seconds: float) -> Iterator[Callable[[float], object]]:
 
 
 def _plan(definition: Definition) -> QueryPlan:
-    sinks = sinks_of(definition.function)
+    sinks = named_sinks(definition.function)
     name = definition.name or ", ".join(sorted({str(sink._policy.pipeline) for sink in sinks}))
     checkpoint = _checkpoint(definition)
     if not sinks:

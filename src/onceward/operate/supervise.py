@@ -34,7 +34,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import events, patience, surroundings
 from onceward.engine.calls import gate, runs
-from onceward.engine.calls.foreach_batch import sinks_of
+from onceward.engine.calls.foreach_batch import named_sinks
 from onceward.errors import ConfigurationError, OncewardError, Recovery, plain_text
 from onceward.operate import stopping
 from onceward.operate.restart import (
@@ -243,14 +243,14 @@ def _has_news(error: BaseException, news: set[str]) -> bool:
     return bool(new)
 
 
-def _pipeline_of(start: Callable[[], StreamingQuery]) -> str:
+def _named_pipeline(start: Callable[[], StreamingQuery]) -> str:
     """Return the pipeline of the one sink that ``start`` names, for whoever listens; of several,
     one may not be this query's."""
     named: list[str] = []
     # It may name whatever there is
     with suppress(Exception):
         if events.is_heard(events.BEGIN):
-            named = [str(sink._policy.pipeline) for sink in sinks_of(start)]
+            named = [str(sink._policy.pipeline) for sink in named_sinks(start)]
     return named[0] if len(named) == 1 else ""
 
 
@@ -274,7 +274,7 @@ class _Run:
         self._checkpoint = checkpoint
         self.query: StreamingQuery | None = None
         self.name, self.run_id, self.query_id = "(not started)", "", ""
-        self._pipeline = _pipeline_of(start)
+        self._pipeline = _named_pipeline(start)
         self._began = surroundings.monotonic()
         self._progressed = False
         self._was_asked = False

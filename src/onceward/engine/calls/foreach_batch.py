@@ -297,7 +297,7 @@ def error_of(query: StreamingQuery) -> OncewardError | None:
     return decoding.explain_outside(target.explain_outside(refused, query))
 
 
-def sinks_of(function: Any, deep: int = 3) -> list[ForeachBatchSink]:
+def named_sinks(function: Any, deep: int = 3) -> list[ForeachBatchSink]:
     """Return the sinks that a function names, which is given to ``foreachBatch`` or starts a
     query: itself, in its closure, or in that of what it calls. Not those in lists and the like, of
     which it may take one.
@@ -321,8 +321,8 @@ def sinks_of(function: Any, deep: int = 3) -> list[ForeachBatchSink]:
             objects += [*variables.nonlocals.values(), *variables.globals.values()]
     else:
         return []
-    found = [sink for each in objects for sink in sinks_of(each, deep - 1)]
+    found = [sink for each in objects for sink in named_sinks(each, deep - 1)]
     # However often it is decorated
     if (inner := inspect.unwrap(function)) is not function:
-        found += sinks_of(inner, deep)
+        found += named_sinks(inner, deep)
     return list({id(sink): sink for sink in found}.values())

@@ -345,7 +345,7 @@ class SchemaRegistry:
             "/subjects/{}", subject, schema_text, schema_type, normalize,
             lambda answer: (id_in(answer), subject_in(answer, subject)),
         )  # fmt: skip
-        if self._context_of(found) != self._context_of(subject):
+        if self._effective_context(found) != self._effective_context(subject):
             raise SchemaUnknown(
                 f"the schema registry at {self.url} has such a schema under {found!r} alone, which "
                 f"is in another context than {subject!r}",
@@ -354,7 +354,7 @@ class SchemaRegistry:
             )
         return number
 
-    def _context_of(self, subject: str) -> str:
+    def _effective_context(self, subject: str) -> str:
         return subject_context(subject) or self._own_context
 
     def _referred(self, subject: str, number: int) -> Version:
@@ -395,16 +395,16 @@ class SchemaRegistry:
 
     def _fetch(self, schema_id: int) -> RegisteredSchema:
         if not self.context:
-            return self._fetch_of(schema_id, "")
+            return self._fetch_under(schema_id, "")
         # Of a whole subject the registry looks in that one alone, of one without a name in all of
         # its context (Confluent's InMemoryCache.schemaKeyById). Those that were named come first:
         # rights may be by subject.
         for subject in self._subjects:
             with contextlib.suppress(SchemaUnknown):
-                return self._fetch_of(schema_id, subject)
-        return self._fetch_of(schema_id, f":{self.context}:")
+                return self._fetch_under(schema_id, subject)
+        return self._fetch_under(schema_id, f":{self.context}:")
 
-    def _fetch_of(self, schema_id: int, subject: str) -> RegisteredSchema:
+    def _fetch_under(self, schema_id: int, subject: str) -> RegisteredSchema:
         where = f"?subject={quote(subject, safe='')}" if subject else ""
         return self._ask(
             "GET", f"/schemas/ids/{schema_id}{where}",

@@ -20,7 +20,7 @@ from onceward.errors import ConfigurationError, ConnectorMissing
 from onceward.secrecy import unlogged_calls
 from onceward.spark.batch.causes import has_condition, has_kind, thrown_by
 from onceward.spark.batch.query import kafka_options, leaves
-from onceward.spark.session.connector import connector_to_name, of_other_versions
+from onceward.spark.session.connector import connector_to_name, other_versions
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ def _warn_of_two_versions(spark: SparkSession) -> None:
     for name in _PARTS:
         places = jvm.java.util.Collections.list(loader.getResources(name))
         jars = [str(each.getPath()).partition("!")[0] for each in places]
-        if of_other_versions(jars, jars):
+        if other_versions(jars, jars):
             log.warning(
                 "Spark's Kafka connector is on this session's class path in several versions, of "
                 "which whichever comes first counts, perhaps another one in executors: %s. Next: "

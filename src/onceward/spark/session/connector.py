@@ -134,7 +134,7 @@ _PART = re.compile(
 )
 
 
-def of_other_versions(names: Iterable[str], than: Iterable[str]) -> list[str]:
+def other_versions(names: Iterable[str], than: Iterable[str]) -> list[str]:
     """Return those of ``names`` (paths of jars, Maven coordinates) that are a part of Spark's
     Kafka connector of which ``than`` has another version. Of two on one class path whichever comes
     first counts, and executors need not have them in the order of the driver."""

@@ -17,7 +17,7 @@ from onceward.spark.session.connector import (
     installed_spark,
     must_have_been_run,
     must_start_on,
-    of_other_versions,
+    other_versions,
     spark_connector,
 )
 from onceward.spark.session.jars import SUBMITTED_VARIABLE
@@ -164,7 +164,7 @@ def launch_conf(connector: Connector) -> dict[str, str]:
         name: [each.strip() for each in each if each.strip()] for name, each in found.items()
     }
     ours = [str(jar) for jar in connector.jars]
-    left_out = of_other_versions([*theirs[JARS], *theirs[PACKAGES]], ours)
+    left_out = other_versions([*theirs[JARS], *theirs[PACKAGES]], ours)
     settings = {JARS: [*ours, *(each for each in theirs[JARS] if each not in left_out)]}
     if left_out:
         log.warning(

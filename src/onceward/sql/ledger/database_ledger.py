@@ -103,7 +103,7 @@ class TableReader:
     def recent(self, pipeline: PipelineId, limit: int = 100) -> list[LedgerRecord]:
         """Return the last records that are kept, newest first."""
         with self.looking(), self._lock:
-            return list(self._chain.history_of(pipeline, limit))
+            return list(self._chain.history_for(pipeline, limit))
 
     @contextmanager
     def looking(self) -> Iterator[None]:

@@ -322,9 +322,9 @@ class TableChain(Chain):
         return self._now_ours(found)
 
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
-        return self.history_of(self._pipeline, limit)
+        return self.history_for(self._pipeline, limit)
 
-    def history_of(self, pipeline: PipelineId, limit: int) -> Iterator[LedgerRecord]:
+    def history_for(self, pipeline: PipelineId, limit: int) -> Iterator[LedgerRecord]:
         """Return the records that are kept of any pipeline of the table, newest first."""
         if not self._is_there(self._named + BATCHES):
             return iter(())
