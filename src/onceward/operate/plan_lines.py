@@ -32,8 +32,7 @@ class Weight(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One finding: what it is about (start, sources, state, output,
-    schemas), and what will be."""
+    """One finding: what it is about (start, sources, state, output, schemas), and what will be."""
 
     weight: Weight
     topic: str

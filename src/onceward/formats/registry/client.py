@@ -347,8 +347,8 @@ class SchemaRegistry:
         )  # fmt: skip
         if self._effective_context(found) != self._effective_context(subject):
             raise SchemaUnknown(
-                f"the schema registry at {self.url} has such a schema under {found!r} alone, which "
-                f"is in another context than {subject!r}",
+                f"the schema registry at {self.url} has such a schema under {found!r} alone, "
+                f"which is in another context than {subject!r}",
                 next_step=f'pass subject="{found}", or register it under {subject}',
                 details={"url": self.url, "subject": subject, "found": found},
             )

@@ -35,6 +35,9 @@ does not count."""
 _MOST_TOGETHER_BYTES = 256 << 20
 """Most that is encoded at once of one partition: an Arrow column ends at 2 GiB."""
 
+_NO_TIMESTAMP = -1
+"""Of a record that has none (``RecordBatch.NO_TIMESTAMP``)."""
+
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield ``batch`` in slices of a few mebibytes that share its memory; none if it is empty."""
@@ -42,10 +45,6 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     step = max(1, rows * _PIECE_BYTES // max(1, batch.nbytes))
     for start in range(0, rows, step):
         yield batch.slice(start, step)
-
-
-_NO_TIMESTAMP = -1
-"""Of a record that has none (``RecordBatch.NO_TIMESTAMP``)."""
 
 
 class HeldRows:

@@ -39,7 +39,7 @@ _WHAT_IS_LOST = "Reason:"
 _LONGEST_CAUSE = 200
 DATA_LOSS = "KAFKA_DATA_LOSS"
 
-READ_FAILED = "FAILED_READ_FILE"
+_READ_FAILED = "FAILED_READ_FILE"
 """Of FileDataSourceV2, of a file that is read, with its path."""
 
 # Spark's SparkUpgradeException, of days that two calendars count differently: both names
@@ -284,7 +284,7 @@ def _is_not_started(cause: Thrown) -> bool:
 
 
 def _unreadable_file(causes: Sequence[Thrown]) -> OncewardError | None:
-    unread = has_condition(causes, READ_FAILED)
+    unread = has_condition(causes, _READ_FAILED)
     if unread is None:
         return None
     # not Spark's advice for tables
