@@ -387,6 +387,19 @@ def test_a_plan_registers_no_schema(compatible: Any, weight: Weight, says: str) 
     assert writers.take_lines() == ()
 
 
+def test_a_plan_of_a_login_that_may_only_register_does_not_end() -> None:
+    """register() passes over a look-up that is refused; so the start goes well."""
+    refused = answer(403, {"error_code": 403, "message": "no"})
+    with HostileServer([refused]) as server:
+        registry = ow.SchemaRegistry(server.url)
+        with queries_intercepted(lambda _: None) as writers:
+            number = registry.register("orders-value", '"string"')
+    assert registry.schema(number).text == '"string"'
+    (line,) = writers.take_lines()
+    assert line.weight is CHANGES
+    assert "is not known: the schema registry" in line.text
+
+
 REGISTERING = """
 import onceward as ow
 from pyspark.sql.streaming.readwriter import DataStreamWriter

@@ -26,7 +26,13 @@ from pyspark.sql.streaming.query import StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from onceward import surroundings
-from onceward.errors import OncewardError, SchemaUnknown, UnsupportedQuery, UnsupportedSchema
+from onceward.errors import (
+    OncewardError,
+    RegistryRefused,
+    SchemaUnknown,
+    UnsupportedQuery,
+    UnsupportedSchema,
+)
 from onceward.formats.registry.answers import LARGEST_ID, RegisteredSchema
 from onceward.formats.registry.client import SchemaRegistry
 from onceward.operate import metrics, stopping, waiting
@@ -162,7 +168,8 @@ class JobWriters:
         """Return the id of a schema that is to be registered; where it is not, one that stands for
         it in this process. Called in the place of ``SchemaRegistry.register``.
         """
-        with suppress(SchemaUnknown):
+        # Who may register need not be allowed to look up
+        with suppress(SchemaUnknown, RegistryRefused):
             return registry.lookup(subject, schema_text, **how)
         kind = how.get("schema_type", "AVRO")
         stands_for_it = next(self._stand_ins)
