@@ -319,7 +319,7 @@ class LedgerView:
     """Arguments of the client for coordinator and lag: servers and options; None: not asked."""
     has_coordinator: bool = False
     sources: Mapping[str, Any] | None = field(default=None, repr=False)
-    """The same of another cluster, which is asked for the lag first."""
+    """Arguments of the client for another cluster, which is asked for the lag first."""
     _passed_over: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @cached_property

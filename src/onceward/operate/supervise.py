@@ -286,8 +286,8 @@ class _Run:
 
     @property
     def event_ids(self) -> dict[str, str]:
-        """What is known of the ids of its query and pipeline: before a batch is called, the latter
-        where ``start`` names one sink."""
+        """The ids of its query, once there is one, and of its pipeline, where ``start`` names one
+        sink."""
         known = {"query_id": self.query_id, "pipeline": self._pipeline}
         return {name: value for name, value in known.items() if value}
 

@@ -158,7 +158,7 @@ class Ledger(ABC):
         return self
 
     def looking(self) -> AbstractContextManager[None]:
-        """See :class:`LedgerReader`."""
+        """Keep nothing (:class:`LedgerReader`): what is opened is closed with each answer."""
         return nullcontext()
 
     @property
