@@ -13,6 +13,7 @@ import pytest
 from pyspark import cloudpickle
 
 import onceward as ow
+from onceward import events
 from onceward.engine.policy import Delivery, with_the_next_start
 from onceward.engine.target import Write
 from onceward.errors import (
@@ -30,6 +31,7 @@ from onceward.kafka.sink.run import sequencer_hosts
 from onceward.kafka.sink.topics import check_topic, refuse_own_topics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import settings_from_options
+from onceward.operate.metric_state import MetricState
 from onceward.spark.batch.job import Lost
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 from support.errors import raises
@@ -244,3 +246,23 @@ def test_a_batch_without_a_ledger_has_its_time_limit(
     for _ in range(2):
         with raises(BatchTimedOut):
             batches._write(Write(frame, "t"), running)
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "none"])
+def test_dead_letters_without_a_ledger_are_counted(
+    delivery: Delivery, monkeypatch: pytest.MonkeyPatch
+):
+    """By them an alert fires (OncewardDeadLetters)."""
+    batches = plain.PlainBatches(ow.KafkaSink(**GOOD, delivery=delivery).settings)
+    monkeypatch.setattr(batches, "_write", lambda write, _: 2 if write.set_aside else 5)
+    frame: Any = None
+    state = MetricState()
+    running = RunningBatch(BatchId("q", 5), "r", "", (), (), False, None)
+    stop = events.probe(lambda event: state.hear(event, 0.0))
+    try:
+        batches.process([Write(frame, "t"), Write(frame, "dead", set_aside=True)], running)
+    finally:
+        stop()
+    counted = {(name, labels[1:]): value for name, labels, value in state.samples(0.0)}
+    assert counted["records", ()] == 7
+    assert counted["dead_letters", ("InvalidRecord",)] == 2

@@ -82,17 +82,20 @@ class PlainBatches:
         began, pipeline = surroundings.monotonic(), self._settings.policy.pipeline
         ids = event_ids(pipeline, running)
         with events.batch(**ids) as under_way:
-            records, attempt = 0, 1
-            jobs = [partial(self._compute, frame) for frame in unwritten(writes, running)]
-            for each in [*jobs, *(partial(self._write, write, running) for write in writes)]:
+            records, aside, attempt = 0, 0, 1
+            jobs = [(partial(self._compute, frame), False) for frame in unwritten(writes, running)]
+            jobs += [(partial(self._write, write, running), write.set_aside) for write in writes]
+            for each, is_aside in jobs:
                 written, attempt = as_often_as_it_takes(
                     self._settings.policy, running, each, "writing it again", attempt
                 )
                 records += written
+                aside += written * is_aside
             settle_state(running)
             with events.step(events.FINISH, **ids) as values:
                 values |= {
                     "records": records,
+                    "set_aside": aside,
                     "attempts": attempt,
                     "sources": kafka_ends(running, running.sources),
                 }
