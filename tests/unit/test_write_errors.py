@@ -294,6 +294,7 @@ def test_what_is_known_of_sparks_failures_is_not_taken_for_the_targets(
 
 
 CUT_OFF = Thrown("java.io.EOFException")
+BAD_URL = Thrown("org.apache.spark.SparkIllegalArgumentException", "not valid", "INVALID_URL")
 
 
 @pytest.mark.parametrize(
@@ -314,10 +315,15 @@ CUT_OFF = Thrown("java.io.EOFException")
             Thrown("org.apache.hadoop.shaded.com.ctc.wstx.exc.WstxEOFException"),
         ],
         [Thrown(JOB.kind, "in f(…)", "FAILED_EXECUTE_UDF"), REFUSED_HERE],
+        # parse_url, in ANSI mode, Spark's default; what a task throws may be the outermost
+        [BAD_URL, Thrown("java.net.URISyntaxException", "Illegal character")],
+        [JOB, BAD_URL, Thrown("java.net.URISyntaxException", "Illegal character")],
+        # to_number
+        [Thrown(BAD_URL.kind, "does not match", "INVALID_FORMAT.MISMATCH_INPUT")],
         # Behind it is what wrote rows to the worker
         [JOB, Thrown("org.apache.spark.api.python.PythonException", "Traceback"), REFUSED_HERE],
     ],
-    ids=["avro", "xml", "udf", "python"],
+    ids=["avro", "xml", "udf", "url", "url of a task", "number", "python"],
 )
 def test_what_a_row_or_the_users_function_makes_fail_keeps_its_name(
     monkeypatch: pytest.MonkeyPatch, chain: Sequence[Thrown]

@@ -137,8 +137,12 @@ _OF_LOCAL_DISKS = (
     "org.apache.spark.util.collection.",
 )  # fmt: skip
 # Of Spark's, about a row or a function of the user's: a parser, or that function, has thrown what
-# is behind it (EOFException, of a record that is cut off), and nothing outside has failed
-_OF_ROWS = ("FAILED_EXECUTE_UDF", "MALFORMED_RECORD_IN_PARSING")
+# is behind it (EOFException of a record that is cut off, URISyntaxException of parse_url), and
+# nothing outside has failed
+_OF_ROWS = (
+    "CANNOT_DECODE_URL", "CONVERSION_INVALID_INPUT", "FAILED_EXECUTE_UDF", "INVALID_FORMAT",
+    "INVALID_URL", "INVALID_UTF8_STRING", "MALFORMED_RECORD_IN_PARSING",
+)  # fmt: skip
 _PARSES_AVRO = "org.apache.spark.sql.avro.AvroDataToCatalyst"
 # Delta's: of its older packages, and the one that it throws.
 _NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
@@ -183,12 +187,14 @@ def failures_told(how: str, place: str, partition_by: Sequence[str] = ()) -> Ite
             causes[0].is_a(*_OTHER_SCHEMA) or causes[0].thrown_in.startswith(_COMPARES_SCHEMAS)
         ):
             raise _unfit_frame(how, " ".join(causes[0].message.split())) from error
-        # Outermost: thrown by the driver, before there was a task. With a condition: Hadoop says a
-        # name that is not resolved by the same kind
-        if causes and causes[0].is_a("SparkIllegalArgumentException") and causes[0].condition:
+        # Outermost: thrown by the driver, before there was a task, or about a row in one. With a
+        # condition: Hadoop says a name that is not resolved by the same kind
+        first = causes[0] if causes else Thrown("")
+        is_setting = first.is_a("SparkIllegalArgumentException") and first.condition
+        if is_setting and not _is_of_a_row(first):
             raise ConfigurationError(
                 f"Spark does not write {how} with these settings: "
-                f"{causes[0].message.strip().splitlines()[0]}",
+                f"{first.message.strip().splitlines()[0]}",
                 next_step="correct it in options= of the sink, or in the frame where it is there",
             ) from error
         if (refused := _row_refused(causes, place, partition_by)) is not None:
