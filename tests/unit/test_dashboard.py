@@ -47,6 +47,7 @@ from onceward.errors import (
 )
 from onceward.ids import TopicPartition
 from onceward.kafka.dead_letters.topic import Letter
+from onceward.operate import status as looks
 from onceward.operate.metric_state import LastFailure
 from onceward.operate.metrics import serve_metrics
 from onceward.operate.status import (
@@ -407,6 +408,35 @@ def test_records_are_read_by_the_thread_and_no_page_waits() -> None:
         watcher.ask(RecordQuery(TopicPartition("t", 0), number))
         watcher._answer()
     assert len(watcher._answers) == watch._KEPT
+
+
+@pytest.mark.parametrize(
+    ("topic", "asked"), [("people", ["theirs"]), ("people-clean", ["ours", "theirs"])]
+)
+def test_records_of_a_source_are_those_of_the_brokers_named_for_the_sources(
+    monkeypatch: pytest.MonkeyPatch, topic: str, asked: list[str]
+) -> None:
+    """Links lead to them, and the ledger's cluster may have a topic of the same name, a copy.
+    Others are looked for there first."""
+    clusters: list[str] = []
+
+    def read(cluster: str, *_: Any) -> Any:
+        clusters.append(cluster)
+        if topic == "people-clean" and cluster == "ours":
+            raise TopicMissing("not here", next_step="none")
+        return excerpt(f"of {cluster}")
+
+    monkeypatch.setattr(Ledger, "client", lambda self: "ours")
+    monkeypatch.setattr(looks, "_client", lambda arguments: arguments["servers"])
+    monkeypatch.setattr(watch, "read_excerpt", read)
+    ledger: Any = Ledger(None, sources={"servers": "theirs"})  # type: ignore[arg-type]
+    watcher = Watcher([ledger], 60.0)
+    watcher.look()
+    question = RecordQuery(TopicPartition(topic, 0), 0)
+    assert watcher.ask(question) is None
+    watcher._answer()
+    answer: Any = watcher.ask(question)
+    assert (clusters, answer.messages[0].value) == (asked, "of theirs")
 
 
 def test_a_page_that_is_open_has_what_each_look_finds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import logging
 import threading
 import urllib.request
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +21,8 @@ from urllib.parse import urljoin
 from onceward import surroundings
 from onceward.dashboard.messages import PartitionExcerpt, read_excerpt
 from onceward.errors import LedgerUnreadable, OncewardError, summary
-from onceward.ids import TopicPartition
+from onceward.ids import TopicPartition, partition_offsets
+from onceward.kafka.wire.client import KafkaClient
 from onceward.libraries import library
 from onceward.operate.metric_state import LastFailure, split_login
 from onceward.operate.metrics import fetch
@@ -230,12 +231,25 @@ class Watcher:
 
     def _read(self, question: RecordQuery) -> PartitionExcerpt | str:
         reasons = []
-        for view in self._views:
-            found = _read_by(view, question)
+        clients = [client for view in self._views for client in view.clients()]
+        if self._is_a_source(question.where.topic):
+            # As for the lag: the ledger's cluster may have a topic of the same name, a copy
+            clients.reverse()
+        for client in clients:
+            found = _read_by(client, question)
             if isinstance(found, PartitionExcerpt):
                 return found
             reasons.append(found)
         return "; ".join(filter(None, reasons)) or "no brokers are known: name --bootstrap-servers"
+
+    def _is_a_source(self, topic: str) -> bool:
+        return any(
+            where.topic == topic
+            for view in self.snapshot.pipelines.values()
+            for entry in view.entries[-1:]
+            for source in entry.sources
+            for where in partition_offsets(source["end"])
+        )
 
     def _scrape(self, trouble: list[str]) -> dict[str, Measured]:
         found: dict[str, Measured] = {}
@@ -253,9 +267,11 @@ def _newest(view: PipelineView) -> tuple[int, int]:
     return (last.committed_at_ms, last.sequence) if last else (0, 0)
 
 
-def _read_by(view: LedgerView, question: RecordQuery) -> PartitionExcerpt | str:
+def _read_by(
+    client_there: Callable[[], KafkaClient | None], question: RecordQuery
+) -> PartitionExcerpt | str:
     try:
-        client = view.client()
+        client = client_there()
         if client is None:
             return ""
         return read_excerpt(client, question.where, question.start, question.count)

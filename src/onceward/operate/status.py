@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -397,6 +397,11 @@ class LedgerView:
     def client(self) -> KafkaClient | None:
         """Return this process's client for looking; None without brokers. No batch uses it."""
         return None if self.kafka is None else _client(self.kafka)
+
+    def clients(self) -> Sequence[Callable[[], KafkaClient | None]]:
+        """Return :meth:`client`, and what gives that of the sources' cluster where it is named."""
+        sources = self.sources
+        return (self.client,) if sources is None else (self.client, lambda: _client(sources))
 
     def status(self, pipeline: str) -> PipelineStatus:
         """Return what the pipeline is doing; see :meth:`statuses`."""
