@@ -273,11 +273,13 @@ def test_a_plan_of_batch_0_goes_with_the_state_that_lets_no_query_begin(
     assert ("folder state" in checkpoint_files.remove_planned(asked)) == (asked == 0)
 
 
+@pytest.mark.parametrize("remove", ["remove_all", "remove"])
 @pytest.mark.parametrize(("removed", "is_left"), [(True, False), (False, True), (False, False)])
-def test_a_folder_that_could_not_be_removed_is_not_taken_for_gone(
-    monkeypatch: pytest.MonkeyPatch, removed: bool, is_left: bool
+def test_what_could_not_be_removed_is_not_taken_for_gone(
+    monkeypatch: pytest.MonkeyPatch, removed: bool, is_left: bool, remove: str
 ) -> None:
-    """Hadoop's local disk says no more than False; so it is of a folder that never was."""
+    """Hadoop's local disk says no more than False; so it is of what never was. A snapshot that
+    stays is the state that Spark goes on from."""
     disk = SimpleNamespace(delete=lambda path, recursive: removed, exists=lambda path: is_left)
     monkeypatch.setattr(
         checkpoint_files.CheckpointFiles, "_reached", lambda self: nullcontext(disk)
@@ -286,4 +288,4 @@ def test_a_folder_that_could_not_be_removed_is_not_taken_for_gone(
     session = SimpleNamespace(sparkContext=SimpleNamespace(_jvm=None))
     state = checkpoint_files.CheckpointFiles(session, "file:/checkpoint/state")
     with pytest.raises(CheckpointUnreachable) if is_left else nullcontext():
-        state.remove_all()
+        getattr(state, remove)(*["7.snapshot"] * (remove == "remove"))

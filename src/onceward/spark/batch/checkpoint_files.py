@@ -100,20 +100,22 @@ class CheckpointFiles:
 
     def remove(self, name: str) -> None:
         """Remove the file, if any. :raises CheckpointUnreachable: it may be there still."""
-        with self._reached() as files:
-            files.delete(self._file(name), False)
+        self._delete(f"{self._folder}/{name}", recursive=False)
 
     def remove_all(self) -> None:
         """Remove the folder with all that is in it. :raises CheckpointUnreachable: something of it
         may be there still."""
+        self._delete(self._folder, recursive=True)
+
+    def _delete(self, path: str, *, recursive: bool) -> None:
         with self._reached() as files:
-            folder = self._path(self._folder)
+            place = self._path(path)
             # A local disk says no more than False of what it could not remove
-            is_left = not files.delete(folder, True) and bool(files.exists(folder))
+            is_left = not files.delete(place, recursive) and bool(files.exists(place))
         if is_left:
             raise CheckpointUnreachable(
-                f"not all of {self._folder}, in the query's checkpoint, could be removed",
-                next_step="see that the driver may write in it and that no process has its files "
+                f"{path}, in the query's checkpoint, could not be removed, or not all of it",
+                next_step="see that the driver may write there and that no process has its files "
                 "open, and start the query again",
             )
 
