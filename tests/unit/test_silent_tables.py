@@ -16,8 +16,9 @@ from onceward import patience
 from onceward.errors import ServerMisconfigured, TargetUnreachable
 from onceward.spark.batch.causes import Thrown
 from onceward.spark.batch.job import asked_apart
-from onceward.spark.tables import delta_table
+from onceward.spark.tables import delta_table, iceberg_table
 from onceward.spark.tables.delta_table import DeltaTable, DeltaTransaction, table_location
+from onceward.spark.tables.iceberg_table import IcebergTable
 from support.errors import raises
 
 PATIENCE_SECONDS = 30
@@ -158,6 +159,19 @@ def test_files_of_a_storage_that_hangs_are_waited_for_in_bounds(
     made._system = lambda: SimpleNamespace(exists=silent, delete=silent)
     with raises(TargetUnreachable, "/data/visits"):
         ask(made, [ADD])
+
+
+@pytest.mark.parametrize("asked", ["refresh", "newTransaction"])
+def test_a_catalog_of_iceberg_that_hangs_is_waited_for_in_bounds(
+    silent: Callable[..., None], monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """A transaction begins with a look of its own (``Transactions.newTransaction``)."""
+    monkeypatch.setattr(iceberg_table, "_ANSWER_SECONDS", 0.2)
+    made: Any = object.__new__(IcebergTable)
+    made._jvm, made._table, made.name = without_a_session(), MagicMock(), "lake.shop.visits"
+    setattr(made._table, asked, silent)
+    with raises(TargetUnreachable, "lake.shop.visits"):
+        made.publish([1], {})
 
 
 def test_files_of_a_large_batch_are_looked_for_some_at_a_time(

@@ -350,7 +350,8 @@ class IcebergTable:
         :raises Exception: Iceberg's own: one of them is published already, for instance.
         """
         self._refresh()
-        transaction = self._table.newTransaction()
+        # It reads the table once more
+        transaction = self._answered(lambda: self._table.newTransaction())
 
         def pick(snapshot: int) -> None:
             transaction.manageSnapshots().cherrypick(snapshot).commit()
