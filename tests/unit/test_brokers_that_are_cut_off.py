@@ -17,9 +17,15 @@ from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.connections import ConnectionLost
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.options.settings import settings_from_options
-from onceward.kafka.wire.transactions.coordinator import NOBODY, TransactionCoordinator
+from onceward.kafka.wire.reads.offsets import LATEST, list_offsets
+from onceward.kafka.wire.transactions.coordinator import (
+    NOBODY,
+    TransactionCoordinator,
+    idempotent_identity,
+)
 
 CUT_OFF = (1, "bootstrap-0")
+COORDINATOR_LOAD_IN_PROGRESS = 14
 NODES = {node: SimpleNamespace(node_id=node, host=f"b{node}", port=9092) for node in (1, 2, 3)}
 
 
@@ -50,11 +56,16 @@ class Cluster:
             return SimpleNamespace(coordinators=[found])
         if kind == "Metadata":
             return self.metadata(owner)
+        if node in CUT_OFF and kind == "InitProducerId" and request.transactional_id is None:
+            # It has no ids left, and gets none (RPCProducerIdManager.generateProducerId)
+            return SimpleNamespace(error_code=COORDINATOR_LOAD_IN_PROGRESS)
         if node in CUT_OFF:
             # A request that times out takes its connection with it
             self.manager.connected -= {node}
             raise ConnectionLost("no answer")
-        return SimpleNamespace(error_code=0, producer_id=7, producer_epoch=1)
+        part = SimpleNamespace(partition_index=0, error_code=0, offset=5)
+        topics = [SimpleNamespace(name="out", partitions=[part])]
+        return SimpleNamespace(error_code=0, producer_id=7, producer_epoch=1, topics=topics)
 
     @staticmethod
     def metadata(leader: Any) -> Any:
@@ -99,3 +110,20 @@ def test_who_leads_what_has_failed_is_asked_of_another_broker(client: KafkaClien
             send._stale_topics = {"out"}
             send._refresh_leaders()
     assert client.known_leader(place) == 2
+
+
+def test_who_leads_what_is_read_is_asked_of_another_broker(client: KafkaClient) -> None:
+    """Of the ledger, of a source, of dead letters: the first one asked names itself, for ever."""
+    cluster = Cluster(client)
+    client.send = cluster.send  # type: ignore[method-assign]
+    place = TopicPartition("out", 0)
+    assert client.known_leader(place) == 1
+    assert list_offsets(client, [place], LATEST, timeout_ms=5_000) == {place: 5}
+    assert cluster.asked[-1] == ("ListOffsets", 2)
+
+
+def test_what_any_broker_may_answer_is_asked_of_another_one(client: KafkaClient) -> None:
+    cluster = Cluster(client)
+    client.send = cluster.send  # type: ignore[method-assign]
+    client.brokers()
+    assert idempotent_identity(client) == ProducerIdentity(7, 1)

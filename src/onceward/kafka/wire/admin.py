@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any, Literal
 
 from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
@@ -65,11 +66,13 @@ class TopicAdmin(ABC):
         timeout_ms: float | None = None,
         resources: Resources | None = None,
     ) -> Any:
-        """Ask one broker, or whichever answers (None), as :func:`asked` does."""
+        """Ask one broker, or whichever answers (None), as :func:`asked` does: each time another
+        one first, for a broker that is cut off from the controllers may never do."""
+        turns = count()
 
         def send(left_ms: float) -> Any:
             if node_id is None:
-                return self.call_any(build(), left_ms)
+                return self.call_any(build(), left_ms, turn=next(turns))
             return self.call(build(), node_id, left_ms)
 
         deadline = Deadline(timeout_ms or self.settings.request_timeout_ms)

@@ -128,9 +128,8 @@ class KafkaClient(TopicAdmin):
         :raises AuthenticationFailed: TLS or SASL said no.
         :raises UnsupportedBroker: no version of this request that both sides speak.
         """
-        timeout_ms = min(
-            timeout_ms or self.settings.request_timeout_ms, self.settings.request_timeout_ms
-        )
+        most_ms = self.settings.request_timeout_ms
+        timeout_ms = min(timeout_ms or most_ms, most_ms)
         answer = self.send(request, node_id, timeout_ms)
         try:
             return patience.result(answer, (timeout_ms + _LATE_MS) / 1000)
@@ -269,18 +268,20 @@ class KafkaClient(TopicAdmin):
         """Return by partition the leader's node id (or ``NO_LEADER``) as last heard, asking only
         if ``topic`` is unknown."""
         with self._lock:
-            leaders = self._leaders.get(topic)
-        return self.topic_partitions([topic])[topic] if leaders is None else leaders
+            leaders, turn = self._leaders.get(topic), self._forgotten["topic", topic]
+        return self.topic_partitions([topic], turn=turn)[topic] if leaders is None else leaders
 
     def known_leader(self, partition: TopicPartition) -> int:
         """Return the leader's node id as last heard; ``NO_LEADER`` if there is none."""
         return self.known_leaders(partition.topic).get(partition.partition, NO_LEADER)
 
     def forget_leaders(self, topics: Iterable[str]) -> None:
-        """Ask again before the next request to a leader of ``topics``."""
+        """Ask again before the next request to a leader of ``topics``, another broker, as for a
+        coordinator."""
         with self._lock:
             for topic in topics:
                 self._leaders.pop(topic, None)
+                self._forgotten["topic", topic] += 1
 
     def learn(self, metadata: Any) -> None:
         """Take over brokers and leaders from an answer to ``MetadataRequest``."""
@@ -292,9 +293,8 @@ class KafkaClient(TopicAdmin):
                 if topic.error_code:
                     self._leaders.pop(topic.name, None)
                 else:
-                    self._leaders[topic.name] = {
-                        p.partition_index: p.leader_id for p in topic.partitions
-                    }
+                    leaders = {p.partition_index: p.leader_id for p in topic.partitions}
+                    self._leaders[topic.name] = leaders
 
     def coordinator(
         self, key: str, kind: CoordinatorKind, *, timeout_ms: float | None = None
