@@ -111,10 +111,14 @@ def _batches(data: mmap.mmap, segment: Path) -> Iterator[BatchHeader]:
                 next_step="check the disk, or copy the log directory again while the broker is "
                 "stopped",
             )
-        marker = _marker(data, position + _HEADER.size) if attributes & _CONTROL else None
+        start, position = position + _HEADER.size, end
+        if attributes & _CONTROL and not count:
+            # Of a producer's last batch the log cleaner keeps the header (RETAIN_EMPTY): a marker
+            # of which all data are gone
+            continue
+        marker = _marker(data, start) if attributes & _CONTROL else None
         transactional = bool(attributes & _TRANSACTIONAL)
         yield BatchHeader(first, first + last_delta, count, producer, epoch, transactional, marker)
-        position = end
 
 
 def _marker(data: mmap.mmap, position: int) -> Marker | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -15,6 +16,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 from confluent_kafka import Uuid
+from crc32c import crc32c
 from psycopg.errors import SerializationFailure
 
 from onceward.kafka.wire.client import _as_kafka_spells
@@ -162,6 +164,23 @@ def test_a_topics_id_is_spelt_as_kafka_does(words: tuple[int, int]) -> None:
     number = b"".join(word.to_bytes(8, "big", signed=True) for word in words)
     theirs = _as_kafka_spells(UUID(bytes=number))
     assert checkers.Cluster.topic_id(cast(Any, asked), "t", "") == theirs
+
+
+def control_batch(offset: int, record: bytes) -> bytes:
+    rest = struct.pack(">hiqqqhii", 0x30, 0, 0, 0, 7, 3, -1, bool(record)) + record
+    head = struct.pack(">qiibI", offset, len(rest) + 9, 0, 2, crc32c(rest))
+    return head + rest
+
+
+def test_a_marker_that_the_log_cleaner_has_emptied_is_passed_over(tmp_path: Path) -> None:
+    """Of a producer's last batch it keeps the header alone: what is behind it is the next batch,
+    or the end of the segment.
+    """
+    commit = b"\x20\0\0\0\x08\0\0\0\x01\x0c\0\0\0\0\0\0\0"
+    batches = control_batch(512, b""), control_batch(513, commit), control_batch(514, b"")
+    (tmp_path / "00.log").write_bytes(b"".join(batches))
+    found = [(batch.first, batch.marker) for batch in fencing.record_batches(tmp_path)]
+    assert found == [(513, "commit")]
 
 
 @pytest.mark.parametrize("output", ["json", "text"])
