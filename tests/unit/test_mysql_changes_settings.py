@@ -9,6 +9,7 @@ import json
 import re
 import socket
 import sqlite3
+import ssl
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from onceward.cli.doctor.mysql_changes import _warnings
 from onceward.errors import (
     AuthenticationFailed,
     ConfigurationError,
+    FileUnreadable,
     SendFailed,
     ServerUnreachable,
     SourceReplaced,
@@ -99,7 +101,7 @@ def test_a_password_is_sent_as_the_bytes_that_the_server_has(
         (4150, "FLUSH PRIVILEGES"),
         (1524, "caching_sha2_password"), (2059, "caching_sha2_password"),
         (2061, "caching_sha2_password"),
-        (3159, "ssl_disabled=true"),
+        (3159, "ssl_disabled=true"), (2026, "ssl_ca in the url"),
     ],
 )  # fmt: skip
 def test_a_login_that_is_not_let_in_is_told_why(
@@ -156,6 +158,37 @@ def test_a_domain_that_was_deleted_is_thought_of():
     # What the page lets a person commit
     server.executed_gtids = lambda: "0-1-9,5-1-8"
     check_has_transactions(settings(), server, at)
+
+
+def test_a_certificate_that_is_not_trusted_is_no_server_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """PyMySQL has the number 2003 for it, as for one that does not answer: that may pass."""
+
+    def connect(*_: Any) -> None:
+        refused = pymysql.err.OperationalError(2003, "Can't connect (certificate verify failed)")
+        refused.original_exception = ssl.SSLCertVerificationError(1, "certificate verify failed")
+        raise refused
+
+    monkeypatch.setattr(pymysql.connections.Connection, "connect", connect)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"mysql://reader:hidden@127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(AuthenticationFailed, match=r"\(2026\).*verify failed") as refused:
+            Server(settings(url=url))
+        assert "ssl_ca in the url" in refused.value.next_step
+        with pytest.raises(SendFailed, match="ssl_ca in the url"), translate_errors("connecting"):
+            connected(MySQL(f"{url}/shop").parameters, "test")
+
+
+@pytest.mark.parametrize("content", [None, "no PEM"])
+def test_a_file_for_tls_that_cannot_be_read_is_told_so(content: str | None, tmp_path: Path):
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(FileUnreadable, match=r"ssl_ca.* of the url names cannot be read"):
+        Server(settings(url=f"mysql://reader:hidden@host?ssl_ca={path}"))
+    with pytest.raises(FileUnreadable):
+        connected(MySQL(f"mysql://reader:hidden@host/shop?ssl_ca={path}").parameters, "test")
 
 
 class ServerOfTables(Server):

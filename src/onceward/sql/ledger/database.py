@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import select
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Container, Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from typing import Any, ClassVar, Protocol
 from urllib.parse import quote
 
 from onceward import patience, surroundings
+from onceward.errors import FileUnreadable
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +120,26 @@ def has_spoken(socket: int) -> bool:
     poll = select.poll()
     poll.register(socket, select.POLLIN | select.POLLHUP | select.POLLERR)
     return bool(poll.poll(0))
+
+
+@contextmanager
+def tls_files(options: str) -> Iterator[None]:
+    """Raise what a driver says of files for TLS, named by ``options`` of the url, as our error."""
+    try:
+        yield
+    except OSError as error:
+        # ssl.SSLError is one, too
+        raise FileUnreadable(
+            f"a file that {options} of the url names cannot be read: {error}",
+            next_step="give PEM files that the driver and every executor can read at this path",
+        ) from error
+
+
+def is_refusal_of_tls(error: BaseException) -> bool:
+    """Return whether PyMySQL could not connect because TLS said no: to a certificate, a host."""
+    met = getattr(error, "original_exception", None)
+    cut_off = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+    return isinstance(met, ssl.SSLError) and not isinstance(met, cut_off)
 
 
 class Database(ABC):

@@ -43,6 +43,7 @@ from onceward.sql.ledger.database import (
     Patience,
     Session,
     has_spoken,
+    tls_files,
     url_without_password,
 )
 
@@ -337,11 +338,12 @@ def connected(parameters: Mapping[str, Any], name: str, *, patient: bool = True)
     driver = _driver()
     timeout = parameters.get("connect_timeout", _CONNECT_SECONDS)
     password = parameters["password"].encode(errors="surrogateescape")  # else it is in Latin-1
-    connection = driver.connect(
-        **{**dict.fromkeys(_TIMEOUTS, timeout), **parameters, "password": password},
-        charset="utf8mb4", program_name=name, defer_connect=True, local_infile=True,
-        client_flag=driver.constants.CLIENT.FOUND_ROWS,  # also rows that are set to what they were
-    )  # fmt: skip
+    with tls_files("ssl_ca, ssl_cert or ssl_key"):
+        connection = driver.connect(
+            **{**dict.fromkeys(_TIMEOUTS, timeout), **parameters, "password": password},
+            charset="utf8mb4", program_name=name, defer_connect=True, local_infile=True,
+            client_flag=driver.constants.CLIENT.FOUND_ROWS,  # also rows that are as they were
+        )  # fmt: skip
     # But where we say so: may_load()
     connection._local_infile = False
     _connect(connection, parameters, timeout)
