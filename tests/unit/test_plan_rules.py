@@ -23,7 +23,7 @@ from onceward.cli import app
 from onceward.engine.calls.foreach_batch import named_sinks
 from onceward.engine.ledger.admission import CallHistory
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import AccessDenied, UnsupportedQuery
+from onceward.errors import AccessDenied, RegistryRefused, UnsupportedQuery
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
 from onceward.kafka.source import identity
 from onceward.kafka.wire.client import KafkaClient
@@ -387,17 +387,31 @@ def test_a_plan_registers_no_schema(compatible: Any, weight: Weight, says: str) 
     assert writers.take_lines() == ()
 
 
-def test_a_plan_of_a_login_that_may_only_register_does_not_end() -> None:
-    """register() passes over a look-up that is refused; so the start goes well."""
-    refused = answer(403, {"error_code": 403, "message": "no"})
-    with HostileServer([refused]) as server:
+@pytest.mark.parametrize(
+    ("compatible", "says"),
+    [
+        (answer(200, {"is_compatible": False}), "it does not fit the newest version there"),
+        (answer(403, {"error_code": 403, "message": "no"}), "whether the registry takes it"),
+    ],
+)
+def test_who_may_register_and_not_look_up_has_a_plan(compatible: Any, says: str) -> None:
+    """As it has a start: what is there already is not compared with anything."""
+    with HostileServer([answer(403, {"message": "no Read on it"}), compatible]) as server:
         registry = ow.SchemaRegistry(server.url)
         with queries_intercepted(lambda _: None) as writers:
-            number = registry.register("orders-value", '"string"')
-    assert registry.schema(number).text == '"string"'
+            registry.register("orders-value", '"string"')
     (line,) = writers.take_lines()
     assert line.weight is CHANGES
-    assert "is not known: the schema registry" in line.text
+    assert "under orders-value, if it is not there, which is not known: " in line.text
+    assert "no Read on it" in line.text
+    assert says in line.text
+
+
+def test_a_plan_with_a_wrong_login_at_the_registry_is_refused() -> None:
+    with HostileServer([answer(401, {"message": "who?"})]) as server:
+        registry = ow.SchemaRegistry(server.url)
+        with queries_intercepted(lambda _: None), pytest.raises(RegistryRefused, match="who"):
+            registry.register("orders-value", '"string"')
 
 
 REGISTERING = """

@@ -35,6 +35,7 @@ from onceward.errors import (
 )
 from onceward.formats.registry.answers import LARGEST_ID, RegisteredSchema
 from onceward.formats.registry.client import SchemaRegistry
+from onceward.formats.registry.conversation import NO_RIGHT
 from onceward.operate import metrics, stopping, waiting
 from onceward.operate import supervise as supervising
 from onceward.operate.plan_lines import Line, Weight
@@ -168,9 +169,16 @@ class JobWriters:
         """Return the id of a schema that is to be registered; where it is not, one that stands for
         it in this process. Called in the place of ``SchemaRegistry.register``.
         """
-        # Who may register need not be allowed to look up
-        with suppress(SchemaUnknown, RegistryRefused):
+        may_be_there = ""
+        try:
             return registry.lookup(subject, schema_text, **how)
+        except SchemaUnknown:
+            pass
+        except RegistryRefused as refused:
+            # Rights to register need not be such to look up
+            if refused.details.get("status") != NO_RIGHT:
+                raise
+            may_be_there = f", if it is not there, which is not known: {refused.message}"
         kind = how.get("schema_type", "AVRO")
         stands_for_it = next(self._stand_ins)
         registry._remember(RegisteredSchema(stands_for_it, kind, schema_text))
@@ -183,8 +191,10 @@ class JobWriters:
         if fits is not None:
             # Older ones (…_TRANSITIVE) are compared at the start alone
             why = f"it {'fits' if fits else 'does not fit'} the newest version there"
-        weight = Weight.REFUSED if fits is False else Weight.CHANGES
-        text = f"a schema would be registered under {subject}; {why}"
+        # One that is there is not compared again
+        is_refused = fits is False and not may_be_there
+        weight = Weight.REFUSED if is_refused else Weight.CHANGES
+        text = f"a schema would be registered under {subject}{may_be_there}; {why}"
         self._lines.append(Line(weight, "schemas", text))
         return stands_for_it
 

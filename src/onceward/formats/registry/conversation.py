@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 UNKNOWN = frozenset({40401, 40402, 40403})
 """No such subject, version, schema."""
+NO_RIGHT = 403
+"""The login is known, and may not do this (``details`` of RegistryRefused: ``status``)."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 # and all from 500 on
@@ -166,8 +168,8 @@ class Conversation:
         """Return the error that an answer other than 200 means."""
         status = answer.status
         code, words = self._error_in(answer)
-        if status in (401, 403):
-            return self._refused_error(method, path, f"{status} {words}".strip())
+        if status in (401, NO_RIGHT):
+            return self._refused_error(method, path, status, words)
         if status == 404 and code in UNKNOWN:
             return NotRegistered(words)
         if code == _READ_ONLY:
@@ -248,24 +250,24 @@ class Conversation:
             details=self._details(path, status=answer.status),
         )
 
-    def _refused_error(self, method: str, path: str, words: str) -> RegistryRefused:
+    def _refused_error(self, method: str, path: str, status: int, words: str) -> RegistryRefused:
         login = self.settings.login
         with_what = f"the login of {login.option}" if login else "a request without a login"
         # Rights may be by subject, and any id in a record
         of_one_id = (
             "; if it may read other schemas, let it read the subject of this one, or see who "
             "writes records with this id"
-            if words.startswith("403") and path.startswith("/schemas/ids/")
+            if status == NO_RIGHT and path.startswith("/schemas/ids/")
             else ""
         )
         return RegistryRefused(
             f"the schema registry at {self.settings.address} refuses {with_what} for {method} "
-            f"{path}: {words}",
+            f"{path}: {status} {words}".strip(),
             next_step=f"check {login.option}, and what it may do there{of_one_id}"
             if login
             else "set basic.auth.user.info or bearer.auth.token in options= (onceward doctor: in "
             "the file of --command-config)",
-            details=self._details(path, option=login.option if login else None),
+            details=self._details(path, option=login.option if login else None, status=status),
         )
 
     def _read_only_error(self, path: str, words: str) -> RegistryRefused:
