@@ -57,8 +57,11 @@ _READER = {
     "auto.offset.reset": "error",  # a reader that silently starts elsewhere proves nothing
     "check.crcs": True,
     "fetch.queue.backoff.ms": 5,  # the default of one second makes bulk reads slow
-    "fetch.wait.max.ms": 50,
 }
+# The end of a partition is an empty answer, for which the broker waits so long. Before KIP-1018
+# (3.8) it gives up a read of tiered storage after as long: where nothing comes, it may take more.
+_WAIT_MS, _REMOTE_WAIT_MS = 50, 10_000
+_REMOTE_AFTER_S = 5.0
 
 
 class Cluster:
@@ -264,32 +267,47 @@ class Cluster:
     def _read(
         self, ranges: Mapping[Where, tuple[int, int]], isolation: str
     ) -> Iterator[tuple[Where, list[Any], Any]]:
-        reader = {**_READER, "group.id": self.group, "isolation.level": isolation}
+        unread = dict(ranges)
+        silence_s = min(_REMOTE_AFTER_S, self._patience_s)
+        yield from self._read_some(unread, isolation, _WAIT_MS, silence_s)
+        if unread:
+            yield from self._read_some(unread, isolation, _REMOTE_WAIT_MS, self._patience_s)
+        if unread:
+            raise CannotTell(
+                f"no more records for {self._patience_s:g} s, with {sorted(unread)} not "
+                f"read to the end",
+                next_step="check the brokers, or give --patience more seconds",
+            )
+
+    def _read_some(
+        self, unread: dict[Where, tuple[int, int]], isolation: str, wait_ms: int, silence_s: float
+    ) -> Iterator[tuple[Where, list[Any], Any]]:
+        """Read until nothing comes for so long; ``unread`` is what is left then."""
+        reader = {
+            **_READER, "fetch.wait.max.ms": wait_ms, "group.id": self.group,
+            "isolation.level": isolation,
+        }  # fmt: skip
         consumer = kafka.Consumer({**self._settings, **reader})
         try:
-            starts = [kafka.TopicPartition(*where, start) for where, (start, _) in ranges.items()]
+            starts = [kafka.TopicPartition(*where, start) for where, (start, _) in unread.items()]
             consumer.assign(starts)
-            unread = set(ranges)
             last_answer = time.monotonic()
             while unread:
                 messages = consumer.consume(_POLL_RECORDS, _POLL_SECONDS)
                 if messages:
                     last_answer = time.monotonic()
-                elif time.monotonic() - last_answer > self._patience_s:
-                    raise CannotTell(
-                        f"no more records for {self._patience_s:g} s, with {sorted(unread)} not "
-                        f"read to the end",
-                        next_step="check the brokers, or give --patience more seconds",
-                    )
+                elif time.monotonic() - last_answer > silence_s:
+                    return
                 for where, part, read_to in _by_partition(messages):
                     if where in unread:
-                        end = ranges[where][1]
+                        end = unread[where][1]
                         offsets = np.array([message.offset() for message in part], np.int64)
                         number = int(np.searchsorted(offsets, end))
                         if number:
                             yield where, part[:number], offsets[:number]
+                        unread[where] = max(read_to, unread[where][0]), end
                         if read_to >= end:
-                            unread.discard(where)
+                            del unread[where]
                             consumer.pause([kafka.TopicPartition(*where)])
         finally:
             consumer.close()

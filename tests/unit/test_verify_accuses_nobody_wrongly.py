@@ -183,6 +183,46 @@ def test_a_marker_that_the_log_cleaner_has_emptied_is_passed_over(tmp_path: Path
     assert found == [(513, "commit")]
 
 
+class Tiered:
+    """A consumer of a broker before 3.8: of two records it has the second one in an object store,
+    which takes longer than a fetch of 50 ms waits (KIP-1018).
+    """
+
+    made: ClassVar[list[Tiered]] = []
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.wait_ms, self.closed = settings["fetch.wait.max.ms"], False
+        self.made.append(self)
+
+    def assign(self, starts: list[Any]) -> None:
+        (self.start,) = (start.offset for start in starts)
+
+    def consume(self, *_: Any) -> list[Any]:
+        if self.start > 1 or (self.start == 1 and self.wait_ms < 1_000):
+            return []
+        at, self.start = self.start, self.start + 1
+        record = {"error": None, "topic": "out", "partition": 0, "offset": at}
+        return [SimpleNamespace(**{name: lambda it=it: it for name, it in record.items()})]
+
+    def pause(self, _: list[Any]) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_records_in_tiered_storage_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkers.kafka, "Consumer", Tiered)
+    monkeypatch.setattr(checkers, "_REMOTE_AFTER_S", 0.01)
+    monkeypatch.setattr(Tiered, "made", [])
+    cluster = object.__new__(checkers.Cluster)
+    cluster._settings, cluster.group, cluster._patience_s = {}, "p", 0.05
+    read = [(where, list(at)) for where, _, at in cluster.read({WHERE: (0, 2)})]
+    assert read == [(WHERE, [0]), (WHERE, [1])]
+    assert [consumer.closed for consumer in Tiered.made] == [True, True]
+    with pytest.raises(CannotTell, match="not read to the end"):
+        list(cluster.read({WHERE: (0, 3)}))
+
+
 @pytest.mark.parametrize("output", ["json", "text"])
 def test_a_report_that_cannot_be_written_accuses_nobody(output: str):
     class Full(io.StringIO):
