@@ -182,7 +182,7 @@ def test_a_partition_out_of_range(pipeline: Pipeline, bad: int):
 
 
 def test_a_time_that_kafka_cannot_carry(pipeline: Pipeline):
-    error = refused_and_invisible(pipeline, "'v' AS value", "timestamp_millis(-1) AS timestamp")
+    error = refused_and_invisible(pipeline, "'v' AS value", "timestamp_millis(-2) AS timestamp")
     assert type(error) is InvalidColumn
     assert "'timestamp'" in error.message
 
