@@ -192,7 +192,8 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     monkeypatch.setattr(journal, "_WRITE_AGAIN_SECONDS", (0.0, 0.0))
     monkeypatch.setattr(runs, "_LOOK_SECONDS", 0.01)
     files.__init__()  # type: ignore[misc]
-    runs._memories.clear()  # tests call their runs by the same names
+    runs._open.clear()  # tests call their runs by the same names
+    runs._memories.clear()
     runs._chains.clear()
     runs._known.clear()
     ended.clear()
