@@ -119,7 +119,7 @@ def must_list_nothing_else(files: Files) -> None:
     :raises ConfigurationError: Spark's own file sink does, or Delta.
     :raises OSError: the file system does not do its part.
     """
-    if _has_sparks_list(files) and not _are_passed_over(SparkSession.getActiveSession()):
+    if _spark_reads_a_list(files, SparkSession.getActiveSession()):
         raise ConfigurationError(
             f"Spark's own file sink has written to {files.root}, and has left {_SPARKS_LIST} "
             "there: Spark's readers see the files that this lists, and none of this sink's",
@@ -128,7 +128,7 @@ def must_list_nothing_else(files: Files) -> None:
             f"the path, or with {_IGNORE}=true, set that in the query's session, too",
             details={"path": files.root},
         )
-    if files.listed(_DELTAS_LOG) is not None:
+    if files.size(_DELTAS_LOG) is not None:
         raise ConfigurationError(
             f"{files.root} is a Delta table: its readers see the files that {_DELTAS_LOG} names, "
             "none of this sink's, and its VACUUM removes all others",
@@ -137,15 +137,11 @@ def must_list_nothing_else(files: Files) -> None:
         )
 
 
-def _has_sparks_list(files: Files) -> bool:
-    """Return whether Spark reads a list in place of the folder (``FileStreamSink.hasMetadata``):
-    also one that is empty."""
-    return files.listed(_SPARKS_LIST) is not None
-
-
-def _are_passed_over(session: SparkSession | None) -> bool:
-    """Return whether the session is set to read folders in spite of such lists."""
-    return session is not None and str(session.conf.get(_IGNORE, "false")).lower() == "true"
+def _spark_reads_a_list(files: Files, session: SparkSession | None) -> bool:
+    """Return whether Spark reads a list in place of the folder (``FileStreamSink.hasMetadata``),
+    be it an empty one. What is in it is not looked at: it may be thousands of files."""
+    ignored = session is not None and str(session.conf.get(_IGNORE, "false")).lower() == "true"
+    return not ignored and files.size(_SPARKS_LIST) is not None
 
 
 def _moved(files: Files) -> str:
@@ -266,7 +262,7 @@ def read_files(
 
 
 def _must_read_the_folder(spark: SparkSession, files: Files) -> None:
-    if not _are_passed_over(spark) and _has_sparks_list(files):
+    if _spark_reads_a_list(files, spark):
         raise ConfigurationError(
             f"Spark's own file sink has written to {files.root}, too, and Spark would read the "
             f"files alone that {_SPARKS_LIST} there lists",
