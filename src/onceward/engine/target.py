@@ -19,7 +19,8 @@ from __future__ import annotations
 import importlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,7 +30,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from onceward import patience
 from onceward.engine.ledger.chain import Chain
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
-from onceward.errors import LedgerUnreadable, OncewardError, PartitionsAdded, SourceDataLost
+from onceward.errors import (
+    LedgerUnreadable,
+    OncewardError,
+    PartitionsAdded,
+    SendFailed,
+    SourceDataLost,
+)
 from onceward.ids import AttemptId, PipelineId
 from onceward.spark.batch.query import KafkaSource, RunningBatch, ended_batch
 from onceward.spark.batch.shuffles import Computation
@@ -166,6 +173,17 @@ def event_ids(pipeline: PipelineId, running: RunningBatch) -> dict[str, Any]:
         "query_id": running.batch.query_id,
         "batch_id": running.batch.batch_id,
     }
+
+
+@contextmanager
+def run_again_after(outage: type[OncewardError]) -> Iterator[None]:
+    """Raise an ``outage`` inside the block as :class:`~onceward.errors.SendFailed`: before the
+    decision nothing has happened, and the batch runs again."""
+    try:
+        yield
+    except outage as error:
+        again = f"nothing, the batch runs again; if it repeats, {error.next_step}"
+        raise SendFailed(error.message, next_step=again) from error
 
 
 class Attempt(ABC):

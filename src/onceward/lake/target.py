@@ -8,8 +8,7 @@ batch is a :class:`LakeAttempt`: a Spark job for each frame, none of which reade
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -18,13 +17,12 @@ from onceward.engine.ledger.chain import Chain, Ledger
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import SinkPolicy, must_be_decided
 from onceward.engine.spark_jobs import SparkJobsAttempt, attempt_name
-from onceward.engine.target import Write, event_ids
+from onceward.engine.target import Write, event_ids, run_again_after
 from onceward.engine.two_phase import TwoPhaseTarget
 from onceward.errors import (
     ConfigurationError,
     LedgerBehind,
     PreparedDataLost,
-    SendFailed,
     TargetUnreachable,
 )
 from onceward.ids import AttemptId, chain_mark, chain_prefix
@@ -61,16 +59,6 @@ class LakeSettings:
                 )
 
 
-@contextmanager
-def _undecided() -> Iterator[None]:
-    """Let the batch run again: nothing of it is decided."""
-    try:
-        yield
-    except TargetUnreachable as error:
-        again = f"nothing, the batch runs again; if it repeats, {error.next_step}"
-        raise SendFailed(error.message, next_step=again) from error
-
-
 class LakeAttempt(SparkJobsAttempt):
     """One batch into a table: a Spark job for each frame, none of which readers see.
 
@@ -105,7 +93,7 @@ class LakeAttempt(SparkJobsAttempt):
         self._latest = latest
         self._staged: list[Staged] = []
 
-    @_undecided()
+    @run_again_after(TargetUnreachable)
     def write(self, write: Write, running: RunningBatch) -> int:
         ids = {**event_ids(self._policy.pipeline, running), **self.ids}
         with events.step(events.SEND, **ids) as values:
@@ -119,7 +107,7 @@ class LakeAttempt(SparkJobsAttempt):
         self._rows += staged.rows
         return staged.rows
 
-    @_undecided()
+    @run_again_after(TargetUnreachable)
     def _committable(self) -> dict[str, Any]:
         return self._table.committable(
             self._name, self._identity, self._branch, self._sequence, self._staged
@@ -160,7 +148,7 @@ class LakeTarget(TwoPhaseTarget):
         self._mark = chain_mark(self._identity)
         self._table.must_belong_to(self._identity, self._ledger)
 
-    @_undecided()
+    @run_again_after(TargetUnreachable)
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> LakeAttempt:
         last = -1 if newest is None else newest.sequence
         self._table.look_anew()

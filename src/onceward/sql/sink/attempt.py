@@ -28,9 +28,9 @@ from onceward import events
 from onceward.engine import driver_rows, spark_jobs
 from onceward.engine.ending import TimeLimit
 from onceward.engine.ledger.record import LedgerRecord, Output
-from onceward.engine.target import Attempt, Prepared, Write, event_ids
+from onceward.engine.target import Attempt, Prepared, Write, event_ids, run_again_after
 from onceward.engine.task_writer import TaskResult
-from onceward.errors import InvalidColumn, LedgerUnreachable, RowRefused, SendFailed
+from onceward.errors import InvalidColumn, LedgerUnreachable, RowRefused
 from onceward.ids import AttemptId
 from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Computation
@@ -150,16 +150,6 @@ KIND = "table"
 _FORMAT = 1
 
 
-@contextmanager
-def _undecided() -> Iterator[None]:
-    """Let the batch run again: before the COMMIT nothing has happened."""
-    try:
-        yield
-    except LedgerUnreachable as error:
-        again = f"the batch runs again; if it repeats, {error.next_step}"
-        raise SendFailed(error.message, next_step=again) from error
-
-
 class DatabaseAttempt(Attempt):
     """One batch as one transaction. ``run`` outlives it, all else belongs to this attempt."""
 
@@ -181,7 +171,7 @@ class DatabaseAttempt(Attempt):
 
     # each frame is computed by one Spark job
 
-    @_undecided()
+    @run_again_after(LedgerUnreachable)
     def write(self, write: Write, running: RunningBatch) -> int:
         ids = self._ids(running)
         table = write.where or self._settings.table
@@ -235,7 +225,7 @@ class DatabaseAttempt(Attempt):
         self._computation.must_be_one()
         if self._frames:
             with (
-                _undecided(),
+                run_again_after(LedgerUnreachable),
                 self._run.chain.session() as connection,
                 self._dialect.translate_errors("counting staged rows"),
             ):
@@ -264,7 +254,7 @@ class DatabaseAttempt(Attempt):
     # the decision
 
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
-        with events.step(events.LEDGER, **self._ids(running)), _undecided():
+        with events.step(events.LEDGER, **self._ids(running)), run_again_after(LedgerUnreachable):
             self._put_rows(record, running)
         super().stage(record, running)
 
