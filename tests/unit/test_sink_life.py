@@ -207,6 +207,14 @@ def call(sink: Sink, run: str, batch_id: int) -> None:
     sink(Frame(run), batch_id)  # type: ignore[arg-type]
 
 
+def fail(sink: Sink, run: str, batch_id: int, error: Exception) -> None:
+    """Call the sink for a batch that ends with ``error``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Batches, "error", error)
+        with pytest.raises(type(error)):
+            call(sink, run, batch_id)
+
+
 def test_one_target_serves_all_batches_of_a_run(sink: Any) -> None:
     call(sink, "run-1/q", 0)
     call(sink, "run-1/q", 1)
@@ -270,14 +278,9 @@ def test_a_sink_built_anew_goes_on_for_the_first(sink: Any) -> None:
     assert not sink.targets[0].closed
 
 
-def test_the_next_start_may_build_the_sink_with_another_password(
-    sink: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_start_may_build_the_sink_with_another_password(sink: Any) -> None:
     """As under ``ow.supervise``, whose function builds it."""
-    monkeypatch.setattr(Batches, "error", AuthenticationFailed("the password was changed"))
-    with pytest.raises(AuthenticationFailed):
-        call(sink, "run-1/q", 1)
-    monkeypatch.setattr(Batches, "error", None)
+    fail(sink, "run-1/q", 1, AuthenticationFailed("the password was changed"))
     ended.add("run-1/q")
     anew = Sink("another password")
     call(anew, "run-2/q", 1)
@@ -305,11 +308,8 @@ def test_a_sink_is_closed_when_its_query_ends(sink: Any) -> None:
         time.sleep(0.01)
 
 
-def test_a_second_try_knows_what_failed(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Batches, "error", SendFailed("lost"))
-    with pytest.raises(SendFailed):
-        call(sink, "run-1/q", 3)
-    monkeypatch.setattr(Batches, "error", None)
+def test_a_second_try_knows_what_failed(sink: Any) -> None:
+    fail(sink, "run-1/q", 3, SendFailed("lost"))
     call(sink, "run-1/q", 3)
     assert runs.find(runs.RunKey("run-1/q", (HERE, "p")), "alike").batches.failed == BatchId(
         "q", 3
@@ -374,14 +374,9 @@ def test_other_frames_do_not_stand_in_for_those_that_failed(
         call_with("left")  # which of the two it lacks is no longer known
 
 
-def test_an_error_of_sparks_own_is_a_failed_call_too(
-    sink: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_sparks_own_is_a_failed_call_too(sink: Any) -> None:
     """A function of the user's in the frame has raised, say."""
-    monkeypatch.setattr(Batches, "error", ZeroDivisionError("in a UDF"))
-    with pytest.raises(ZeroDivisionError):
-        call(sink, "run-raw/q", 3)
-    monkeypatch.setattr(Batches, "error", None)
+    fail(sink, "run-raw/q", 3, ZeroDivisionError("in a UDF"))
     with raises(UnsupportedQuery), sink.batch(Frame("run-raw/q"), 3) as batch:
         batch.write(Frame("another"))
 
@@ -492,10 +487,7 @@ def test_a_failed_attempt_whose_state_spark_would_commit_is_not_tried_again_by_t
 
     monkeypatch.setattr(foreach_batch, "running_batch", once)
     call(sink, "run-state/q", 2)
-    monkeypatch.setattr(Batches, "error", SendFailed("lost"))
-    with pytest.raises(SendFailed):
-        call(sink, "run-state/q", 3)
-    monkeypatch.setattr(Batches, "error", None)
+    fail(sink, "run-state/q", 3, SendFailed("lost"))
     with raises(StateOfFailedAttempt):
         call(sink, "run-state/q", 3)
     call(sink, "run-state-started-anew/q", 3)
@@ -612,13 +604,8 @@ def test_what_was_written_is_not_tried_again(sink: Any) -> None:
         call(sink, "run-1/q", 3)
 
 
-def test_who_was_fenced_does_not_take_the_pipeline_back(
-    sink: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Batches, "error", Fenced("a newer copy has taken over"))
-    with pytest.raises(Fenced):
-        call(sink, "run-fenced/q", 3)
-    monkeypatch.setattr(Batches, "error", None)
+def test_who_was_fenced_does_not_take_the_pipeline_back(sink: Any) -> None:
+    fail(sink, "run-fenced/q", 3, Fenced("a newer copy has taken over"))
     for number in (3, 4):
         with raises(Fenced):
             call(sink, "run-fenced/q", number)
@@ -722,10 +709,7 @@ def test_a_refused_second_call_is_no_failed_try(
 ) -> None:
     place = runs.RunKey("run-1/q", (HERE, "p"))
     if failed_before:
-        monkeypatch.setattr(Batches, "error", SendFailed("lost"))
-        with pytest.raises(SendFailed):
-            call(sink, "run-1/q", 3)
-        monkeypatch.setattr(Batches, "error", None)
+        fail(sink, "run-1/q", 3, SendFailed("lost"))
     call(sink, "run-1/q", 3)
     monkeypatch.setattr(Batches, "error", UnsupportedQuery("twice"))
     with pytest.raises(UnsupportedQuery):
@@ -825,16 +809,13 @@ def test_what_comes_late_is_kept_as_refused(sink: Any) -> None:
 
 @pytest.mark.parametrize("resume", ["adopt", "write_missing", "skip_missing"])
 def test_what_was_allowed_for_one_start_is_over_when_a_batch_is_committed(
-    sink: Any, monkeypatch: pytest.MonkeyPatch, resume: Any
+    sink: Any, resume: Any
 ) -> None:
     """A supervisor starts the query again with the same sink: what is lost then, nobody has looked
     at.
     """
     patient = Sink(resume=resume)
-    monkeypatch.setattr(Batches, "error", SendFailed("lost"))
-    with pytest.raises(SendFailed):
-        call(patient, f"run-one-{resume}/q", 0)
-    monkeypatch.setattr(Batches, "error", None)
+    fail(patient, f"run-one-{resume}/q", 0, SendFailed("lost"))
     call(patient, f"run-two-{resume}/q", 0)
     assert [policy.resume for policy in policies[-2:]] == [resume, resume]
     patient.close()
