@@ -50,6 +50,12 @@ def table(log: Any = None) -> DeltaTable:
     return made
 
 
+def iceberg(of_iceberg: Any) -> IcebergTable:
+    made: Any = object.__new__(IcebergTable)
+    made._jvm, made._table, made.name = without_a_session(), of_iceberg, "lake.shop.visits"
+    return made  # type: ignore[no-any-return]
+
+
 def transaction(of_delta: Any) -> DeltaTransaction:
     made = table()
     return DeltaTransaction(made._jvm, of_delta, made._answered)
@@ -167,20 +173,35 @@ def test_a_catalog_of_iceberg_that_hangs_is_waited_for_in_bounds(
 ) -> None:
     """A transaction begins with a look of its own (``Transactions.newTransaction``)."""
     monkeypatch.setattr(iceberg_table, "_ANSWER_SECONDS", 0.2)
-    made: Any = object.__new__(IcebergTable)
-    made._jvm, made._table, made.name = without_a_session(), MagicMock(), "lake.shop.visits"
-    setattr(made._table, asked, silent)
+    of_iceberg = MagicMock()
+    setattr(of_iceberg, asked, silent)
     with raises(TargetUnreachable, "lake.shop.visits"):
-        made.publish([1], {})
+        iceberg(of_iceberg).publish([1], {})
 
 
+def missing_in_delta(exists: Callable[[Any], bool]) -> list[str]:
+    made: Any = table()
+    made._system = lambda: SimpleNamespace(exists=exists)
+    return made.missing([ADD] * 15)  # type: ignore[no-any-return]
+
+
+def missing_in_iceberg(exists: Callable[[Any], bool]) -> list[str]:
+    of_iceberg = MagicMock()
+    of_iceberg.snapshot.return_value.addedDataFiles.return_value = [MagicMock()] * 15
+    of_iceberg.io.return_value.newInputFile = lambda file: SimpleNamespace(
+        exists=lambda: exists(file)
+    )
+    return iceberg(of_iceberg).missing([1])
+
+
+@pytest.mark.parametrize("missing", [missing_in_delta, missing_in_iceberg])
 def test_files_of_a_large_batch_are_looked_for_some_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, missing: Callable[[Callable[[Any], bool]], list[str]]
 ) -> None:
     """Else a decided batch of tens of thousands of files could not be published, at any try."""
-    monkeypatch.setattr(delta_table, "_AT_ONCE", 2)
-    monkeypatch.setattr(delta_table, "_ANSWER_SECONDS", 1.0)
-    made: Any = table()
+    for module, limit in ((delta_table, "_ANSWER_SECONDS"), (iceberg_table, "_COMMIT_SECONDS")):
+        monkeypatch.setattr(module, "_AT_ONCE", 2)
+        monkeypatch.setattr(module, limit, 1.0)
     looked = list[Any]()
 
     def exists(path: Any) -> bool:
@@ -188,8 +209,7 @@ def test_files_of_a_large_batch_are_looked_for_some_at_a_time(
         looked.append(path)
         return len(looked) != 15
 
-    made._system = lambda: SimpleNamespace(exists=exists)
-    assert len(made.missing([ADD] * 15)) == 1
+    assert len(missing(exists)) == 1
     assert len(looked) == 15
 
 
