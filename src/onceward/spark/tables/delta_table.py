@@ -134,7 +134,7 @@ _MORE_THAN_A_TYPE = {
 
 
 _BY_A_CATALOG = {"catalogManaged", "catalogOwned-preview"}
-"""Features of a table whose commits its catalog gives out: Delta refuses one by path."""
+"""Features of a table whose commits its catalog carries out: Delta refuses one by path."""
 # Said as the log is read. Delta 4.0 has no such condition, and does not know the former feature
 _NOT_BY_PATH = (
     "DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED",
@@ -428,7 +428,7 @@ class DeltaTransaction:
 
     @property
     def features(self) -> set[str]:
-        """Return the features that who writes to the table has to know."""
+        """Return the names of the table's writer features."""
         protocol = json.loads(self._transaction.protocol().json())["protocol"]
         return set(protocol.get("writerFeatures") or ())
 
