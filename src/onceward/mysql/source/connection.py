@@ -34,9 +34,8 @@ from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.binlog.gtids import parse_previous_gtids
 from onceward.mysql.source.dump import Dump, DumpRefused
 from onceward.mysql.source.settings import FIRST_BYTE, ChangesSettings, Coordinates, Position
-from onceward.sql.ledger.database import is_refusal_of_tls
 from onceward.sql.ledger.mysql import MySQLSession, connected
-from onceward.sql.mysql.refusals import CR_SSL_CONNECTION_ERROR, LOGIN_STEPS
+from onceward.sql.mysql.refusals import LOGIN_STEPS
 
 _NAME = "onceward mysql_changes"
 _LOGIN = (1045, 1698)
@@ -381,7 +380,7 @@ def driver_errors(where: str) -> Iterator[None]:
     except OncewardError:
         raise
     except (errors, OSError) as error:
-        number = CR_SSL_CONNECTION_ERROR if is_refusal_of_tls(error) else _number(error)
+        number = _number(error)
         is_numbered = number is not None and len(error.args) > 1
         text = str(error.args[1]) if is_numbered else str(error)
         raise _driver_error(

@@ -135,11 +135,25 @@ def tls_files(options: str) -> Iterator[None]:
         ) from error
 
 
-def is_refusal_of_tls(error: BaseException) -> bool:
-    """Return whether PyMySQL could not connect because TLS said no: to a certificate, a host."""
-    met = getattr(error, "original_exception", None)
-    cut_off = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-    return isinstance(met, ssl.SSLError) and not isinstance(met, cut_off)
+@contextmanager
+def login_errors(failed: type[Exception]) -> Iterator[None]:
+    """Raise what PyMySQL raises at a login under the number that MySQL's own client has for it.
+
+    :param failed: PyMySQL's ``OperationalError``.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        # A plugin (ed25519) whose package PyMySQL does not find: CR_AUTH_PLUGIN_CANNOT_LOAD
+        raise failed(2059, str(error)) from error
+    except failed as error:
+        met = getattr(error, "original_exception", None)
+        cut_off = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+        if not isinstance(met, ssl.SSLError) or isinstance(met, cut_off):
+            raise
+        # TLS said no, to a certificate or a host: CR_SSL_CONNECTION_ERROR. PyMySQL has 2003 for
+        # it, as for a server that is away
+        raise failed(2026, *error.args[1:]) from error
 
 
 class Database(ABC):

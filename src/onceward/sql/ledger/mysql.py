@@ -43,6 +43,7 @@ from onceward.sql.ledger.database import (
     Patience,
     Session,
     has_spoken,
+    login_errors,
     tls_files,
     url_without_password,
 )
@@ -384,10 +385,8 @@ def _connect(connection: Any, parameters: Mapping[str, Any], timeout: float) -> 
             raise failed(2003, f"cannot connect to {place}: {error}") from error
         cut.watch(sock)
         _notice_silence(sock)
-        try:
+        with login_errors(failed):
             connection.connect(sock)
-        except RuntimeError as error:  # a plugin (ed25519) whose package PyMySQL does not find
-            raise failed(2059, str(error)) from error
 
     limit = 2 * timeout  # To connect, and to log in
     late = failed(2003, f"{place} has not let this client in for {limit:g} s")

@@ -26,7 +26,7 @@ from onceward.errors import (
     ServerMisconfigured,
     TableMissing,
 )
-from onceward.sql.ledger.database import Overdue, is_refusal_of_tls
+from onceward.sql.ledger.database import Overdue
 from onceward.sql.ledger.mysql import Ended, Warned
 from onceward.sql.sink.columns import OWN_TABLE, columns_error
 
@@ -97,14 +97,12 @@ _OTHER_PLUGIN = (
     "caching_sha2_password BY …; of MariaDB IDENTIFIED VIA mysql_native_password USING …), or "
     "install the package that the error names (pip install PyNaCl for MariaDB's ed25519)"
 )
-CR_SSL_CONNECTION_ERROR = 2026
 LOGIN_STEPS = {
     **dict.fromkeys((1820, 1862), _EXPIRED),
     **dict.fromkeys((3118, 3955, 4151), _UNLOCK),
     **dict.fromkeys((1524, 2059, 2061), _OTHER_PLUGIN),
-    CR_SSL_CONNECTION_ERROR: "see that ssl_ca in the url has what signed the server's certificate "
-    "(which may be a new one), that this is for the url's host and has not expired, and that the "
-    "server has TLS",
+    2026: "see that ssl_ca in the url has what signed the server's certificate (which may be a "
+    "new one), that this is for the url's host and has not expired, and that the server has TLS",
     3159: "take ssl_disabled=true out of the url: the server takes connections by TLS alone",
     4150: "FLUSH PRIVILEGES on the server, and see that the password in the url is right",
 }
@@ -234,6 +232,5 @@ def is_conflict(error: BaseException | None) -> bool:
 
 def typed_error(error: Exception, what: str) -> OncewardError:
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-    number = CR_SSL_CONNECTION_ERROR if is_refusal_of_tls(error) else number
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     return refusal(number, text, what, isinstance(error, Warned))
