@@ -25,6 +25,7 @@ from onceward.errors import (
     AuthenticationFailed,
     ConfigurationError,
     FileUnreadable,
+    OncewardError,
     SendFailed,
     ServerUnreachable,
     SourceReplaced,
@@ -122,20 +123,32 @@ def test_a_login_that_is_not_let_in_is_told_why(
         assert refused.value.next_step in refusal(number, "no", "connecting").next_step
 
 
-def test_a_package_that_a_logins_plugin_needs_is_told_by_name(monkeypatch: pytest.MonkeyPatch):
-    """PyMySQL raises no error of its own: ed25519, without PyNaCl."""
+def refused_logins(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, error: Exception
+) -> tuple[OncewardError, SendFailed]:
+    """Return what a source and a sink raise where PyMySQL ends their logins with ``error``."""
 
     def connect(*_: Any) -> None:
-        raise RuntimeError("'pynacl' package is required for ed25519_password auth method")
+        raise error
 
     monkeypatch.setattr(pymysql.connections.Connection, "connect", connect)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"mariadb://reader:hidden@127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(AuthenticationFailed, match=r"\(2059\) 'pynacl'") as refused:
+        url = f"{scheme}://reader:hidden@127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(OncewardError) as source:
             Server(settings(url=url))
-        assert "install the package that the error names" in refused.value.next_step
-        with pytest.raises(SendFailed, match="pynacl"), translate_errors("connecting"):
+        with pytest.raises(SendFailed) as sink, translate_errors("connecting"):
             connected(MySQL(f"{url}/shop").parameters, "test")
+    return source.value, sink.value
+
+
+def test_a_package_that_a_logins_plugin_needs_is_told_by_name(monkeypatch: pytest.MonkeyPatch):
+    """PyMySQL raises no error of its own: ed25519, without PyNaCl."""
+    error = RuntimeError("'pynacl' package is required for ed25519_password auth method")
+    source, sink = refused_logins(monkeypatch, "mariadb", error)
+    assert isinstance(source, AuthenticationFailed)
+    assert "(2059) 'pynacl'" in str(source)
+    assert "install the package that the error names" in source.next_step
+    assert "pynacl" in str(sink)
 
 
 def test_a_domain_that_was_deleted_is_thought_of():
@@ -160,24 +173,42 @@ def test_a_domain_that_was_deleted_is_thought_of():
     check_has_transactions(settings(), server, at)
 
 
+def no_host(met: Exception) -> pymysql.err.OperationalError:
+    """Return PyMySQL's error of a connection that it could not make, whatever was in the way."""
+    error = pymysql.err.OperationalError(2003, f"Can't connect to MySQL server on 'h' ({met})")
+    error.original_exception = met
+    return error
+
+
 def test_a_certificate_that_is_not_trusted_is_no_server_that_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """PyMySQL has the number 2003 for it, as for one that does not answer: that may pass."""
+    error = no_host(ssl.SSLCertVerificationError(1, "certificate verify failed"))
+    source, sink = refused_logins(monkeypatch, "mysql", error)
+    assert isinstance(source, AuthenticationFailed)
+    assert re.search(r"\(2026\).*verify failed", str(source))
+    assert "ssl_ca in the url" in source.next_step
+    assert "ssl_ca in the url" in str(sink)
 
-    def connect(*_: Any) -> None:
-        refused = pymysql.err.OperationalError(2003, "Can't connect (certificate verify failed)")
-        refused.original_exception = ssl.SSLCertVerificationError(1, "certificate verify failed")
-        raise refused
 
-    monkeypatch.setattr(pymysql.connections.Connection, "connect", connect)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"mysql://reader:hidden@127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(AuthenticationFailed, match=r"\(2026\).*verify failed") as refused:
-            Server(settings(url=url))
-        assert "ssl_ca in the url" in refused.value.next_step
-        with pytest.raises(SendFailed, match="ssl_ca in the url"), translate_errors("connecting"):
-            connected(MySQL(f"{url}/shop").parameters, "test")
+@pytest.mark.parametrize(
+    "met",
+    [
+        TimeoutError("timed out"),
+        ssl.SSLEOFError(8, "EOF occurred in violation of protocol"),
+        ssl.SSLZeroReturnError(6, "TLS/SSL connection has been closed (EOF)"),
+        ssl.SSLSyscallError(5, "Some I/O error occurred"),
+    ],
+)
+def test_a_server_that_goes_away_during_a_login_may_come_back(
+    met: Exception, monkeypatch: pytest.MonkeyPatch
+):
+    """Also in the middle of TLS: a restart is no refusal."""
+    source, sink = refused_logins(monkeypatch, "mysql", no_host(met))
+    assert isinstance(source, ServerUnreachable)
+    assert "(2003)" in str(source)
+    assert "ssl_ca" not in str(sink)
 
 
 @pytest.mark.parametrize("content", [None, "no PEM"])
