@@ -82,6 +82,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "version": lambda said: answers.version_in(said, "s", 7, MOST_BYTES),
     "latest": lambda said: answers.version_in(said, "s", None, MOST_BYTES),
     "id": answers.id_in,
+    "subject": lambda said: answers.subject_in(said, "s"),
     "numbers": answers.numbers_in,
     "names": answers.names_in,
 }
@@ -93,6 +94,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
 @example(b"[" * 100_000)
 @example(b'{"schema":"' + b'\\"' * 5_000)
 @example(b'{"id": ' + b"9" * 10_000 + b"}")
+@example(b'{"subject": "\\ud800"}')
 def test_any_answer_is_fit_or_refused(read: Callable[[Any], Any], body: bytes):
     with contextlib.suppress(NotFit, ConfigurationError):
         must_be_fit(read(parse_json(body)))
@@ -115,6 +117,8 @@ def must_be_fit(value: Any) -> None:
         return
     numbers = value if isinstance(value, list) else [value]
     assert numbers == sorted(set(numbers))
+    # No half of a surrogate pair
+    "".join(map(str, numbers)).encode()
     assert all(isinstance(one, str) or (type(one) is int and 0 < one < 2**31) for one in numbers)
 
 

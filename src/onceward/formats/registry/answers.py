@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from onceward.errors import ConfigurationError
 from onceward.formats.registry.http import BeyondLimits, NotFit, parse_json
@@ -138,7 +138,7 @@ def version_in(
     answer = _object(answer)
     found = answer.get("subject")
     if found not in (subject, f":{context}:{subject}" if context else subject):
-        if isinstance(found, str) and found and _is_text(found):
+        if found and _is_text(found):
             name = found.removeprefix(f":{context}:") if context else found
             raise ConfigurationError(
                 f"subject {subject} is an alias in the schema registry, or in a context of it: "
@@ -167,7 +167,7 @@ def subject_in(answer: Any, default: str) -> str:
     :raises NotFit: it is no text.
     """
     found = _object(answer).get("subject", default)
-    if not isinstance(found, str):
+    if not _is_text(found):
         raise NotFit(f"a schema of another subject, {found!r}")
     return found
 
@@ -201,9 +201,7 @@ def is_compatible_in(answer: Any) -> bool:
 
 def names_in(answer: Any) -> list[str]:
     """Read ``GET /subjects``, sorted."""
-    if not isinstance(answer, list) or not all(
-        isinstance(name, str) and _is_text(name) for name in answer
-    ):
+    if not isinstance(answer, list) or not all(_is_text(name) for name in answer):
         raise NotFit("no list of subjects")
     return sorted(set(answer))
 
@@ -226,7 +224,7 @@ def topic_subject(topic: str, side: Literal["key", "value"]) -> str:
 
 def _schema(answer: dict[str, Any], schema_id: int, most_bytes: int) -> RegisteredSchema:
     text = answer.get("schema")
-    if not isinstance(text, str) or not text or not _is_text(text):
+    if not text or not _is_text(text):
         raise NotFit("an answer without the text of a schema")
     # left out for Avro
     kind = answer.get("schemaType") or "AVRO"
@@ -253,12 +251,7 @@ def _references(answer: Any) -> tuple[SchemaReference, ...]:
     found = []
     for one in map(_object, answer):
         name, subject = one.get("name"), one.get("subject")
-        if not (
-            isinstance(name, str)
-            and isinstance(subject, str)
-            and _is_text(name + subject)
-            and subject
-        ):
+        if not (_is_text(name) and _is_text(subject) and subject):
             raise NotFit("a reference without a name or a subject")
         found.append(SchemaReference(name, subject, _whole(one, "version")))
     return tuple(found)
@@ -291,10 +284,13 @@ def _whole(answer: dict[str, Any], name: str) -> int:
     return number
 
 
-def _is_text(text: str) -> bool:
-    """Return whether it is Unicode: JSON can say half of a surrogate pair, which no JVM takes."""
+def _is_text(value: Any) -> TypeGuard[str]:
+    """Return whether it is a text, and Unicode: JSON can say half of a surrogate pair, which no
+    JVM takes."""
+    if not isinstance(value, str):
+        return False
     try:
-        text.encode()
+        value.encode()
     except UnicodeEncodeError:
         return False
     return True
