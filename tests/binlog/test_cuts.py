@@ -27,6 +27,7 @@ from onceward.mysql.binlog.event import (
     GTID_LIST,
     INCIDENT,
     MARIADB_GTID,
+    PARTIAL_UPDATE_ROWS,
     PREVIOUS_GTIDS,
     QUERY,
     QUERY_COMPRESSED,
@@ -115,11 +116,11 @@ class Log:
     def query(self, text: str) -> Log:
         return self.put(QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0" + text.encode())
 
-    def row(self, table: str = "t") -> Log:
+    def row(self, table: str = "t", kind: int = 30) -> Log:
         number = (7).to_bytes(6, "little")
         name = bytes([len(table)]) + table.encode() + b"\0"
         self.put(TABLE_MAP, number + b"\0\0" + b"\x04shop\0" + name + b"\x01\x03\x00\x00")
-        return self.put(30, number + b"\1\0\2\0\1\xff\0\1\0\0\0")
+        return self.put(kind, number + b"\1\0\2\0\1\xff\0\1\0\0\0")
 
     def transaction(self, number: int, rows: int = 1, table: str = "t") -> Log:
         self.gtid(number).query("BEGIN")
@@ -467,11 +468,13 @@ def test_a_table_that_may_have_got_rows_unread_may_not_be_dropped(how: str):
     assert second.end.known is None
 
 
-@pytest.mark.parametrize("reason", ["xa", "cascade", "rollback"])
+@pytest.mark.parametrize("reason", ["xa", "cascade", "partial_json", "rollback"])
 def test_what_is_passed_over_with_rows_that_were_seen_leaves_others_known(reason: str):
     log = Log()
     if reason == "xa":
         prepared(log, 1, "t")
+    elif reason == "partial_json":
+        log.gtid(1).query("BEGIN").row(kind=PARTIAL_UPDATE_ROWS).put(XID, bytes(8))
     elif reason == "rollback":
         log.gtid(1).query("BEGIN").row().query("ROLLBACK TO a").put(XID, bytes(8))
     else:
