@@ -468,7 +468,7 @@ def test_a_table_that_may_have_got_rows_unread_may_not_be_dropped(how: str):
     assert second.end.known is None
 
 
-@pytest.mark.parametrize("reason", ["xa", "cascade", "partial_json", "rollback"])
+@pytest.mark.parametrize("reason", ["xa", "cascade", "partial_json", "rollback", "twice"])
 def test_what_is_passed_over_with_rows_that_were_seen_leaves_others_known(reason: str):
     log = Log()
     if reason == "xa":
@@ -477,6 +477,9 @@ def test_what_is_passed_over_with_rows_that_were_seen_leaves_others_known(reason
         log.gtid(1).query("BEGIN").row(kind=PARTIAL_UPDATE_ROWS).put(XID, bytes(8))
     elif reason == "rollback":
         log.gtid(1).query("BEGIN").row().query("ROLLBACK TO a").put(XID, bytes(8))
+    elif reason == "twice":
+        log.gtid(1).query("BEGIN").query("SAVEPOINT a").row().query("SAVEPOINT a").row()
+        log.query("ROLLBACK TO a").put(XID, bytes(8))
     else:
         log.gtid(1).query("CREATE TABLE t (a int REFERENCES p (a) ON DELETE CASCADE)")
     log.gtid(2).query("DROP TABLE fresh").transaction(3)

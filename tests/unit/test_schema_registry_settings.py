@@ -187,6 +187,7 @@ def test_a_subject_may_be_answered_by_the_context_of_the_address(
     registry = ow.SchemaRegistry(f"http://registry{path}", timeout_s=0.2)
     if error is None:
         assert registry.latest(subject).id == 7
+        assert registry.lookup(subject, '"int"') == 7
         return
     with pytest.raises(error) as stopped:
         registry.latest(subject)

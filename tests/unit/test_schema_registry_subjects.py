@@ -137,12 +137,13 @@ def test_an_id_of_a_context_is_found_whatever_its_subject(
 def test_a_subject_that_was_named_is_asked_first(
     confluents: Confluents, registry: ow.SchemaRegistry
 ):
-    """Rights may be by subject, so that a question about all of them is refused."""
+    """Rights may be by subject, so that a question about all of them is refused. One to which a
+    schema refers is not named by that.
+    """
     confluents.add(":.eu:orders-value", 1)
     confluents.add(":.eu:address", 2)
-    there = in_context(registry, ":.eu:orders-value")
-    there.version(":.eu:address", 1)
-    there.schema(1)
+    registry.version(":.eu:address", 1)
+    in_context(registry, ":.eu:orders-value").schema(1)
     assert confluents.asked[1:] == ["GET /schemas/ids/1?subject=%3A.eu%3Aorders-value"]
 
 
