@@ -21,7 +21,7 @@ from urllib.parse import urljoin
 from onceward import surroundings
 from onceward.dashboard.messages import PartitionExcerpt, read_excerpt
 from onceward.errors import LedgerUnreadable, OncewardError, summary
-from onceward.ids import TopicPartition, partition_offsets
+from onceward.ids import TopicPartition
 from onceward.kafka.wire.client import KafkaClient
 from onceward.libraries import library
 from onceward.operate.metric_state import LastFailure, split_login
@@ -247,8 +247,7 @@ class Watcher:
             where.topic == topic
             for view in self.snapshot.pipelines.values()
             for entry in view.entries[-1:]
-            for source in entry.sources
-            for where in partition_offsets(source["end"])
+            for where in entry.kafka_offsets
         )
 
     def _scrape(self, trouble: list[str]) -> dict[str, Measured]:

@@ -120,6 +120,11 @@ class LedgerEntry:
         return f"{by.host}, process {by.process_id}, onceward {by.version}" if by else ""
 
     @property
+    def kafka_offsets(self) -> dict[TopicPartition, int]:
+        """Return where it ends in each partition of its sources, of those that are Kafka's."""
+        return least_offsets(source["end"] for source in self.sources)
+
+    @property
     def is_replay(self) -> bool:
         """Return whether ``onceward dead-letters replay`` keeps here what it has fed back."""
         ends = (source["end"] for source in self.sources)
@@ -447,7 +452,7 @@ class LedgerView:
         except OncewardError as error:
             trouble.append(str(error))
         is_asked = self.sources is not None or self.client() is not None
-        if not is_asked and entries and _kafka_offsets(entries[-1]):
+        if not is_asked and entries and entries[-1].kafka_offsets:
             trouble.append(_NO_BROKERS)
         now_ms = surroundings.wall_clock_ns() // 1_000_000
         evidence = Evidence(entries, now_ms, transaction, coordinator_answers, lag)
@@ -543,7 +548,7 @@ def _transaction(client: KafkaClient, pipeline: str) -> OpenTransaction | None:
 def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
     from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
 
-    offsets = _kafka_offsets(newest)
+    offsets = newest.kafka_offsets
     if not offsets:
         return []
     topics = {where.topic for where in offsets}
@@ -567,10 +572,6 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
         for where in sorted(where for where in ahead if offsets[where] > tops[where]):
             raise _another(f"{where}", f"it ends at {tops[where]}, not {offsets[where]}")
     return [PartitionLag(*where, offsets[where], ends[where]) for where in sorted(offsets)]
-
-
-def _kafka_offsets(entry: LedgerEntry) -> dict[TopicPartition, int]:
-    return least_offsets(source["end"] for source in entry.sources)
 
 
 def _another(source: str, why: str = "it is not as the pipeline has read it") -> TopicMissing:
