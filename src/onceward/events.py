@@ -88,6 +88,7 @@ FINISH = "finish"
 # No step of a batch: the start of a query, until there is one; a batch that failed for good, and
 # ends its query; a query that is started again
 BEGIN, FAIL, RESTART = "begin", "fail", "restart"
+QUERY_EVENTS = (BEGIN, FAIL, RESTART)
 
 STEPS = (
     OPEN,
@@ -144,7 +145,7 @@ def watch(watcher: Listener, steps: Collection[str] | None = None) -> Callable[[
         raise ConfigurationError(
             f"watcher={watcher!r} is no function", next_step="pass one, which takes an Event"
         )
-    known = (*STEPS, BEGIN, FAIL, RESTART)
+    known = (*STEPS, *QUERY_EVENTS)
     if steps is not None and not (
         isinstance(steps, Collection) and all(s in known for s in steps)
     ):
@@ -225,8 +226,7 @@ def announce(
     *,
     phase: Phase = "failed",
 ) -> None:
-    """Tell watchers, and no probes, of what is no step: :data:`BEGIN`, :data:`FAIL` or
-    :data:`RESTART`."""
+    """Tell watchers, and no probes, of what is no step: one of :data:`QUERY_EVENTS`."""
     for listener in _listeners:
         if isinstance(listener, _Queued):
             listener(Event(name, phase, ids, None, error))

@@ -140,10 +140,7 @@ class LagWatcher:
 
 log = logging.getLogger(__name__)
 
-WATCHED = (
-    *(step for step in events.STEPS if step != events.LEASE),
-    *(events.BEGIN, events.FAIL, events.RESTART),
-)
+WATCHED = (*(step for step in events.STEPS if step != events.LEASE), *events.QUERY_EVENTS)
 FAILURES = "/failures"
 """Where an endpoint serves the last failures, beside ``/metrics``."""
 _HTTP_SECONDS = 10.0
