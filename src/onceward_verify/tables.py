@@ -110,7 +110,7 @@ def check_tables(question: TablesQuestion) -> Findings:
         findings.facts["staging_tables"] = database.staging_tables(ledger)
         findings.facts["replica"] = database.is_replica()
     if question.bootstrap_servers and chain.batches:
-        _check_lag(question, chain, findings)
+        _check_sources(question, chain, findings)
     findings.facts["seconds"] = round(time.monotonic() - began, 3)
     return findings
 
@@ -227,7 +227,11 @@ def _find_tables(
     }
 
 
-def _check_lag(question: TablesQuestion, chain: BatchChain, findings: Findings) -> None:
+def _check_sources(question: TablesQuestion, chain: BatchChain, findings: Findings) -> None:
+    # Needs confluent-kafka, which tables alone do not
+    from onceward_verify.cluster import Cluster
+    from onceward_verify.sources import check_sources
+
     expect_caught_up = question.expect_caught_up
     if expect_caught_up and findings.facts["replica"]:
         expect_caught_up = False
@@ -235,16 +239,6 @@ def _check_lag(question: TablesQuestion, chain: BatchChain, findings: Findings) 
             "the lag behind the sources: the database takes no writes, and may lack what its "
             "primary has; name that with --database-url"
         )
-    _check_sources(question, chain, findings, expect_caught_up=expect_caught_up)
-
-
-def _check_sources(
-    question: TablesQuestion, chain: BatchChain, findings: Findings, *, expect_caught_up: bool
-) -> None:
-    # Needs confluent-kafka, which tables alone do not
-    from onceward_verify.cluster import Cluster
-    from onceward_verify.sources import check_sources
-
     settings: dict[str, Any] = {**question.client, "bootstrap.servers": question.bootstrap_servers}
     cluster = Cluster(
         settings, question.pipeline_id, question.patience_s, verbose=question.verbose
