@@ -131,7 +131,7 @@ class LedgerOptions:
     ] = None
     source_command_config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Client settings there, if they are others."),
+        typer.Option(metavar="FILE", help="Client settings for these brokers, if they differ."),
     ] = None
 
     def view(self) -> LedgerView:
