@@ -107,7 +107,7 @@ def _submit(connector: Connector, quoted: bool) -> str:
 
     conf = launch_conf(connector)
     settings = {
-        **{name: conf[name] for name in conf if name == PACKAGES},
+        **({PACKAGES: conf[PACKAGES]} if PACKAGES in conf else {}),
         # The interpreter with onceward; local workers follow it, else it is PYSPARK_PYTHON.
         "spark.pyspark.driver.python": sys.executable,
         "spark.python.daemon.module": WORKER_DAEMON,
