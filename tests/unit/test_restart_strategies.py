@@ -430,15 +430,18 @@ def test_no_start_comes_before_a_plan_is_forgotten(lives: Any, monkeypatch: pyte
 
 def test_a_plan_that_is_not_forgotten_holds_up_no_end(lives: Any, monkeypatch: pytest.MonkeyPatch):
     told, goes_on = threading.Event(), threading.Event()
+    forgotten: list[int] = []
 
     def forget(query: Any, number: int) -> None:
         told.set()
         goes_on.wait(60)
+        forgotten.append(number)
 
     monkeypatch.setattr(supervising, "forget_planned", forget)
     gone = Life(PartitionsAdded("a topic is gone", details={PLAN_ANEW: 0}))
     try:
         started, error = lives(gone, Life(), stop=told)
+        assert forgotten == [], "the end has waited for it"
     finally:
         goes_on.set()
     assert (started, error) == (1, gone.error)
