@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import onceward as ow
 from onceward import surroundings
 from onceward.cli import app
-from onceward.cli.shared import print_table, table
+from onceward.cli.shared import LedgerOptions, print_table, table
 from onceward.cli.status import _entries_since
 from onceward.dashboard.watch import Watcher
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState, Writer
@@ -371,6 +371,27 @@ def test_who_watches_through_a_pipe_is_given_each_look(
         assert done.stderr.count("first, second: not asked: its lag: ") == 2
 
 
+def test_a_terminal_that_is_watched_obeys_nothing_of_a_trouble_or_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does rich take it for markup, on some of which (`[/x]`) it ended."""
+    error = BrokerUnreachable("away [/x] \x1b[2J", next_step="see \x9b2J")
+
+    def over(_: float) -> None:
+        raise KeyboardInterrupt
+
+    def away(*_: object) -> list[str]:
+        raise error
+
+    monkeypatch.setattr(sys.modules["onceward.cli.status"], "is_terminal", lambda: True)
+    monkeypatch.setattr(time, "sleep", over)
+    monkeypatch.setattr(status, "_NO_BROKERS", "its lag: [/y] \x1b[2J")
+    watch = ["status", "--ledger-path", str(folder), "--watch"]
+    assert "not asked: its lag: [/y] \\x1b[2J" in run(*watch).output
+    monkeypatch.setattr(LedgerView, "pipelines", away)
+    assert "away [/x] \\x1b[2J" in run(*watch).output
+
+
 def test_the_table_names_pipeline_word_and_owner_and_the_next_step(folder: Path) -> None:
     done = run("status", "--ledger-path", str(folder), "--pipeline-id", "second")
     assert "second" in done.stdout
@@ -414,6 +435,26 @@ def test_a_source_on_another_cluster_has_a_lag_where_that_is_named(
     assert "--source-bootstrap-servers" in refused.output
 
 
+def test_the_login_of_the_sources_cluster_is_that_of_the_ledgers_unless_it_is_named(
+    folder: Path, tmp_path: Path
+) -> None:
+    ours, theirs = tmp_path / "ours.properties", tmp_path / "theirs.properties"
+    ours.write_text("security.protocol=SSL\n")
+    theirs.write_text("security.protocol=PLAINTEXT\n")
+    at = LedgerOptions(
+        bootstrap_servers="here:1",
+        command_config=ours,
+        ledger_path=folder,
+        source_bootstrap_servers="there:1",
+    )
+    for login, protocol in ((None, "SSL"), (theirs, "PLAINTEXT")):
+        view = replace(at, source_command_config=login).view()
+        options = {"security.protocol": protocol}
+        assert view.sources == {"bootstrap_servers": "there:1", "options": options}
+        assert view.kafka is not None
+        assert view.kafka["options"] == {"security.protocol": "SSL"}
+
+
 @pytest.mark.parametrize(
     ("there", "here", "says"),
     [
@@ -421,8 +462,16 @@ def test_a_source_on_another_cluster_has_a_lag_where_that_is_named(
         (AccessDenied("in: no", next_step="a"), 7, 7),
         (TopicMissing("in: none", next_step="a"), 7, 7),
         (7, AccessDenied("in: no", next_step="a"), 7),
-        (TopicMissing("in: none", next_step="a"), AccessDenied("in: no", next_step="a"), "in: no"),
-        (AccessDenied("in: no", next_step="a"), TopicMissing("in: none", next_step="a"), "in: no"),
+        (
+            TopicMissing("in: none", next_step="a"),
+            AccessDenied("in: denied", next_step="a"),
+            "in: denied",
+        ),
+        (
+            AccessDenied("in: denied", next_step="a"),
+            TopicMissing("in: none", next_step="a"),
+            "in: denied",
+        ),
         (BrokerUnreachable("away", next_step="a"), 0, "away"),
     ],
 )
