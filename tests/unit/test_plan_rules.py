@@ -407,6 +407,15 @@ def test_who_may_register_and_not_look_up_has_a_plan(compatible: Any, says: str)
     assert says in line.text
 
 
+def test_each_schema_that_a_plan_does_not_register_has_an_id_of_its_own() -> None:
+    none = answer(404, {"error_code": 40401, "message": "none"})
+    with HostileServer([none]) as server:
+        registry = ow.SchemaRegistry(server.url)
+        with queries_intercepted(lambda _: None):
+            numbers = [registry.register("orders-value", text) for text in ('"string"', '"int"')]
+    assert [registry.schema(number).text for number in numbers] == ['"string"', '"int"']
+
+
 def test_a_plan_with_a_wrong_login_at_the_registry_is_refused() -> None:
     with HostileServer([answer(401, {"message": "who?"})]) as server:
         registry = ow.SchemaRegistry(server.url)
