@@ -27,6 +27,7 @@ from onceward_verify.database import DatabaseSnapshot, StoredRecord, TableRef
 from onceward_verify.fencing import BatchHeader, Epochs, Marker, check_output
 from onceward_verify.findings import CHECKER_FAILED, CannotTell, Findings, as_text
 from onceward_verify.ledger import LedgerBatch, OutputPart
+from onceward_verify.mysql import MySQLSnapshot
 from onceward_verify.outputs import OutputRange, Reading, check_outputs
 from onceward_verify.partition_log import PartitionLog
 from onceward_verify.postgresql import PostgreSQLSnapshot
@@ -342,6 +343,31 @@ def test_a_standby_that_ends_a_long_look_leads_to_the_primary() -> None:
     with pytest.raises(CannotTell, match="conflict with recovery") as told:
         snapshot.row_counts(TableRef("t", "t"))
     assert "max_standby_streaming_delay" in told.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("words", "is_replica"),
+    [("0 0", False), ("OFF 0", False), ("1 0", True), ("ON 0", True), ("0 1", True)],
+)
+def test_a_server_of_mysql_or_mariadb_that_takes_no_writes_is_a_replica(
+    monkeypatch: pytest.MonkeyPatch, words: str, is_replica: bool
+) -> None:
+    """`read_only` comes as a number or as a word; Aurora has the other one (`innodb_read_only`)."""
+    snapshot = object.__new__(MySQLSnapshot)
+    monkeypatch.setattr(snapshot, "_query", lambda _: [(words,)])
+    assert snapshot.is_replica() is is_replica
+
+
+def test_why_nobody_can_tell_is_shown_and_no_terminal_obeys_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def ask() -> Any:
+        raise CannotTell("the server says \x1b[2J", next_step="see \x9b2J")
+
+    run(ask, "text", io.StringIO())
+    assert capsys.readouterr().err == (
+        "CANNOT TELL: the server says \\x1b[2J. Next: see \\x9b2J.\n"
+    )
 
 
 def test_a_checker_that_fails_accuses_nobody(capsys: pytest.CaptureFixture[str]) -> None:
