@@ -57,6 +57,23 @@ def run(pipeline: Pipeline, function: Function) -> OncewardError | None:
     return error
 
 
+def count_by_key(pipeline: Pipeline, function: Function, **source: Any) -> None:
+    """Run to the source's end a query with state, which hands ``function`` the counts that have
+    changed.
+    """
+    query = (
+        pipeline.frame(**source)
+        .groupBy("key")
+        .count()
+        .writeStream.outputMode("update")
+        .option("checkpointLocation", str(pipeline.checkpoint))
+        .trigger(availableNow=True)
+        .foreachBatch(function)
+        .start()
+    )
+    assert pipeline.ended(query) == ""
+
+
 def plain(sink: onceward.KafkaSink) -> Function:
     return lambda frame, batch_id: sink(copy(frame), batch_id)
 
@@ -119,29 +136,16 @@ def test_several_frames_of_a_query_with_state(
             batch.write(rows)
             batch.write(rows, topic=second)
 
-    def go() -> None:
-        query = (
-            pipeline.frame()
-            .groupBy("key")
-            .count()
-            .writeStream.outputMode("update")
-            .option("checkpointLocation", str(pipeline.checkpoint))
-            .trigger(availableNow=True)
-            .foreachBatch(function)
-            .start()
-        )
-        assert pipeline.ended(query) == ""
-
     counted: Counter[bytes] = Counter()
     expected: Counter[tuple[bytes | None, bytes | None]] = Counter()
     for _ in range(3):
         fed = [(b"key-%d" % (n % 3), b"") for n in range(20)]
         pipeline.feed(fed)
-        go()
+        count_by_key(pipeline, function)
         counted.update(key for key, _ in fed)
         expected.update((key, b"%d" % count) for key, count in counted.items())
         pipeline.forget_commit()
-    go()
+    count_by_key(pipeline, function)
     for topic in (pipeline.output, second):
         assert Counter((m.key(), m.value()) for m in pipeline.visible(topic)) == expected
 
@@ -312,17 +316,7 @@ def test_a_batch_of_which_nothing_is_written_leaves_its_state(pipeline: Pipeline
                 if write:
                     batch.write(rows)
 
-        query = (
-            pipeline.frame(max_offsets_per_trigger=100)
-            .groupBy("key")
-            .count()
-            .writeStream.outputMode("update")
-            .option("checkpointLocation", str(pipeline.checkpoint))
-            .trigger(availableNow=True)
-            .foreachBatch(function)
-            .start()
-        )
-        assert pipeline.ended(query) == ""
+        count_by_key(pipeline, function, max_offsets_per_trigger=100)
 
     for write in (True, False, False, True):
         pipeline.feed([(b"a", b"")] * 10)
