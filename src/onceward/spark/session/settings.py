@@ -159,13 +159,13 @@ def launch_conf(connector: Connector) -> dict[str, str]:
     """Return the part of :func:`spark_conf` that a JVM has to be started with. What the defaults
     name of Spark's Kafka connector in another version is left out."""
     defaults = spark_defaults()
-    found = {name: defaults.get(name, "").split(",") for name in (JARS, PACKAGES)}
-    theirs = {
-        name: [each.strip() for each in each if each.strip()] for name, each in found.items()
-    }
+    jars, packages = (
+        [each.strip() for each in defaults.get(name, "").split(",") if each.strip()]
+        for name in (JARS, PACKAGES)
+    )
     ours = [str(jar) for jar in connector.jars]
-    left_out = other_versions([*theirs[JARS], *theirs[PACKAGES]], ours)
-    settings = {JARS: [*ours, *(each for each in theirs[JARS] if each not in left_out)]}
+    left_out = other_versions([*jars, *packages], ours)
+    settings = {JARS: ",".join([*ours, *(each for each in jars if each not in left_out)])}
     if left_out:
         log.warning(
             "spark-defaults.conf names parts of Spark's Kafka connector in other versions than "
@@ -173,9 +173,8 @@ def launch_conf(connector: Connector) -> dict[str, str]:
             ", ".join(left_out),
         )
         if PACKAGES in defaults:
-            settings[PACKAGES] = [each for each in theirs[PACKAGES] if each not in left_out]
-    joined = {name: ",".join(each) for name, each in settings.items()}
-    return {**joined, **java_options(defaults, os.environ)}
+            settings[PACKAGES] = ",".join(each for each in packages if each not in left_out)
+    return {**settings, **java_options(defaults, os.environ)}
 
 
 def is_on(session: SparkSession, name: str) -> bool:
