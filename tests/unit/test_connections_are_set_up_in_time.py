@@ -206,10 +206,13 @@ def test_a_refused_password_is_said_to_be_the_one_of_then_and_a_token_is_not(
     tokens = Hanging()
     tokens.answers.set()
     with HandmadeBroker() as broker:
-        broker.refuses_logins = True
         for options, provider in ((LOGIN, None), (WITH_TOKEN, tokens)):
+            broker.refuses_logins = True
+            client = client_of(broker.bootstrap_servers, options, provider)
             with pytest.raises(AuthenticationFailed) as refused:
-                client_of(broker.bootstrap_servers, options, provider).cluster_id()
+                client.cluster_id()
+            broker.refuses_logins = False
+            assert client.cluster_id(), "asked again, it logs in again"
             assert ("under supervise, inside" in refused.value.next_step) is (provider is None)
 
 
@@ -627,6 +630,7 @@ class SlowBrokers:
 
     def __init__(self, client: KafkaClient, count: int, after_s: Callable[[int], float]) -> None:
         self.asked = dict[int, float]()
+        self.requests = list[Any]()
         self._after_s = after_s
         unlike: Any = client
         unlike.send, unlike.brokers = self.send, lambda: list(range(count))
@@ -634,6 +638,7 @@ class SlowBrokers:
 
     def send(self, request: Any, node: Any, timeout_ms: float = 0) -> Future[Any]:
         self.asked[node] = timeout_ms
+        self.requests.append(request)
         of_it = [each.resource_name for each in getattr(request, "resources", ())]
         configs = [SimpleNamespace(name="broker", value=name) for name in of_it]
         result = SimpleNamespace(error_code=0, error_message=None, configs=configs)
@@ -694,6 +699,25 @@ def test_the_first_answer_counts_whoever_was_asked_first(
     brokers = SlowBrokers(client, 10, lambda node: NEVER if node else 1.0)
     assert client.call_any(None).by == 0
     assert 1 < len(brokers.asked) < 10
+
+
+def test_each_broker_is_sent_a_request_of_its_own(client_of: Callable[..., KafkaClient]) -> None:
+    """In which kafka-python notes the version that this one speaks."""
+    client, request = client_of("localhost:1", {"request.timeout.ms": 2_000}), about_nothing()
+    brokers = SlowBrokers(client, 60, lambda node: 0.0 if node >= 2 else NEVER)
+    assert client.call_any(request, 3_000).by == 2
+    assert len({id(each) for each in (request, *brokers.requests)}) == 4
+    assert max(brokers.asked.values()) <= 2_000, "request.timeout.ms"
+
+
+def test_the_next_broker_is_asked_well_before_half_of_a_long_time_is_over(
+    client_of: Callable[..., KafkaClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onceward.kafka.wire.client._LONGEST_TURN_MS", 50)
+    client = client_of("localhost:1", {"request.timeout.ms": 10_000})
+    brokers = SlowBrokers(client, 2, lambda node: 0.0 if node else NEVER)
+    assert client.call_any(None).by == 1
+    assert brokers.asked[1] > 7_500, "it had 5 s left"
 
 
 def test_no_node_is_asked_when_the_time_is_over(client_of: Callable[..., KafkaClient]) -> None:

@@ -266,3 +266,26 @@ def test_dead_letters_without_a_ledger_are_counted(
     counted = {(name, labels[1:]): value for name, labels, value in state.samples(0.0)}
     assert counted["records", ()] == 7
     assert counted["dead_letters", ("InvalidRecord",)] == 2
+
+
+@pytest.mark.parametrize("aside", [False, True], ids=["nothing", "dead letters"])
+def test_a_batch_without_a_ledger_of_which_nothing_is_written_has_its_state_computed(
+    aside: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Once more where that fails, as a frame is written once more."""
+    computed: list[Any] = []
+
+    def compute(frame: Any, *_: Any) -> None:
+        computed.append(frame)
+        if len(computed) == 1:
+            raise SendFailed("an executor was lost")
+
+    frame: Any = SimpleNamespace()
+    writes = [Write(frame, "dead", set_aside=True)] if aside else []
+    batches = plain.PlainBatches(ow.KafkaSink(**GOOD, delivery="at_least_once").settings)
+    monkeypatch.setattr(batches, "_write", lambda *_: 2)
+    monkeypatch.setattr(plain.spark_jobs, "compute", compute)
+    for stateful in (True, False):
+        running = RunningBatch(BatchId("q", 5), "r", "", (), (), stateful, None, frame=frame)
+        batches.process(writes, running)
+        assert computed == [frame, frame]

@@ -777,7 +777,7 @@ def test_a_batch_of_which_nothing_is_written_has_its_state_computed_in_its_attem
     assert (target.calls.count("compute"), frame.replayed) == (2, 1), "once, in the replay"
     with pytest.raises(BatchNotWritten):
         batches(target).process(writes, stateful(2))
-    batches(target).process(writes, running(1))
+    batches(target).process(writes, replace(stateful(1), stateful=False))
     batches(target).process(write(Frame()), stateful(2))
     assert (target.calls.count("compute"), frame.replayed) == (2, 1)
 
