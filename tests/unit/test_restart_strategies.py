@@ -428,6 +428,17 @@ def test_no_start_comes_before_a_plan_is_forgotten(lives: Any, monkeypatch: pyte
     assert seen[:2] == ["forgotten", "started"]
 
 
+def test_a_plan_that_takes_long_to_be_forgotten_is_waited_for_aloud(
+    lives: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(supervising, "_ASK_SECONDS", 0.1)
+    monkeypatch.setattr(supervising, "forget_planned", lambda query, number: time.sleep(0.5))
+    lives(Life(PartitionsAdded("a topic is gone", details={PLAN_ANEW: 0})), Life())
+    said = [line for line in caplog.messages if "waits until offsets/0 is removed" in line]
+    assert len(said) == 1
+    assert "see that the checkpoint's file system answers" in said[0]
+
+
 def test_a_plan_that_is_not_forgotten_holds_up_no_end(lives: Any, monkeypatch: pytest.MonkeyPatch):
     told, goes_on = threading.Event(), threading.Event()
     forgotten: list[int] = []

@@ -380,8 +380,17 @@ class _Run:
             # However long it takes. Given up in the middle of it, on a store that stands still:
             # 1. the next start finds the plan, and runs the batch as it is planned;
             # 2. the removal goes on, and takes state and plans that are of that start.
+            told_at = surroundings.monotonic() + _ASK_SECONDS
             while not (forgetting.done() or self._ended.is_set()):
                 surroundings.sleep(_FORGET_LOOK_SECONDS)
+                if surroundings.monotonic() > told_at:
+                    told_at = surroundings.monotonic() + _PROGRESS_SECONDS
+                    log.warning(
+                        "query %s: waits until offsets/%s is removed, before it is started again. "
+                        "Next: see that the checkpoint's file system answers",
+                        self.name,
+                        number,
+                    )
             if forgetting.done():
                 forgetting.result()
         except Exception as error:  # noqa: BLE001 — the next failure comes here again
