@@ -49,7 +49,7 @@ class Confluents:
     ) -> Any:
         self.asked.append(f"{method} {path}")
         if f"{method} {path}" in self.refused:
-            raise RegistryRefused("403", next_step="ask for rights", details={})
+            raise RegistryRefused("403", next_step="ask for rights", details={"status": 403})
         url = urlsplit(path)
         query = {name: one for name, (one,) in parse_qs(url.query).items()}
         parts = [unquote(part) for part in url.path.split("/")[1:]]
@@ -132,6 +132,24 @@ def test_an_id_of_a_context_is_found_whatever_its_subject(
     encoding.check_unchanged([1, 2, 3, 9])
     with pytest.raises(SchemaUnknown):
         decoding.schema(4)
+
+
+def test_a_foreign_id_is_unknown_to_a_login_that_may_not_see_the_whole_context(
+    confluents: Confluents, registry: ow.SchemaRegistry
+):
+    """Any record may bring one, and is to become a dead letter; it ends no query."""
+    confluents.add(":.eu:orders-value", 1)
+    confluents.add(":.eu:refunds-value", 2, OTHER)
+    there, memory = in_context(registry, ":.eu:orders-value"), SchemaMemory()
+    memory.ask(there, [1, 2], wait_s=0)
+    confluents.refused |= {f"GET /schemas/ids/{number}?subject=%3A.eu%3A" for number in (2, 777)}
+    memory.ask(there, [1, 777], wait_s=0)
+    assert memory.missing() == [777]
+    with pytest.raises(SchemaUnknown, match="id 777 is of no subject that was named"):
+        there.schema(777)
+    # What was there before is not taken for lost
+    with pytest.raises(RegistryRefused):
+        there.check_unchanged([2])
 
 
 def test_a_subject_that_was_named_is_asked_first(

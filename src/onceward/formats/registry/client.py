@@ -27,7 +27,7 @@ from onceward.formats.registry.answers import (
     subject_in,
     version_in,
 )
-from onceward.formats.registry.conversation import Conversation, NotRegistered
+from onceward.formats.registry.conversation import NO_RIGHT, Conversation, NotRegistered
 from onceward.formats.registry.http import client_library
 from onceward.formats.registry.references import self_contained
 from onceward.formats.registry.settings import parse_settings
@@ -396,13 +396,19 @@ class SchemaRegistry:
     def _fetch(self, schema_id: int) -> RegisteredSchema:
         if not self.context:
             return self._fetch_under(schema_id, "")
-        # Of a whole subject the registry looks in that one alone, of one without a name in all of
-        # its context (Confluent's InMemoryCache.schemaKeyById). Those that were named come first:
-        # rights may be by subject.
+        # One by one, as rights may be, then in all of it (Confluent's InMemoryCache.schemaKeyById)
         for subject in self._subjects:
             with contextlib.suppress(SchemaUnknown):
                 return self._fetch_under(schema_id, subject)
-        return self._fetch_under(schema_id, f":{self.context}:")
+        try:
+            return self._fetch_under(schema_id, f":{self.context}:")
+        except RegistryRefused as refused:
+            # Any record may bring a foreign id; one that was known is not lost for that
+            is_known = schema_id in self._schemas or not self._subjects
+            if is_known or refused.details.get("status") != NO_RIGHT:
+                raise
+            text = f"id {schema_id} is of no subject that was named, and {refused.message}"
+            raise SchemaUnknown(text, next_step=refused.next_step) from refused
 
     def _fetch_under(self, schema_id: int, subject: str) -> RegisteredSchema:
         where = f"?subject={quote(subject, safe='')}" if subject else ""
