@@ -67,9 +67,9 @@ test-ci: jars ## what continuous integration runs: every tier but chaos, with du
 coverage: jars ## the same tests, and what they cover of the package (35 min)
 	$(PYTEST) -m "fast or main or ci" $(TWO) --cov --cov-report=term $(ARGS)
 
-messages: $(INSTALLED) ## write tests/messages.json anew from the fast tests (ARGS="tests/unit/test_x.py": of these only)
+messages: $(INSTALLED) ## write tests/messages.json anew from the fast tests (ARGS="tests/unit/test_x.py": of these only, of every tier)
 	mkdir -p build && rm -f build/messages.jsonl
-	ONCEWARD_RECORD_MESSAGES=build/messages.jsonl $(PYTEST) -m fast $(TWO) $(ARGS)
+	ONCEWARD_RECORD_MESSAGES=build/messages.jsonl $(PYTEST) -m "$(if $(ARGS),,fast)" $(TWO) $(ARGS)
 	PYTHONPATH=tests $(BIN)/python -m support.errors build/messages.jsonl
 
 # What pyproject.toml promises to run with, and nobody would notice otherwise: pip takes the newest.
