@@ -20,16 +20,21 @@ from typing import Any
 import pymysql
 import pytest
 
+import onceward as ow
 from onceward.cli.doctor.mysql_changes import _warnings
+from onceward.cli.doctor.targets import check_target
 from onceward.errors import (
     AuthenticationFailed,
     ConfigurationError,
     FileUnreadable,
+    LedgerUnreachable,
     OncewardError,
     SendFailed,
     ServerUnreachable,
     SourceReplaced,
+    TargetUnreachable,
 )
+from onceward.ids import PipelineId
 from onceward.mysql.binlog import event
 from onceward.mysql.binlog.event import START_ANEW
 from onceward.mysql.source.connection import Server
@@ -37,8 +42,10 @@ from onceward.mysql.source.position_search import check_has_transactions
 from onceward.mysql.source.ranges import PlannedRange
 from onceward.mysql.source.settings import ChangesSettings, Position, make_settings
 from onceward.mysql.source.source import MySQLChanges
+from onceward.sql.ledger.database_ledger import DatabaseLedger
 from onceward.sql.ledger.mysql import MySQL, connected
 from onceward.sql.mysql.refusals import refusal, translate_errors
+from onceward.sql.sink.prepared import PreparedTransactions
 from onceward_verify.findings import Unavailable
 from onceward_verify.mysql import MySQLSnapshot
 from support.errors import raises
@@ -102,7 +109,8 @@ def test_a_password_is_sent_as_the_bytes_that_the_server_has(
         (4150, "FLUSH PRIVILEGES"),
         (1524, "caching_sha2_password"), (2059, "caching_sha2_password"),
         (2061, "caching_sha2_password"),
-        (3159, "ssl_disabled=true"), (2026, "ssl_ca in the url"),
+        (3159, "ssl_disabled=true"), (2026, "ssl_ca in the url"), (1698, "correct the user"),
+        (1130, "for the host"),
     ],
 )  # fmt: skip
 def test_a_login_that_is_not_let_in_is_told_why(
@@ -115,12 +123,20 @@ def test_a_login_that_is_not_let_in_is_told_why(
     with pytest.raises(AuthenticationFailed, match=rf"\({number}\) the server's words") as refused:
         Server(settings())
     assert step in refused.value.next_step
-    if number == 1045:
-        for told in (refused.value, refusal(number, "no", "connecting")):
-            assert "REQUIRE SSL" in told.next_step
-    else:
+    if number not in (1045, 1698):
         assert "correct the user" not in refused.value.next_step
-        assert refused.value.next_step in refusal(number, "no", "connecting").next_step
+    url = "mysql://u:pw@h/d"
+    with pytest.raises(LedgerUnreachable) as of_ledger:
+        DatabaseLedger(url).chain(PipelineId("p")).peek()
+    sink = ow.DatabaseSink(url=url, table="t", xa=True, pipeline_id="p")
+    prepared = PreparedTransactions(sink.settings)
+    with pytest.raises(TargetUnreachable) as of_prepared:
+        prepared.recover()
+    (of_doctor,) = check_target(url, [])
+    of_task = refusal(number, "no", "connecting")
+    for told in (of_ledger.value, of_prepared.value, of_doctor, of_task):
+        assert refused.value.next_step in told.next_step
+    assert of_doctor.status == "fail"
 
 
 def refused_logins(

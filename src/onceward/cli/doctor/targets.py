@@ -20,13 +20,14 @@ from onceward.delivery.opensearch_answers import NotTaken
 from onceward.delivery.opensearch_writer import OpenSearchWriter
 from onceward.errors import ConfigurationError, TargetUnreachable
 from onceward.formats.registry.client import SchemaRegistry
-from onceward.sql.ledger.database import Database, Session
+from onceward.sql.ledger.database import Database, Session, server_step
 from onceward.sql.ledger.mysql import MySQL, connected
 from onceward.sql.ledger.postgresql import PostgreSQL
 from onceward.sql.ledger.table import DEFAULT_TABLE
 from onceward.sql.postgresql.catalogue import table_named
 
 _SECONDS = 10
+_USUAL = "correct the address or the login, and see that the server runs"
 _REDIS = ("appendonly", "appendfsync", "maxmemory-policy")
 
 
@@ -73,7 +74,7 @@ def _asked(
     except database.errors as error:
         raise TargetUnreachable(
             f"the database at {database.host} does not answer: {error}",
-            next_step="correct the address or the login, and see that the server runs",
+            next_step=server_step(error, _USUAL),
         ) from None
 
 
@@ -166,7 +167,7 @@ def _opensearch(url: str, index: str) -> list[CheckResult]:
         except (NotTaken, opensearch_writer.client_library().exceptions.HTTPError) as error:
             raise TargetUnreachable(
                 f"OpenSearch at {urlsplit(url).hostname} does not answer: {error}",
-                next_step="correct the address or the login, and see that the server runs",
+                next_step=_USUAL,
             ) from None
     return _sound(
         what, diagnose("OpenSearch", what, {"index.number_of_replicas": replicas}, name=there)

@@ -34,11 +34,10 @@ from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.binlog.gtids import parse_previous_gtids
 from onceward.mysql.source.dump import Dump, DumpRefused
 from onceward.mysql.source.settings import FIRST_BYTE, ChangesSettings, Coordinates, Position
+from onceward.sql.ledger.database import LOGIN_STEPS
 from onceward.sql.ledger.mysql import MySQLSession, connected
-from onceward.sql.mysql.refusals import LOGIN_STEPS
 
 _NAME = "onceward mysql_changes"
-_LOGIN = (1045, 1698)
 _DENIED = (1044, 1142, 1143, 1227, 1370, 1410)
 _PASSING = (
     1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1226, 1317, 1927,
@@ -405,13 +404,6 @@ def driver() -> Any:
 
 
 def _driver_error(number: int, text: str, where: str) -> OncewardError:
-    if number in _LOGIN:
-        return AuthenticationFailed(
-            text,
-            next_step="correct the user and the password in the url (what is not ASCII is sent as "
-            "UTF-8; %FC is the byte ü of a login that was made in Latin-1); a login with REQUIRE "
-            "SSL is let in by TLS alone",
-        )
     if number in LOGIN_STEPS:
         return AuthenticationFailed(text, next_step=LOGIN_STEPS[number])
     if number in _DENIED:

@@ -34,6 +34,44 @@ _SAID_EVERY_SECONDS = 30.0
 _SECONDS_AT_LEAST = 600.0
 _ROWS_PER_SECOND = 100
 """The slowest server, with triggers and indexes, that is not taken for one that stands still."""
+_LOGIN = (
+    "correct the user and the password in the url (what is not ASCII is sent as UTF-8; %FC is the "
+    "byte ü of a login that was made in Latin-1); a login with REQUIRE SSL is let in by TLS alone"
+)
+_EXPIRED = "give the login a new password (ALTER USER … IDENTIFIED BY …), and the url the same"
+_UNLOCK = (
+    "ALTER USER … ACCOUNT UNLOCK for the login, and see that the password in the url is right"
+)
+_OTHER_PLUGIN = (
+    "let the login have a plugin that PyMySQL has (ALTER USER … IDENTIFIED WITH "
+    "caching_sha2_password BY …; of MariaDB IDENTIFIED VIA mysql_native_password USING …), or "
+    "install the package that the error names (pip install PyNaCl for MariaDB's ed25519)"
+)
+LOGIN_STEPS = {
+    **dict.fromkeys((1045, 1698), _LOGIN),
+    **dict.fromkeys((1820, 1862), _EXPIRED),
+    **dict.fromkeys((3118, 3955, 4151), _UNLOCK),
+    **dict.fromkeys((1524, 2059, 2061), _OTHER_PLUGIN),
+    1130: "let the login be one for the host that the error names (CREATE USER user@host …)",
+    2026: "see that ssl_ca in the url has what signed the server's certificate (which may be a "
+    "new one), that this is for the url's host and has not expired, and that the server has TLS",
+    3159: "take ssl_disabled=true out of the url: the server takes connections by TLS alone",
+    4150: "FLUSH PRIVILEGES on the server, and see that the password in the url is right",
+}
+"""The next step where MySQL or MariaDB does not let a login in, by number: 1045 and 1698 of a
+password, 1130 of a host; 1820 and 1862 expired, 3118 and 4151 (MariaDB) locked, 3955 and 4150
+(MariaDB) after too many wrong passwords; 1524 of the server, 2059 and 2061 of PyMySQL without its
+plugin; 3159 without TLS, 2026 where that failed.
+"""
+_WRITES = "see that the url leads to a server that takes writes (SELECT @@read_only)"
+SERVER_STEPS = {
+    **LOGIN_STEPS,
+    1040: "raise max_connections, or close what holds them (SHOW PROCESSLIST)",
+    1203: "raise max_user_connections, or close what holds them (SHOW PROCESSLIST)",
+    1226: "raise the limit that the server names (ALTER USER … WITH …)",
+    **dict.fromkeys((1290, 1836), _WRITES),
+}
+"""The same, and where a server has no place for a login, or takes no writes."""
 
 
 class Overdue(Exception):
@@ -154,6 +192,13 @@ def login_errors(failed: type[Exception]) -> Iterator[None]:
         # TLS said no, to a certificate or a host: CR_SSL_CONNECTION_ERROR. PyMySQL has 2003 for
         # it, as for a server that is away
         raise failed(2026, *error.args[1:]) from error
+
+
+def server_step(error: Exception, otherwise: str) -> str:
+    """Return the next step behind an error of the client library, where its number tells one;
+    psycopg has none for a login that is refused, only words.
+    """
+    return SERVER_STEPS.get(error.args[0] if error.args else 0, otherwise)
 
 
 class Database(ABC):

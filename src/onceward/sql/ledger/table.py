@@ -56,6 +56,11 @@ BATCHES = "_batches"
 """Ends the name of the table with the records of batches."""
 BATCHES_KEPT = 10_000
 """Of each pipeline, the newest."""
+_USUAL = (
+    "see that the database answers and lets the url's login in (its password; of PostgreSQL "
+    "pg_hba.conf, too), and that this may SELECT there (a pipeline's also INSERT, UPDATE, DELETE, "
+    "and CREATE where the table is missing)"
+)
 _IDLE_MS = 30_000
 _STATEMENT_MS = 60_000
 _LARGE_BYTES = 1 << 20
@@ -434,8 +439,7 @@ class TableChain(Chain):
             )
             raise LedgerUnreachable(
                 f"the ledger in {self._place} cannot be used: {error}",
-                next_step="see that the database answers and that this login may SELECT there (a "
-                "pipeline's also INSERT, UPDATE, DELETE, and CREATE where the table is missing)"
+                next_step=f"{database.server_step(error, _USUAL)}"
                 f"{large if record_bytes > _LARGE_BYTES else ''}; then start the query, or look, "
                 "again",
             ) from error

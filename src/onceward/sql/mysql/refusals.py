@@ -26,7 +26,7 @@ from onceward.errors import (
     ServerMisconfigured,
     TableMissing,
 )
-from onceward.sql.ledger.database import Overdue
+from onceward.sql.ledger.database import SERVER_STEPS, Overdue
 from onceward.sql.ledger.mysql import Ended, Warned
 from onceward.sql.sink.columns import OWN_TABLE, columns_error
 
@@ -88,37 +88,8 @@ _SIZES = re.compile(
     r"Transaction of size \d+ exceeds specified limit \d+|Maximum writeset size exceeded"
 )
 """Words of Group Replication and of Galera, which quote no row; their numbers mean many things."""
-_EXPIRED = "give the login a new password (ALTER USER … IDENTIFIED BY …), and the url the same"
-_UNLOCK = (
-    "ALTER USER … ACCOUNT UNLOCK for the login, and see that the password in the url is right"
-)
-_OTHER_PLUGIN = (
-    "let the login have a plugin that PyMySQL has (ALTER USER … IDENTIFIED WITH "
-    "caching_sha2_password BY …; of MariaDB IDENTIFIED VIA mysql_native_password USING …), or "
-    "install the package that the error names (pip install PyNaCl for MariaDB's ed25519)"
-)
-LOGIN_STEPS = {
-    **dict.fromkeys((1820, 1862), _EXPIRED),
-    **dict.fromkeys((3118, 3955, 4151), _UNLOCK),
-    **dict.fromkeys((1524, 2059, 2061), _OTHER_PLUGIN),
-    2026: "see that ssl_ca in the url has what signed the server's certificate (which may be a "
-    "new one), that this is for the url's host and has not expired, and that the server has TLS",
-    3159: "take ssl_disabled=true out of the url: the server takes connections by TLS alone",
-    4150: "FLUSH PRIVILEGES on the server, and see that the password in the url is right",
-}
-"""The next step where a login is not let in for another reason than its password: 1820 and 1862
-expired, 3118 and 4151 (MariaDB) locked, 3955 and 4150 (MariaDB) after too many wrong ones; 1524 of
-the server, 2059 and 2061 of PyMySQL without its plugin; 3159 without TLS, 2026 where that failed.
-"""
 _NEXT = {
-    **LOGIN_STEPS,
-    1040: "raise max_connections, or close what holds them (SHOW PROCESSLIST)",
-    1203: "raise max_user_connections, or close what holds them (SHOW PROCESSLIST)",
-    1226: "raise the limit that the server names (ALTER USER … WITH …)",
-    1045: "see that the login and the password of the sink's url are still right; a login with "
-    "REQUIRE SSL is let in by TLS alone",
-    1290: "see that the url leads to a server that takes writes (SELECT @@read_only)",
-    1836: "see that the url leads to a server that takes writes (SELECT @@read_only)",
+    **SERVER_STEPS,
     1467: "see whether the table's AUTO_INCREMENT column has come to the end of its type, and "
     "widen it (ALTER TABLE … MODIFY …)",
     1021: "make room on the server's disk",

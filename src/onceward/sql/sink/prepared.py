@@ -24,7 +24,7 @@ from onceward import patience
 from onceward.engine.task_writer import Beginner, Task, TaskWriter
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import LedgerUnreadable, TargetUnreachable
-from onceward.sql.ledger.database import Session
+from onceward.sql.ledger.database import Session, server_step
 from onceward.sql.sink.columns import Table, fit, staged_columns
 from onceward.sql.sink.dialect import Beside
 from onceward.sql.sink.run import MARKERS, DatabaseSinkSettings
@@ -35,6 +35,7 @@ _PAUSE_SECONDS = 0.01
 _COMMIT_PAUSES = 20
 _ABORT_PAUSES = 500
 """MySQL and MariaDB notice a moment later that the session that prepared it is gone."""
+_USUAL = "see that the database answers and lets the url's login in, and what this may do there"
 
 
 class PreparedTransactions:
@@ -200,8 +201,7 @@ class PreparedTransactions:
             self.close()
             raise TargetUnreachable(
                 f"{what} in the database at {self._database.host}: {error}",
-                next_step="see that the database answers, and what this login may do there; then "
-                "start the query again",
+                next_step=f"{server_step(error, _USUAL)}; then start the query again",
             ) from error
 
     def _connected(self) -> Session:
