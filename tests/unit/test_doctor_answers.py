@@ -8,8 +8,11 @@ import json
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
+import redis
 from typer.testing import CliRunner
 
 from onceward.cli import app
@@ -17,6 +20,7 @@ from onceward.cli.doctor.checks import compare_with_timeout
 from onceward.cli.doctor.command import _print
 from onceward.cli.doctor.kinds import diagnose
 from onceward.cli.doctor.mysql_changes import Missing, lines
+from onceward.cli.doctor.targets import check_target
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import AccessDenied
 from onceward.ids import AttemptId, BatchId, PipelineId
@@ -217,6 +221,37 @@ def test_a_redis_at_a_socket_of_this_machine_is_asked_as_the_sink_does(tmp_path:
     found = CliRunner().invoke(app, ["doctor", "--target", f"unix://{socket}"])
     assert found.exit_code == 1
     assert f"Redis at {socket} does not say its settings" in " ".join(found.output.split())
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        redis.exceptions.ResponseError(
+            "unknown command 'CONFIG', with args beginning with: 'GET'"
+        ),
+        redis.exceptions.NoPermissionError("this user has no permissions to run 'config|get'"),
+    ],
+    ids=["managed", "without the right"],
+)
+def test_of_a_redis_without_config_what_the_sink_may_read_is_looked_at(
+    refused: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def client(info: dict[str, object]) -> SimpleNamespace:
+        def config_get(name: str) -> NoReturn:
+            raise refused
+
+        return SimpleNamespace(config_get=config_get, info=lambda: info, close=lambda: None)
+
+    def results(**info: object) -> dict[str, str]:
+        monkeypatch.setattr(redis.Redis, "from_url", lambda *_, **__: client(info))
+        return {each.kind: each.what for each in check_target("redis://host", [])}
+
+    found = results(aof_enabled=0, maxmemory_policy="allkeys-lru")
+    assert found.keys() == {"", "redis-append-only", "redis-evictions"}
+    assert "not checked: appendfsync of Redis at host" in found[""]
+    assert str(refused) in found[""]
+    assert results(aof_enabled=1, maxmemory_policy="noeviction") == {"": found[""]}
+    assert "not checked: appendonly, appendfsync, maxmemory-policy" in results()[""]
 
 
 def test_no_line_for_a_client_turns_gtids_on() -> None:

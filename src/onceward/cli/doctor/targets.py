@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from onceward.cli.doctor.checks import run_checks
-from onceward.cli.doctor.kinds import CheckResult, diagnose, ok
+from onceward.cli.doctor.kinds import CheckResult, diagnose, ok, warn
 from onceward.delivery import opensearch_writer, redis_writer
 from onceward.delivery.opensearch_answers import NotTaken
 from onceward.delivery.opensearch_writer import OpenSearchWriter
@@ -138,6 +138,7 @@ def _redis(url: str) -> list[CheckResult]:
     library = redis_writer.client_library()
     at = urlsplit(url)
     where = f"Redis at {at.hostname or at.path}"
+    hidden: list[CheckResult] = []
     try:
         with closing(
             library.Redis.from_url(
@@ -147,14 +148,35 @@ def _redis(url: str) -> list[CheckResult]:
                 socket_connect_timeout=_SECONDS,
             )
         ) as client:
-            facts = {name: client.config_get(name).get(name) for name in _REDIS}
+            try:
+                facts = {name: client.config_get(name).get(name) for name in _REDIS}
+            except library.exceptions.ResponseError as refused:
+                facts = _without_config(client.info())
+                hidden = [_hidden(where, facts, refused)]
     except (library.exceptions.RedisError, ValueError) as error:
         raise TargetUnreachable(
-            f"{where} does not say its settings: {error}",
-            next_step="correct the address or the login; a managed service that hides CONFIG has "
-            "them on its pages",
+            f"{where} does not say its settings: {error}", next_step=_USUAL
         ) from None
-    return _sound(where, diagnose("Redis", where, facts))
+    return _sound(where, [*hidden, *diagnose("Redis", where, facts)])
+
+
+def _without_config(info: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return what INFO has of the settings, which a sink's login may read: managed services know
+    no CONFIG.
+    """
+    kept = info.get("aof_enabled")
+    return {
+        "appendonly": None if kept is None else "yes" if int(kept) else "no",
+        "maxmemory-policy": info.get("maxmemory_policy"),
+    }
+
+
+def _hidden(where: str, facts: Mapping[str, str | None], refused: Exception) -> CheckResult:
+    names = ", ".join(name for name in _REDIS if facts.get(name) is None)
+    return warn(
+        f"not checked: {names} of {where}, which refuses CONFIG GET: {refused}",
+        "look at the service's pages, or grant the login CONFIG GET (ACL SETUSER … +config|get)",
+    )
 
 
 def _opensearch(url: str, index: str) -> list[CheckResult]:
