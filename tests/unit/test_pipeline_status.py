@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -302,6 +303,48 @@ def test_a_tail_goes_on_behind_a_look_that_failed(
     done = run("ledger", "tail", "--ledger-path", str(folder), "--pipeline-id", "second")
     assert "BrokerUnreachable: no broker answers" in done.stderr
     assert [json.loads(line)["sequence"] for line in done.stdout.splitlines()] == [2, 3]
+
+
+def test_a_look_logs_in_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger in a database keeps its session for a look, and opens another one for the next."""
+    fill(tmp_path, "files", 30, decided=7)
+    logins: list[str] = []
+    depth = 0
+
+    @contextmanager
+    def looking(ledger: ow.FolderLedger) -> Iterator[None]:
+        nonlocal depth
+        logins.extend([""] * (depth == 0))
+        depth += 1
+        try:
+            yield
+        finally:
+            depth -= 1
+
+    def recent(ledger: ow.FolderLedger, *arguments: Any) -> list[LedgerRecord]:
+        with looking(ledger):
+            return as_it_is(ledger, *arguments)
+
+    as_it_is = ow.FolderLedger.recent
+    monkeypatch.setattr(ow.FolderLedger, "looking", looking)
+    monkeypatch.setattr(ow.FolderLedger, "recent", recent)
+    where = ["--ledger-path", str(tmp_path), "--pipeline-id", "files"]
+    monkeypatch.setattr(status, "_client", lambda arguments: None)
+    lag = ["lag", "--bootstrap-servers", "here:1"]
+    for command in (lag, ["ledger", "show"], ["ledger", "export", "--limit", "3"]):
+        logins.clear()
+        assert run(*command, *where).exit_code == 0
+        assert len(logins) == 1, command
+
+    def come_later(seconds: float) -> None:
+        if len(logins) > 1:
+            raise KeyboardInterrupt
+        fill(tmp_path, "files", 1, query="another")
+
+    monkeypatch.setattr(time, "sleep", come_later)
+    logins.clear()
+    run("ledger", "tail", *where)
+    assert len(logins) == 2
 
 
 def test_a_folder_that_is_not_there_is_no_empty_ledger(tmp_path: Path) -> None:

@@ -101,8 +101,8 @@ def lag(
     offset.
     """
     view = dataclasses.replace(at, bootstrap_servers=bootstrap_servers).view()
-    _entries(view, pipeline_id, 1)
-    found = view.lag(pipeline_id)
+    (newest,) = _entries(view, pipeline_id, 1)
+    found = view.lag_behind(newest)
     if as_json:
         say(json.dumps(_json(found), indent=2))
     elif found:
@@ -161,7 +161,8 @@ def tail(
             say(json.dumps(_json(entry)))
         time.sleep(interval)
         try:
-            new, is_the_same = _entries_since(view, pipeline_id, last)
+            with view.looking():
+                new, is_the_same = _entries_since(view, pipeline_id, last)
         except OncewardError as error:
             say(_failed(error), err=True)
             new = []

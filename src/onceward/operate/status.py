@@ -352,15 +352,16 @@ class LedgerView:
         records, and those that compaction has not reached; a table 10,000, a folder 1,000.
         """
         number = 1 if limit == 1 else 2 * limit
-        while True:
-            found = self._reader.recent(pipeline_id(pipeline), number)
-            newest: dict[tuple[int, BatchId], LedgerRecord] = {}
-            for record in found:
-                newest.setdefault((record.sequence, record.batch), record)
-            if len(newest) >= limit or len(found) < number or number >= _MOST_RECORDS:
-                last = list(newest.values())[:limit]
-                return [LedgerEntry.from_record(record) for record in reversed(last)]
-            number = min(4 * number, max(_MOST_RECORDS, limit))
+        with self.looking():
+            while True:
+                found = self._reader.recent(pipeline_id(pipeline), number)
+                newest: dict[tuple[int, BatchId], LedgerRecord] = {}
+                for record in found:
+                    newest.setdefault((record.sequence, record.batch), record)
+                if len(newest) >= limit or len(found) < number or number >= _MOST_RECORDS:
+                    last = list(newest.values())[:limit]
+                    return [LedgerEntry.from_record(record) for record in reversed(last)]
+                number = min(4 * number, max(_MOST_RECORDS, limit))
 
     def lag(self, pipeline: str) -> list[PartitionLag]:
         """Return the lag in each partition of Kafka that the newest batch names; empty where the
@@ -370,9 +371,10 @@ class LedgerView:
         :raises AccessDenied, BrokerUnreachable: …
         """
         entries = self.entries(pipeline, 1)
-        return self._lag_behind(entries[-1]) if entries else []
+        return self.lag_behind(entries[-1]) if entries else []
 
-    def _lag_behind(self, newest: LedgerEntry) -> list[PartitionLag]:
+    def lag_behind(self, newest: LedgerEntry) -> list[PartitionLag]:
+        """Return :meth:`lag`, where the newest batch has been read already."""
         here = self.client()
         if self.sources is None:
             return [] if here is None else _lag(here, newest)
@@ -447,7 +449,7 @@ class LedgerView:
             trouble.append(str(error))
         coordinator_answers = not trouble
         try:
-            partitions = self._lag_behind(entries[-1]) if entries else []
+            partitions = self.lag_behind(entries[-1]) if entries else []
             lag = sum(each.lag for each in partitions) if partitions else None
         except OncewardError as error:
             trouble.append(str(error))
