@@ -110,6 +110,22 @@ FAILS_IN_AN_EXECUTOR = """
     sys.exit(0)
 """
 
+DEFINED_IN_A_THREAD = """
+    import threading
+    import onceward as ow
+    from onceward.operate import stopping
+
+    def pipeline():
+        {failure}
+        ow.wait()
+
+    thread = threading.Thread(target=pipeline, daemon={daemon})
+    thread.start()
+    thread.join()
+"""
+OF_OURS = 'raise ow.errors.ConfigurationError("no such topic", next_step="create it")'
+TOLD_TO_STOP = 'stopping._is_requested = True; raise RuntimeError("the session is gone")'
+
 HANDLED_IN_A_THREAD = """
     import threading
     from contextlib import suppress
@@ -242,6 +258,36 @@ ENDS_WITH_PYTHON = """
         pytest.param(WAITED_FOR_IN_AN_EXECUTOR, 0, "worked to its end", id="in an executor"),
         pytest.param(FAILS_IN_A_THREAD, 75, "before there is a query", id="fails in a thread"),
         pytest.param(FAILS_IN_AN_EXECUTOR, 1, "RuntimeError: before", id="fails in a pool"),
+        pytest.param(
+            DEFINED_IN_A_THREAD.format(failure=OF_OURS, daemon=False),
+            78,
+            "ConfigurationError: no such topic",
+            id="defined in a thread",
+        ),
+        pytest.param(
+            DEFINED_IN_A_THREAD.format(failure=OF_OURS, daemon=True),
+            78,
+            "ConfigurationError: no such topic",
+            id="defined in a daemon",
+        ),
+        pytest.param(
+            DEFINED_IN_A_THREAD.format(failure="{}['topic']", daemon=False),
+            1,
+            "KeyError: 'topic'",
+            id="the job's own in a thread",
+        ),
+        pytest.param(
+            DEFINED_IN_A_THREAD.format(failure="{}['topic']", daemon=True),
+            0,
+            "finished",
+            id="a library's thread",
+        ),
+        pytest.param(
+            DEFINED_IN_A_THREAD.format(failure=TOLD_TO_STOP, daemon=False),
+            0,
+            "finished",
+            id="a thread that was told to stop",
+        ),
         pytest.param(FENCED_IN_A_THREAD, 79, "Fenced: a newer", id="fenced in a thread"),
         pytest.param(FENCED_IN_A_THREAD + "    raise away", 79, "Fenced: a newer", id="fenced"),
         pytest.param(

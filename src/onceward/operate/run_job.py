@@ -223,6 +223,7 @@ def main(arguments: list[str]) -> None:
     link = RunnerLink()
     keep_status()
     stopping.answer_sigterm()
+    hear_threads()
     job = arguments[0]
     sys.argv[:] = arguments
     if not is_safe_path():
@@ -377,6 +378,28 @@ def _print(error: BaseException, job: str) -> None:
     places = [at for at in traceback.extract_tb(error.__traceback__) if at.filename == file]
     place = f"{job}:{places[-1].lineno}: " if places else ""
     print(f"{place}{type(ours[0]).__name__}: {ours[0]}", file=sys.stderr)  # noqa: T201
+
+
+def hear_threads() -> None:
+    """Count what ends a thread of the job as what ``ow.wait`` raises in one: a pipeline's
+    definition may fail before it comes to that.
+    """
+    tell = threading.excepthook
+
+    def hear(ended: threading.ExceptHookArgs) -> None:
+        error, thread = ended.exc_value, ended.thread
+        if (
+            isinstance(error, Exception)
+            and thread is not None
+            # Daemons may be a library's own: only an error of ours is about a pipeline
+            and (not thread.daemon or find_errors(error))
+            # Of a job that was told to stop the session may be gone already
+            and not stopping.is_requested()
+        ):
+            stopping.note_failure(thread, error)
+        tell(ended)
+
+    threading.excepthook = hear
 
 
 def keep_status() -> None:

@@ -52,8 +52,17 @@ def is_awaited() -> bool:
 
 def failures() -> list[Exception]:
     """Return what ``ow.wait`` or ``ow.supervise`` has raised last in each thread of the job's that
-    has not called them since: no query may know of it, and nobody else hears it."""
+    has not called them since, or what has ended the thread: no query may know of it, and nobody
+    else hears it."""
     return list(_failed.copy().values())
+
+
+def note_failure(thread: threading.Thread, error: Exception) -> None:
+    """Add to :func:`failures` what has ended a thread, if it is in none of them yet."""
+    _failed.setdefault(thread, error)
+    # Threads come and go
+    for ended_first in list(_failed)[:-_MOST_FAILED]:
+        del _failed[ended_first]
 
 
 def request() -> None:
@@ -92,10 +101,7 @@ def waiting(ended: threading.Event | None = None) -> Iterator[None]:
         yield
     except Exception as error:
         if not is_main:
-            _failed[me] = error
-            # Threads come and go
-            for ended_first in list(_failed)[:-_MOST_FAILED]:
-                del _failed[ended_first]
+            note_failure(me, error)
         raise
     finally:
         _waiting -= 1
