@@ -18,6 +18,7 @@ forgotten all is told by a key of the sink's own, whose value the ledger has.
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -128,8 +129,12 @@ for _, call in ipairs({
 end
 return 'OK'
 """
-_DENIED = ("ACL failure in script", "user executing the script")
-"""What a server says where the login has no right to what the script does."""
+_DENIED = ("ACL failure in script", "user executing the script", "unknown command")
+"""What a server says where the login has no right to what the script does, or a service has taken
+a command away.
+"""
+_OF_A_CLUSTER = re.compile(r"(?:\A|error: )(?:CROSSSLOT|MOVED) ")
+"""What a cluster says that does not tell that it is one: a proxy's, or a service's."""
 
 
 @dataclass
@@ -240,6 +245,7 @@ class RedisWriter(UpsertWriter):
         any more, or is the replica of another now.
 
         :raises AuthenticationFailed, AccessDenied: the server refuses the login, or its rights.
+        :raises ServerMisconfigured: it is a cluster.
         """
         library = client_library().exceptions
         try:
@@ -252,6 +258,9 @@ class RedisWriter(UpsertWriter):
             ) from error
         except Exception as error:
             self.close()
+            of_cluster = (library.ClusterCrossSlotError, library.MovedError)
+            if isinstance(error, of_cluster) or _OF_A_CLUSTER.search(str(error)):
+                raise _cluster_error(f": {error}") from error
             denied = (library.NoPermissionError, library.AuthorizationError)
             in_script = isinstance(error, library.ResponseError) and any(
                 words in str(error) for words in _DENIED
@@ -259,7 +268,8 @@ class RedisWriter(UpsertWriter):
             if isinstance(error, denied) or in_script:
                 raise AccessDenied(
                     f"Redis refuses the login a command or a key: {error}",
-                    next_step="grant the login what docs/how-to/upsert.md lists",
+                    next_step="grant the login what docs/how-to/upsert.md lists, or take a "
+                    "service that has these commands",
                 ) from error
             raise
 
@@ -298,13 +308,18 @@ class RedisWriter(UpsertWriter):
                     "the Redis server is a replica, which may not have been filled yet"
                 )
             if int(self._client.info("cluster").get("cluster_enabled", 0)):
-                raise ServerMisconfigured(
-                    "the Redis server is part of a cluster, where a row and its tombstone may lie "
-                    "on different nodes",
-                    next_step="use a server that stands alone, or has replicas",
-                )
+                raise _cluster_error()
             self._script = str(self._client.script_load(_SCRIPT))
         return self._client
+
+
+def _cluster_error(words: str = "") -> ServerMisconfigured:
+    return ServerMisconfigured(
+        "the Redis server is part of a cluster, where a row and its tombstone may lie on different "
+        f"nodes{words}",
+        next_step="use a server that stands alone, or has replicas (of a managed service one with "
+        "cluster mode disabled, and none that is serverless)",
+    )
 
 
 _WHY = {
