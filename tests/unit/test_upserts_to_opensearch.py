@@ -508,6 +508,11 @@ def test_no_row_that_is_not_written_is_counted_as_delivered(
         ((404, b"default backend - 404"), NotTaken),
         ((403, b"<html>Forbidden</html>"), NotTaken),
         ((301, b""), NotTaken),
+        ((403, {"message": "Forbidden"}), NotTaken),
+        ((429, {"message": "Too Many Requests"}), NotTaken),
+        # Amazon's service, of a request that no policy allows
+        ((403, {"Message": "User: anonymous is not authorized to perform"}), AccessDenied),
+        ((503, {"Message": "Service Unavailable"}), NotTaken),
         ((401, b"Unauthorized"), AuthenticationFailed),
         (
             (403, {"error": {"type": "security_exception", "reason": "no permissions"}}),
@@ -538,8 +543,11 @@ def test_no_row_that_is_not_written_is_counted_as_delivered(
 def test_an_answer_that_is_not_about_every_row_is_none(
     answer: tuple[int, Any], error: type[Exception]
 ):
-    with pytest.raises(error):
+    with pytest.raises(error) as raised:
         writer(answer)([upsert("a"), upsert("b")])
+    status, document = answer
+    if isinstance(document, dict) and (words := document.get("Message", document.get("message"))):
+        assert f"{status} error: {words}" in str(raised.value)
 
 
 @pytest.mark.parametrize(

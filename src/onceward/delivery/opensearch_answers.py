@@ -274,6 +274,19 @@ def error_in(error: Any) -> tuple[str, str]:
     return str(error.get("type")), reason
 
 
+def spoken(document: Any) -> tuple[str, str, bool]:
+    """Return kind and reason of a refusal, and whether it is the server's own word, and not that
+    of a gateway before it. Amazon's service has a ``Message`` of its own where its policy denies a
+    request.
+    """
+    if not isinstance(document, dict):
+        return *error_in(document), False
+    if "error" in document:
+        return *error_in(document["error"]), True
+    words = document.get("Message", document.get("message", document))
+    return *error_in(str(words)), "Message" in document
+
+
 def first_error(wrong: Sequence[DeliveryRefused]) -> DeliveryRefused:
     """Return the first error, with how many there are."""
     first = wrong[0]

@@ -55,6 +55,7 @@ from onceward.delivery.opensearch_answers import (
     refusal,
     says_missing,
     setting,
+    spoken,
     version_number,
     why_no_documents,
     why_not_in_documents,
@@ -445,8 +446,7 @@ class OpenSearchWriter(UpsertWriter):
             if not isinstance(document, dict):
                 raise NotTaken(f"{where} is not answered as OpenSearch does: {document}")
             return document
-        its_own = isinstance(document, dict) and "error" in document
-        kind, reason = error_in(document["error"] if its_own else document)
+        kind, reason, its_own = spoken(document)
         if answer.status == 404 and missing is not None and says_missing(kind, reason):
             return missing
         raise refusal(self.index, where, answer.status, kind, reason, its_own=its_own)
