@@ -252,6 +252,9 @@ def test_of_a_redis_without_config_what_the_sink_may_read_is_looked_at(
     assert str(refused) in found[""]
     assert results(aof_enabled=1, maxmemory_policy="noeviction") == {"": found[""]}
     assert "not checked: appendonly, appendfsync, maxmemory-policy" in results()[""]
+    assert results(cluster_enabled=1, role="slave").keys() == {
+        "", "redis-cluster", "redis-replica",
+    }  # fmt: skip
 
 
 def test_no_line_for_a_client_turns_gtids_on() -> None:

@@ -39,6 +39,8 @@ FACTS: Mapping[str, tuple[str, str]] = {
     "flush-log": ("2", "1"),
     "sync-binlog": ("0", "1"),
     "read-only": ("1", "0"),
+    "redis-cluster": ("1", "0"),
+    "redis-replica": ("slave", "master"),
     "redis-append-only": ("no", "yes"),
     "redis-fsync": ("everysec", "always"),
     "redis-evictions": ("allkeys-lru", "noeviction"),

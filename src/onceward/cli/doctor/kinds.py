@@ -241,6 +241,15 @@ KINDS: tuple[Misconfiguration, ...] = (
         _either("1", "on"), "fail"),
     # --- targets by key
     Misconfiguration(
+        "redis-cluster", "Redis", "cluster_enabled", "1",
+        "a row and its tombstone may lie on different nodes of a cluster, and the sink refuses it",
+        "give the sink the address of a server that stands alone, or has replicas", _either("1"),
+        "fail"),
+    Misconfiguration(
+        "redis-replica", "Redis", "role", "slave",
+        "it is a replica, and no batch can be written",
+        "give the sink the address of the primary", _either("slave"), "fail"),
+    Misconfiguration(
         "redis-append-only", "Redis", "appendonly", "no",
         "what was delivered is lost when the server ends, and the ledger has counted it",
         f"CONFIG SET appendonly yes{_REWRITE}", _either("no")),

@@ -148,10 +148,10 @@ def _redis(url: str) -> list[CheckResult]:
                 socket_connect_timeout=_SECONDS,
             )
         ) as client:
+            facts = _redis_facts(client.info())
             try:
-                facts = {name: client.config_get(name).get(name) for name in _REDIS}
+                facts |= {name: client.config_get(name).get(name) for name in _REDIS}
             except library.exceptions.ResponseError as refused:
-                facts = _without_config(client.info())
                 hidden = [_hidden(where, facts, refused)]
     except (library.exceptions.RedisError, ValueError) as error:
         raise TargetUnreachable(
@@ -160,14 +160,16 @@ def _redis(url: str) -> list[CheckResult]:
     return _sound(where, [*hidden, *diagnose("Redis", where, facts)])
 
 
-def _without_config(info: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return what INFO has of the settings, which a sink's login may read: managed services know
-    no CONFIG.
+def _redis_facts(info: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return what INFO has, which a sink's login may read: also of settings, because managed
+    services know no CONFIG.
     """
     kept = info.get("aof_enabled")
     return {
         "appendonly": None if kept is None else "yes" if int(kept) else "no",
         "maxmemory-policy": info.get("maxmemory_policy"),
+        "role": info.get("role"),
+        "cluster_enabled": str(info.get("cluster_enabled", 0)),
     }
 
 
