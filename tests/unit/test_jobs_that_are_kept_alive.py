@@ -126,6 +126,13 @@ DEFINED_IN_A_THREAD = """
 OF_OURS = 'raise ow.errors.ConfigurationError("no such topic", next_step="create it")'
 TOLD_TO_STOP = 'stopping._is_requested = True; raise RuntimeError("the session is gone")'
 
+CALLED_WRONGLY_IN_AN_EXECUTOR = """
+    from concurrent.futures import ThreadPoolExecutor
+    import onceward as ow
+
+    ThreadPoolExecutor(1).submit({call})
+"""
+
 HANDLED_IN_A_THREAD = """
     import threading
     from contextlib import suppress
@@ -287,6 +294,18 @@ ENDS_WITH_PYTHON = """
             0,
             "finished",
             id="a thread that was told to stop",
+        ),
+        pytest.param(
+            CALLED_WRONGLY_IN_AN_EXECUTOR.format(call="ow.wait"),
+            78,
+            "ow.wait() waits for nothing",
+            id="wrong call in a pool",
+        ),
+        pytest.param(
+            CALLED_WRONGLY_IN_AN_EXECUTOR.format(call="ow.supervise, None"),
+            78,
+            "start=None is wrong",
+            id="wrong supervise in a pool",
         ),
         pytest.param(FENCED_IN_A_THREAD, 79, "Fenced: a newer", id="fenced in a thread"),
         pytest.param(FENCED_IN_A_THREAD + "    raise away", 79, "Fenced: a newer", id="fenced"),

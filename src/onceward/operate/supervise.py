@@ -122,7 +122,9 @@ def supervise(
     """
     restarts = ExponentialDelay() if strategy is None else strategy
     ended = surroundings.Event() if stop is None else stop
-    _check(start, restarts, ended, checkpoint)
+    # A pool's thread may have called, whose future nobody asks
+    with stopping.waiting():
+        _check(start, restarts, ended, checkpoint)
     with stopping.waiting(ended), gate.starting_again():
         return _supervise(start, restarts, ended, checkpoint)
 

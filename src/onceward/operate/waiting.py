@@ -50,14 +50,9 @@ def wait(*queries: StreamingQuery, timeout_s: float | None = None) -> bool:
     :raises StreamingQueryException: a query failed, and its error is Spark's or your function's
         own.
     """
-    if not queries:
-        raise ConfigurationError("ow.wait() waits for nothing", next_step=_A_QUERY)
-    for query in queries:
-        must_be_a_query(query, "ow.wait()")
-    if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s >= 0):
-        raise ConfigurationError(
-            f"timeout_s={timeout_s!r} is no number of seconds", next_step="pass 0 or more, or None"
-        )
+    # A pool's thread may have called, whose future nobody asks
+    with stopping.waiting():
+        _check(queries, timeout_s)
     deadline = surroundings.monotonic() + (math.inf if timeout_s is None else timeout_s)
     ends = [QueryEnd(query) for query in queries]
     try:
@@ -81,6 +76,17 @@ def wait(*queries: StreamingQuery, timeout_s: float | None = None) -> bool:
             end.leave()
     _settle(ends)
     return True
+
+
+def _check(queries: tuple[StreamingQuery, ...], timeout_s: object) -> None:
+    if not queries:
+        raise ConfigurationError("ow.wait() waits for nothing", next_step=_A_QUERY)
+    for query in queries:
+        must_be_a_query(query, "ow.wait()")
+    if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s >= 0):
+        raise ConfigurationError(
+            f"timeout_s={timeout_s!r} is no number of seconds", next_step="pass 0 or more, or None"
+        )
 
 
 def _settle(ends: list[QueryEnd]) -> None:
