@@ -25,6 +25,7 @@ from onceward.mysql.binlog.event import (
     FORMAT_DESCRIPTION,
     GTID,
     GTID_LIST,
+    GTID_TAGGED,
     INCIDENT,
     MARIADB_GTID,
     PARTIAL_UPDATE_ROWS,
@@ -39,6 +40,7 @@ from onceward.mysql.binlog.event import (
     BinlogEvent,
 )
 from onceward.mysql.binlog.gtid_sets import Gtids
+from onceward.mysql.source import position_search
 from onceward.mysql.source.ranges import PlannedRange, RangePlanner
 from onceward.mysql.source.settings import (
     ChangesSettings,
@@ -761,6 +763,35 @@ def test_an_incident_that_is_passed_over_is_the_whole_of_its_transaction(gtids: 
     assert (walk.error, walk.place) == (None, found.end.place)
     log.transaction(3)
     assert cut(log.events, begin, passes).changes == 2
+
+
+@pytest.mark.parametrize("kind", [GTID_TAGGED, QUERY_COMPRESSED])
+def test_a_search_for_a_position_goes_past_what_is_passed_over(
+    kind: int, monkeypatch: pytest.MonkeyPatch
+):
+    """What a newer server wrote. The reader passes over it, and a start has to get there."""
+    log = Log().transaction(1)
+    if kind == QUERY_COMPRESSED:
+        log.gtid(2)
+    at = f"{FILE}:{log.at}"
+    if kind == QUERY_COMPRESSED:
+        statement = struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0"
+        log.put(kind, statement + b"\xa1\1x")
+    else:
+        log.put(kind, b"\4\x10\0").query("BEGIN").row().put(XID, bytes(8))
+    end = Coordinates(FILE, log.at)
+    log.transaction(3)
+    monkeypatch.setattr(position_search, "follow", lambda _, at, feed: feed(log.events))
+
+    def search(*pass_over: str) -> Coordinates:
+        walk = position_search.walk_until(
+            settings(pass_over=pass_over), start(), lambda event, _: event.position == end.pos
+        )
+        return walk.place
+
+    with pytest.raises(ChangeUnreadable, match=rf'pass_over=\["{at}"\]'):
+        search()
+    assert search(at) == end
 
 
 def test_an_incident_that_another_server_had_is_no_stop():

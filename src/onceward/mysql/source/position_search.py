@@ -255,7 +255,7 @@ def _read_before(settings: ChangesSettings, server: Server, position: Position) 
     ):
         return None
     begins = replace(position, server=server.identity, pos=FIRST_BYTE, gtids=None, skips=None)
-    walk = TransactionWalk(begins, upto=position.place)
+    walk = TransactionWalk(begins, upto=position.place, skippable=settings.skippable)
     follow(settings, begins, walk.feed)
     return walk.gtids if walk.error is None and walk.place == position.place else None
 
@@ -342,7 +342,7 @@ def walk_until(
     settings: ChangesSettings, at: Position, ends: Callable[[BinlogEvent, Gtid], bool]
 ) -> TransactionWalk:
     """Walk from ``at`` to before the first transaction for which ``ends`` is True, or the end."""
-    walk = TransactionWalk(at, before=ends, selects=settings.selects)
+    walk = TransactionWalk(at, before=ends, selects=settings.selects, skippable=settings.skippable)
     follow(settings, at, walk.feed)
     if walk.error is not None:
         raise walk.error

@@ -174,13 +174,12 @@ class RangePlanner(TransactionWalk):
         reaches_others: Callable[[str, str], bool] = lambda *_: False,
         is_view: Callable[[str, str], bool] = lambda *_: False,
     ) -> None:
-        super().__init__(start, upto=upto, selects=settings.selects)
+        super().__init__(start, upto=upto, selects=settings.selects, skippable=settings.skippable)
         self._again = upto is not None or only is not None
         self._only = only
         self._reaches_others, self._is_view = reaches_others, is_view
         self._settings = settings
         self._most_bytes, self._max_changes = settings.max_bytes, max_changes
-        self._skippable = settings.skippable
         self._checked_tables = checked_tables
         self.unchecked_at: Coordinates | None = None
         """Before the first transaction with a selected table that was not checked."""
@@ -383,7 +382,7 @@ class RangePlanner(TransactionWalk):
                     event, "statement", "a ROLLBACK to a place that is not known here", _COMPARE,
                     gtid=self.gtid, loss="this ROLLBACK, so that what it undid comes as changes,",
                 )  # fmt: skip
-                self._raise_unless_named(event, error)
+                super()._refuse(event, error)
             return
         if savepoint.here != savepoint.least:
             # A function's or a trigger's savepoints are its own, and gone when it has ended.
@@ -396,7 +395,7 @@ class RangePlanner(TransactionWalk):
                 event, "statement", what, _COMPARE, gtid=self.gtid,
                 loss="what came behind the last of them",
             )  # fmt: skip
-            self._raise_unless_named(event, error)
+            super()._refuse(event, error)
         while next(reversed(self._savepoints)) != name:
             self._savepoints.popitem()
         if self._here != savepoint.here:
@@ -460,17 +459,10 @@ class RangePlanner(TransactionWalk):
         )
 
     def _refuse(self, event: BinlogEvent, error: ChangeUnreadable) -> None:
-        self._raise_unless_named(event, error)
+        super()._refuse(event, error)
         # What it has done is not read: tables, or rows in them, may be there now
         if error.details.get("reason") not in _WITHOUT_UNSEEN_ROWS:
             self._known = None
-
-    def _raise_unless_named(self, event: BinlogEvent, error: ChangeUnreadable) -> None:
-        """Raise ``error``, unless ``pass_over`` names the event. Enough for a ROLLBACK, which
-        brings no rows.
-        """
-        if not self._skippable.has_event(event):
-            raise error
 
 
 def _reaching_others(name: tuple[str, str]) -> Unsupported:

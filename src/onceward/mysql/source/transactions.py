@@ -20,6 +20,7 @@ from onceward.mysql.binlog.event import (
     FORMAT_DESCRIPTION,
     GTID_LIST,
     INCIDENT,
+    NOTHING_SKIPPABLE,
     PREVIOUS_GTIDS,
     QUERY,
     QUERY_COMPRESSED,
@@ -30,6 +31,7 @@ from onceward.mysql.binlog.event import (
     XA_PREPARE,
     XID,
     BinlogEvent,
+    Skippable,
     damaged_event,
     unreadable_event,
 )
@@ -67,6 +69,7 @@ class TransactionWalk:
     :param before: says of each transaction that is not skipped, at its first event, whether the
         walk ends before it.
     :param upto: the end of the walk.
+    :param skippable: what ``pass_over`` names.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class TransactionWalk:
         before: Callable[[BinlogEvent, Gtid], bool] | None = None,
         upto: Coordinates | None = None,
         selects: Callable[[str, str], bool] = lambda *_: True,
+        skippable: Skippable = NOTHING_SKIPPABLE,
     ) -> None:
         self.at = at
         self.dialect = at.dialect
@@ -100,6 +104,7 @@ class TransactionWalk:
         self._has_selected_rows = False
         """The transaction has rows of a selected table."""
         self._before, self._upto, self._selects = before, upto, selects
+        self._skippable = skippable
         self._file = at.file
         self._handlers: dict[int, Handler] = {
             **dict.fromkeys(TRANSACTION_STARTS, self._transaction),
@@ -372,8 +377,9 @@ class TransactionWalk:
             self._refuse(event, error)
 
     def _refuse(self, event: BinlogEvent, error: ChangeUnreadable) -> None:
-        """Raise ``error``. Subclasses skip what ``pass_over`` names."""
-        raise error
+        """Raise ``error``, unless ``pass_over`` names the event."""
+        if not self._skippable.has_event(event):
+            raise error
 
 
 def gap_error(at: Position, what: str) -> SourceReplaced:
