@@ -97,7 +97,13 @@ class Confluents:
         if not 0 < number <= len(ids) or ((subject, number) in self.deleted and not deleted):
             raise NotRegistered("40402 Version not found")
         found = ids[number - 1]
-        return {"subject": subject, "version": number, "id": found, "schema": self.texts[found]}
+        return {
+            "subject": subject,
+            "version": number,
+            "id": found,
+            "schema": self.texts[found],
+            "references": self.references.get(found, []),
+        }
 
 
 @pytest.fixture
@@ -163,6 +169,20 @@ def test_a_subject_that_was_named_is_asked_first(
     registry.version(":.eu:address", 1)
     in_context(registry, ":.eu:orders-value").schema(1)
     assert confluents.asked[1:] == ["GET /schemas/ids/1?subject=%3A.eu%3Aorders-value"]
+
+
+def test_what_a_schema_refers_to_is_in_its_own_context(
+    confluents: Confluents, registry: ow.SchemaRegistry
+):
+    """Whatever schema has led to it: the same names mean others elsewhere."""
+    confluents.add("orders-value", 1, TEXT.replace('"long"', '"Address"'))
+    confluents.add(":.eu:address", 2, TEXT.replace("Order", "Address").replace('"long"', '"City"'))
+    confluents.add("city", 3, TEXT.replace("Order", "City"))
+    confluents.add(":.eu:city", 4, TEXT.replace("Order", "City").replace("long", "string"))
+    confluents.references[1] = [{"name": "Address", "subject": ":.eu:address", "version": 1}]
+    confluents.references[2] = [{"name": "City", "subject": "city", "version": 1}]
+    assert '"string"' in registry.resolved_text(1)
+    assert "GET /subjects/city/versions/1?deleted=true" not in confluents.asked
 
 
 def test_who_may_register_need_not_be_allowed_to_look_up(

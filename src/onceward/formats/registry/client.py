@@ -170,10 +170,7 @@ class SchemaRegistry:
             in_memory = self._texts.get(schema_id)
         if in_memory is not None:
             return in_memory
-        text = self_contained(
-            self.schema(schema_id),
-            lambda name, number: self._referred(self._qualify(name), number),
-        )
+        text = self_contained(self.schema(schema_id), self._referred, self.context)
         with self._lock:
             return self._texts.setdefault(schema_id, text)
 
@@ -460,11 +457,6 @@ class SchemaRegistry:
             "or begin with another topic: records under that id would be read as something else",
             details={"url": self.url, "id": schema_id, "before": before, "now": now},
         )
-
-    def _qualify(self, subject: str) -> str:
-        """Return a subject that a schema of this context names, as seen from outside of it."""
-        is_here = bool(self.context) and not subject_context(subject)
-        return f":{self.context}:{subject}" if is_here else subject
 
     def __repr__(self) -> str:
         context = f", context {self.context}" if self.context else ""

@@ -11,10 +11,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from onceward.errors import UnsupportedSchema
-from onceward.formats.registry.answers import RegisteredSchema, SchemaReference, Version
+from onceward.formats.registry.answers import (
+    RegisteredSchema,
+    SchemaReference,
+    Version,
+    subject_context,
+)
 from onceward.formats.registry.http import DEEPEST, NotFit, parse_json
 
 MOST_SCHEMAS = 200
@@ -26,10 +32,13 @@ _NAMED = ("record", "error", "enum", "fixed")
 _PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
 
-def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Version]) -> str:
+def self_contained(
+    schema: RegisteredSchema, version_of: Callable[[str, int], Version], context: str = ""
+) -> str:
     """Return the text of ``schema`` with its references inlined; its own text as it is where it
     has none.
 
+    :param context: the one that it is registered in; "" is the default one.
     :raises UnsupportedSchema: it is no Avro, or beyond our limits; its references go in circles,
         are too many or too deep, or give a name two meanings.
     """
@@ -45,7 +54,7 @@ def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Ve
     if not schema.references:
         return schema.text
     gathering = _Gathering(schema, version_of)
-    gathering.gather(schema, ())
+    gathering.gather(schema, (), context)
     text = json.dumps(
         _Inlining(schema.id, gathering.types).inline(parse_json(schema.text)), ensure_ascii=False
     )
@@ -70,13 +79,17 @@ class _Gathering:
         self._bytes = len(schema.text)
         self.types: dict[str, dict[str, Any]] = {}
 
-    def gather(self, schema: RegisteredSchema, way: tuple[SchemaReference, ...]) -> None:
-        """Collect schemas, depth first. ``way``: the references that led here."""
+    def gather(
+        self, schema: RegisteredSchema, way: tuple[SchemaReference, ...], context: str
+    ) -> None:
+        """Collect schemas, depth first. ``way``: the references that led here; ``context``: where
+        they have led."""
         if len(way) > DEEPEST_REFERENCE:
             raise _unfit(
                 self._id, f"has references deeper than {DEEPEST_REFERENCE} levels ({_spell(way)})"
             )
-        for reference in schema.references:
+        for named in schema.references:
+            reference = replace(named, subject=_qualified(named.subject, context))
             place = (reference.subject, reference.version)
             if place in {(before.subject, before.version) for before in way}:
                 raise _unfit(
@@ -98,7 +111,7 @@ class _Gathering:
             self._bytes += len(found.text)
             if self._bytes > MOST_BYTES:
                 raise _unfit(self._id, f"refers to more than {MOST_BYTES:,} bytes of schemas")
-            self.gather(found, (*way, reference))
+            self.gather(found, (*way, reference), subject_context(reference.subject))
             for name, definition in _definitions(parse_json(found.text), ""):
                 if self.types.setdefault(name, definition) != definition:
                     raise _unfit(self._id, f"refers to two different types of the name {name}")
@@ -231,6 +244,14 @@ def _full_name(schema: dict[str, Any], space: str) -> str | None:
         return name
     space = own if isinstance(own, str) else space
     return f"{space}.{name}" if space else name
+
+
+def _qualified(subject: str, context: str) -> str:
+    """Return a subject that a schema of this context names, as seen from outside of it. Source:
+    Confluent's ``QualifiedSubject.qualifySubjectWithParent``, which takes ``:.:orders`` for a
+    subject without a context as well."""
+    is_there = bool(context) and not subject_context(subject)
+    return f":{context}:{subject}" if is_there else subject
 
 
 def _spell(way: tuple[SchemaReference, ...]) -> str:
