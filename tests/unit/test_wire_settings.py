@@ -14,7 +14,7 @@ from onceward.files.settings import text_options
 from onceward.formats.registry.settings import parse_settings
 from onceward.kafka.sink.settings import KafkaSinkSettings
 from onceward.kafka.sink.sink import KafkaSink
-from onceward.kafka.source.source import _own
+from onceward.kafka.source.source import _knows_the_login, _ours, _own
 from onceward.kafka.wire.options.security import Certificates
 from onceward.kafka.wire.options.settings import (
     ClientSettings,
@@ -197,6 +197,41 @@ def test_a_secret_in_the_wrong_form_is_not_repeated(wrong: Any, named: str) -> N
     with raises(ConfigurationError, named) as refused:
         wrong()
     assert CANARY not in str(refused.value) + repr(refused.value)
+
+
+TRUSTING = {
+    "security.protocol": "SSL",
+    "ssl.truststore.certificates": "pem",
+    "ssl.truststore.type": "PEM",
+}
+
+
+@pytest.mark.parametrize(
+    ("own", "is_known"),
+    [
+        ({"kafka.ssl.enabled.protocols": "TLSv1.3", "kafka.SSL.Cipher.Suites": "a"}, True),
+        ({"kafka.sasl.login.refresh.buffer.seconds": "1", "kafka.security.providers": "a"}, True),
+        ({"kafka.ssl.truststore.location": "/a.jks"}, True),
+        ({"kafka.bootstrap.servers": "a:9092,b:9093", "kafka.security.protocol": "SSL"}, True),
+        ({"kafka.bootstrap.servers": "c:9092"}, False),
+        ({"kafka.security.protocol": "SASL_SSL"}, False),
+        ({"kafka.SASL.Mechanism": "GSSAPI"}, False),
+        ({"kafka.sasl.login.callback.handler.class": "a.B"}, False),
+        ({"kafka.ssl.keystore.location": "/a.jks"}, False),
+        ({"kafka.ssl.engine.factory.class": "a.B"}, False),
+        ({"kafka.ssl.endpoint.identification.algorithm": ""}, False),
+    ],
+)
+def test_what_says_neither_who_logs_in_nor_where_is_no_other_login(
+    own: dict[str, str], is_known: bool
+) -> None:
+    client, _ = parsed(TRUSTING)
+    assert _knows_the_login(client, _ours(client, TRUSTING, own), own) is is_known
+
+
+def test_a_truststore_may_let_in_where_our_client_trusts_nobody() -> None:
+    client, _ = parsed({"security.protocol": "SSL"})
+    assert not _knows_the_login(client, {}, {"kafka.ssl.truststore.location": "/a.jks"})
 
 
 @pytest.mark.parametrize("servers", ["", "a", "a:b", "a:0", "a:99999", []])

@@ -55,7 +55,14 @@ Starting = Literal["earliest", "latest", "group", "ledger"] | datetime
 
 _NAMES = ("earliest", "latest", "group", "ledger")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_LOGINS = ("kafka.bootstrap.servers", "kafka.security.", "kafka.sasl.", "kafka.ssl.")
+_LOGINS = (
+    "kafka.bootstrap.servers", "kafka.security.protocol", "kafka.sasl.mechanism",
+    "kafka.sasl.jaas.", "kafka.sasl.client.callback.", "kafka.sasl.login.callback.",
+    "kafka.sasl.login.class", "kafka.sasl.oauthbearer.", "kafka.ssl.keystore.", "kafka.ssl.key.",
+    "kafka.ssl.engine.", "kafka.ssl.endpoint.",
+)  # fmt: skip
+"""Options that say who logs in, or where, or let the reader in where our client would not go."""
+_TRUSTSTORE = "kafka.ssl.truststore."
 _SPLITTING = ("minpartitions", "maxrecordsperpartition")
 _OTHERWISE = ("earliest", "latest", "error")
 
@@ -163,13 +170,13 @@ def kafka_source(
         oauth_token_provider=oauth_token_provider,
     )
     own = _own(spark_options or {})
-    is_login_known = _knows_the_login(client_settings, own)
+    ours = _ours(client_settings, options or {}, own)
+    is_login_known = _knows_the_login(client_settings, ours, own)
     if is_login_known:
         remember(client_settings)
     use_the_drivers_python(spark.sparkContext)
     settings = {
-        **spark_source_options(client_settings, options or {}, own),
-        "kafka.bootstrap.servers": ",".join(client_settings.bootstrap_servers),
+        **ours,
         reads.option[0]: reads.option[1],
         "includeHeaders": "true",
         **_with_defaults(own),
@@ -224,11 +231,27 @@ def _must_answer(client: KafkaClient, topics: Sequence[str]) -> tuple[int, bool]
         ) from unreachable
 
 
-def _knows_the_login(client: ClientSettings, spark_options: Mapping[str, str]) -> bool:
+def _ours(
+    client: ClientSettings, options: Mapping[str, Any], own: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what Spark's reader is told of ``client``; ``own`` comes before it."""
+    servers = {"kafka.bootstrap.servers": ",".join(client.bootstrap_servers)}
+    return spark_source_options(client, options, own) | servers
+
+
+def _knows_the_login(
+    client: ClientSettings, ours: Mapping[str, str], own: Mapping[str, str]
+) -> bool:
     """Return whether our client logs in as Spark's reader does, which may be told another way."""
+    # Where ours has authorities, the reader's are the same ones in Java's form
+    has_authorities = client.security.ca_file or client.security.ca_pem
+    logins = _LOGINS if has_authorities else (*_LOGINS, _TRUSTSTORE)
+    differs = any(
+        name.lower().startswith(logins) and value != ours.get(name.lower())
+        for name, value in own.items()
+    )
     # With tokens both are told: the reader's come from Java
-    own = any(name.lower().startswith(_LOGINS) for name in spark_options)
-    return client.oauth_token_provider is not None or not own
+    return client.oauth_token_provider is not None or not differs
 
 
 def _positive(name: str, value: object) -> str:
