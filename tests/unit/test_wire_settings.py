@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,6 +68,24 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(option: str, meant: 
         parsed({option: "1"})
     assert option in refused.value.message
     assert meant in refused.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("option", "step"),
+    [
+        ("message.max.bytes", "did you mean 'max.request.size'?"),
+        ("compression.codec", "did you mean 'compression.type'?"),
+        ("kafka.request.required.acks", "did you mean 'acks'?"),
+        ("queue.buffering.max.ms", "remove queue.buffering.max.ms"),
+        ("linger_ms", "remove linger_ms"),
+        ("metadata.broker.list", "remove metadata.broker.list from options"),
+        ("fetch.wait.max.ms", "as 'kafka.fetch.max.wait.ms'"),
+    ],
+)
+def test_names_of_other_clients_are_known_for_what_they_mean(option: str, step: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(option)) as refused:
+        parsed({option: "1"})
+    assert step in refused.value.next_step
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,20 @@ _OURS: Mapping[str, str] = {
     "ssl.key.pem": "the same text is taken as ssl.keystore.key",
 }
 
+# Settings of the same meaning by librdkafka's names (its CONFIGURATION.md).
+_OF_LIBRDKAFKA: Mapping[str, str] = {
+    "compression.codec": "compression.type", "fetch.wait.max.ms": "fetch.max.wait.ms",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "message.max.bytes": "max.request.size", "message.send.max.retries": "retries",
+    "message.timeout.ms": "delivery.timeout.ms", "metadata.broker.list": "bootstrap.servers",
+    "queue.buffering.max.kbytes": "buffer.memory", "queue.buffering.max.messages": "buffer.memory",
+    "queue.buffering.max.ms": "linger.ms", "request.required.acks": "acks",
+    "socket.receive.buffer.bytes": "receive.buffer.bytes",
+    "socket.send.buffer.bytes": "send.buffer.bytes", "socket.timeout.ms": "request.timeout.ms",
+    "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
+}  # fmt: skip
+
 
 def settings_from_options(
     bootstrap_servers: str | Sequence[str],
@@ -332,7 +346,9 @@ def _number(name: str, text: str) -> int:
 def _refuse_unknown(name: str) -> None:
     if name in OPTIONS:
         return
-    short = name.removeprefix("kafka.")
+    # kafka-python has Kafka's names with underscores
+    short = name.removeprefix("kafka.").replace("_", ".")
+    short = _OF_LIBRDKAFKA.get(short, short)
     if short == "bootstrap.servers":
         raise ContradictoryOptions(
             f"{name} is given twice",
