@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark import cloudpickle
@@ -17,11 +18,13 @@ from onceward import events
 from onceward.engine.policy import Delivery, with_the_next_start
 from onceward.engine.target import Write
 from onceward.errors import (
+    BatchNotWritten,
     BatchTimedOut,
     ConfigurationError,
     ContradictoryOptions,
     InvalidTopicName,
     OncewardError,
+    RowRefused,
     SendFailed,
     TopicMissing,
 )
@@ -289,3 +292,33 @@ def test_a_batch_without_a_ledger_of_which_nothing_is_written_has_its_state_comp
         running = RunningBatch(BatchId("q", 5), "r", "", (), (), stateful, None, frame=frame)
         batches.process(writes, running)
         assert computed == [frame, frame]
+
+
+@pytest.mark.parametrize("skipped", ["refuse", "allow"])
+@pytest.mark.parametrize("tried_again", [True, False])
+def test_without_a_ledger_a_function_that_keeps_a_failure_is_told_at_the_next_batch(
+    tried_again: bool, skipped: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """A second call for the batch is written like the first, and may make good for it."""
+    settings = ow.KafkaSink(**GOOD, delivery="at_least_once", skipped_batches=skipped).settings
+    batches = plain.PlainBatches(settings)
+    frame: Any = None
+
+    def call(batch_id: int, fails: bool = False, run: str = "r") -> None:
+        failure = Mock(side_effect=RowRefused("no")) if fails else Mock(return_value=1)
+        monkeypatch.setattr(batches, "_write", failure)
+        running = RunningBatch(BatchId("q", batch_id), run, "", (), (), False, None)
+        batches.process([Write(frame, "t")], running)
+
+    call(4)
+    call(4)
+    with pytest.raises(RowRefused):
+        call(5, fails=True)
+    if tried_again:
+        call(5)
+        call(6)
+        return
+    for batch_id in (6, 7):
+        with pytest.raises(BatchNotWritten, match=f"for batch {batch_id - 1}, had failed"):
+            call(batch_id)
+    call(7, run="another")

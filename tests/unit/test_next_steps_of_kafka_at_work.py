@@ -371,7 +371,7 @@ def test_a_plain_sink_that_was_not_called_for_each_batch() -> None:
     def call(numbers: list[int], **settings: Any) -> None:
         plain = PlainBatches(sink(delivery="none", **settings).settings)
         for number in numbers:
-            plain._begin([], RunningBatch(BatchId("q", number), "r", "", (), (), False, None))
+            plain.process([], RunningBatch(BatchId("q", number), "r", "", (), (), False, None))
 
     def done(every: str, delivery: str, allow: str) -> None:
         call([0, 1, 2])

@@ -67,6 +67,8 @@ class PlainBatches:
         self._by_topic: dict[str | None, KafkaSinkSettings] = {}
         self._limits = TopicLimits(settings)
         self._last: tuple[str, int] | None = None
+        # did the last call fail?
+        self._failed = False
         self._group: GroupOffsets | None = None
         self._shuffles = Shuffles()
         self._retention = RetentionCheck(settings.policy.pipeline, self._topic_config)
@@ -101,6 +103,7 @@ class PlainBatches:
                 }
             took = surroundings.monotonic() - began
             batch_log.log_batch(pipeline, running.batch, values, under_way, took)
+        self._failed = False
 
     def _refuse_own_topics(self, running: RunningBatch) -> None:
         if not running.kafka_sources:
@@ -116,18 +119,19 @@ class PlainBatches:
 
         :raises SourceFileMissing: Spark would leave out files that it has logged for the batch.
         :raises BatchNotWritten: the function has skipped batches of this run, and may not, or with
-            them their dead letters. There is no ledger, so what an earlier run has skipped is not
-            known.
+            them their dead letters; or it has kept a failure to itself. There is no ledger, so
+            what an earlier run has skipped is not known.
         """
+        last, self._last = self._last, (running.run_id, running.batch.batch_id)
+        failed, self._failed = self._failed, True
         must_know_one_state(running)
         must_have_files(running, logged_files(running))
-        last, self._last = self._last, (running.run_id, running.batch.batch_id)
+        if last is None or last[0] != running.run_id or running.batch.batch_id <= last[1]:
+            return
         may_skip = self._settings.policy.skipped_batches == "allow" and not any(
             write.set_aside for write in writes
         )
-        if last is None or last[0] != running.run_id or may_skip:
-            return
-        if running.batch.batch_id > last[1] + 1:
+        if running.batch.batch_id > last[1] + 1 and not may_skip:
             raise BatchNotWritten(
                 f"{running.batch} was handed over, and the last before it was batch {last[1]}: "
                 "the foreachBatch function did not call the sink for every batch, and what in the "
@@ -137,6 +141,15 @@ class PlainBatches:
                 "it; if leaving batches out is meant, and no format sets records aside, pass "
                 'skipped_batches="allow"',
                 details={ROWS_REFUSED: True, "batch_id": running.batch.batch_id},
+            )
+        if failed:
+            raise BatchNotWritten(
+                f"{running.batch} was handed over, and the last call before it, for batch "
+                f"{last[1]}, had failed: the foreachBatch function kept the error to itself, so "
+                "that Spark counts the batch as done, and rows of it are missing",
+                next_step="let the sink's errors leave the function, and start again, which goes "
+                "on behind that batch; write its rows with a query of its own",
+                details={ROWS_REFUSED: True, "batch_id": last[1]},
             )
 
     def _compute(self, frame: DataFrame) -> int:
