@@ -63,6 +63,7 @@ def chain(*read: LedgerRecord | Exception | None) -> Any:
         topic="ledger",
         answers=answers,
         partition=lambda: TopicPartition("ledger", 0),
+        look_again=lambda: None,
     )
     return made
 

@@ -152,6 +152,8 @@ class KafkaChain(Chain):
         return f"{self._client.cluster_id()}/{self._known_as}"
 
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
+        # While nothing is open: others' readers do not wait for it
+        self._topic.look_again()
         if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
             # An abort without an answer. Never a commit: while that is in doubt, the engine ends
             # the query.

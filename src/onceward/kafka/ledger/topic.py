@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from onceward import surroundings
+from onceward import patience, surroundings
 from onceward.engine.ledger.record import LedgerRecord, RecordState, decode, encode
 from onceward.errors import (
     AccessDenied,
@@ -56,6 +56,9 @@ _WISHES: Mapping[str, tuple[str, ...]] = {
 }
 """Asked for, the best value first, and left out where the cluster refuses them."""
 _INVALID_CONFIG, _POLICY_VIOLATION = 40, 44
+_LOOK_SECONDS = 600
+_PATIENCE_MS = 5_000
+"""So long a later look may take: the batch can do without the answer."""
 
 
 class FoundRecord(NamedTuple):
@@ -74,6 +77,9 @@ class LedgerTopic:
         self._partitions = 0
         self._readers: dict[int, KeyReader] = {}
         self._warned_of: set[tuple[TopicPartition, int]] = set()
+        self._looked_at = surroundings.monotonic()
+        # replicas and how many of them in sync, as they were warned of
+        self._thin: tuple[int, int] | None = None
         self.topic = topic
         self.pipeline = pipeline
 
@@ -87,6 +93,7 @@ class LedgerTopic:
             self._client.topic_partitions([self.topic])
         except TopicMissing:
             self._create()
+        self._looked_at = surroundings.monotonic()
         try:
             policy = self._client.topic_config(self.topic)
         except (AccessDenied, UnsupportedBroker) as denied:
@@ -94,6 +101,25 @@ class LedgerTopic:
                 "cannot check that ledger topic %s keeps its records: %s", self.topic, denied
             )
             return
+        self._check(policy)
+
+    def look_again(self) -> None:
+        """Warn, ten minutes after the last look, of settings that the topic has by now and that
+        the next start will refuse. The running pipeline's newest record is young, and goes last:
+        those of pipelines that rest go first. Never raises an error of ours."""
+        now = surroundings.monotonic()
+        if now - self._looked_at < _LOOK_SECONDS:
+            return
+        self._looked_at = now
+        try:
+            with patience.within(_PATIENCE_MS):
+                self._check(self._client.topic_config(self.topic))
+        except ServerMisconfigured as changed:
+            log.warning("%s: %s", self.pipeline, changed)
+        except OncewardError as unknown:
+            log.debug("whether %s keeps its records is not known: %s", self.topic, unknown)
+
+    def _check(self, policy: Mapping[str, str | None]) -> None:
         cleanup = policy.get("cleanup.policy") or ""
         if "delete" in cleanup:
             raise ServerMisconfigured(
@@ -161,7 +187,8 @@ class LedgerTopic:
 
     def _warn_if_thin(self, in_sync: int) -> None:
         replicas = self._client.replication_factor(self.topic)
-        if replicas < 3 or in_sync < 2:
+        before, self._thin = self._thin, (replicas, in_sync)
+        if (replicas < 3 or in_sync < 2) and self._thin != before:
             log.warning(
                 "ledger topic %s has replication factor %d and min.insync.replicas %d; below 3 "
                 "and 2 the loss of one broker can stop the pipeline or lose its record",
