@@ -55,7 +55,8 @@ class Event:
 Listener = Callable[[Event], None]
 
 # The steps of a micro-batch in reading order; see engine/micro_batch.py.
-# First batch of a process: preflight, fencing of predecessors, ledger read
+# First batch of a run: preflight, fencing of predecessors, ledger read; of a delivery without a
+# ledger its checks alone
 OPEN = "open"
 # Compare the batch with the ledger
 ADMIT = "admit"

@@ -15,6 +15,7 @@ from pyspark import cloudpickle
 
 import onceward as ow
 from onceward import events
+from onceward.engine.calls.journal import CallMemory
 from onceward.engine.policy import Delivery, with_the_next_start
 from onceward.engine.target import Write
 from onceward.errors import (
@@ -34,6 +35,7 @@ from onceward.kafka.sink.run import sequencer_hosts
 from onceward.kafka.sink.topics import check_topic, refuse_own_topics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import settings_from_options
+from onceward.operate import metrics
 from onceward.operate.metric_state import MetricState
 from onceward.spark.batch.job import Lost
 from onceward.spark.batch.query import KafkaSource, RunningBatch
@@ -263,12 +265,32 @@ def test_dead_letters_without_a_ledger_are_counted(
     running = RunningBatch(BatchId("q", 5), "r", "", (), (), False, None)
     stop = events.probe(lambda event: state.hear(event, 0.0))
     try:
-        batches.process([Write(frame, "t"), Write(frame, "dead", set_aside=True)], running)
+        writes = [Write(frame, "t"), Write(frame, "dead", set_aside=True)]
+        batches.process(writes, running, CallMemory())
     finally:
         stop()
     counted = {(name, labels[1:]): value for name, labels, value in state.samples(0.0)}
     assert counted["records", ()] == 7
     assert counted["dead_letters", ("InvalidRecord",)] == 2
+
+
+def test_a_run_without_a_ledger_is_heard_of_once_however_often_its_sink_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """By it metrics listen to Spark: a query that is idle was one without a commit."""
+    monkeypatch.setattr(plain.PlainBatches, "_write", lambda *_: 5)
+    made = metrics.Metrics()
+    asked: list[str] = []
+    monkeypatch.setattr(made._progress, "listen_to", asked.append)
+    frame: Any = None
+    try:
+        for number, run_id in enumerate(("of-plain-1", "of-plain-1", "of-plain-2")):
+            sink = ow.KafkaSink(**GOOD, delivery="at_least_once")
+            running = RunningBatch(BatchId("q", number), run_id, "", (), (), False, None)
+            sink._process(frame, [Write(frame, "t")], running)
+    finally:
+        made.stop()
+    assert asked == ["q", "q"]
 
 
 @pytest.mark.parametrize("aside", [False, True], ids=["nothing", "dead letters"])
@@ -290,7 +312,7 @@ def test_a_batch_without_a_ledger_of_which_nothing_is_written_has_its_state_comp
     monkeypatch.setattr(plain.spark_jobs, "compute", compute)
     for stateful in (True, False):
         running = RunningBatch(BatchId("q", 5), "r", "", (), (), stateful, None, frame=frame)
-        batches.process(writes, running)
+        batches.process(writes, running, CallMemory())
         assert computed == [frame, frame]
 
 

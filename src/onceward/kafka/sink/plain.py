@@ -12,7 +12,7 @@ the tasks after it (:class:`_Identity`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 from onceward import events, surroundings
 from onceward.engine import batch_log, spark_jobs
 from onceward.engine.calls.gate import must_know_one_state, settle_state
+from onceward.engine.calls.journal import CallMemory
 from onceward.engine.ending import TimeLimit
 from onceward.engine.micro_batch import as_often_as_it_takes, kafka_ends
 from onceward.engine.target import Write, event_ids, unwritten
@@ -73,17 +74,22 @@ class PlainBatches:
         self._shuffles = Shuffles()
         self._retention = RetentionCheck(settings.policy.pipeline, self._topic_config)
 
-    def process(self, writes: Sequence[Write], running: RunningBatch) -> None:
+    def process(self, writes: Sequence[Write], running: RunningBatch, memory: CallMemory) -> None:
         """Write the frames of a batch, one after the other; one that fails for a reason that may
         pass is written again, ``batch_attempts`` times in all for the batch.
 
+        :param memory: of the run, also where a function builds a sink for each batch.
         :raises OncewardError: what a task ran into; part of the batch may be visible.
         :raises BatchNotWritten: see :meth:`_begin`.
         """
-        self._begin(writes, running)
         began, pipeline = surroundings.monotonic(), self._settings.policy.pipeline
         ids = event_ids(pipeline, running)
         with events.batch(**ids) as under_way:
+            # No ledger is opened. But whoever listens knows a run by it: metrics ask Spark then
+            # for its trigger, and whether it is idle
+            is_first = memory.committed is None
+            with events.step(events.OPEN, **ids) if is_first else nullcontext():
+                self._begin(writes, running)
             records, aside, attempt = 0, 0, 1
             jobs = [(partial(self._compute, frame), False) for frame in unwritten(writes, running)]
             jobs += [(partial(self._write, write, running), write.set_aside) for write in writes]
@@ -104,6 +110,7 @@ class PlainBatches:
             took = surroundings.monotonic() - began
             batch_log.log_batch(pipeline, running.batch, values, under_way, took)
         self._failed = False
+        memory.succeed(running.batch)
 
     def _refuse_own_topics(self, running: RunningBatch) -> None:
         if not running.kafka_sources:

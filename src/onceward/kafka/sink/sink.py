@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from onceward.engine.calls import runs
 from onceward.engine.calls.batch import must_be_a_frame
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.ledger.admission import Resume, SkippedBatches
@@ -299,7 +300,9 @@ class KafkaSink(ForeachBatchSink):
             super()._process(frame, writes, running)
             return
         self._plain = self._plain or PlainBatches(self.settings)
-        self._plain.process(writes, running)
+        # Apart from that of a sink with a ledger, which may be called beside it
+        memory = runs.memory(runs.RunKey(running.run_id, (self._where, "plain")))
+        self._plain.process(writes, running, memory)
 
     def _new_target(self, policy: SinkPolicy) -> Target:
         return KafkaTarget(replace(self.settings, policy=policy))
