@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from typer.testing import CliRunner
 import onceward as ow
 from onceward import surroundings
 from onceward.cli import app
-from onceward.cli.shared import LedgerOptions, print_table, table
+from onceward.cli.shared import LagOptions, print_table, table
 from onceward.cli.status import _entries_since
 from onceward.dashboard.watch import Watcher
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState, Writer
@@ -35,6 +36,7 @@ from onceward.errors import (
 )
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 from onceward.kafka.dead_letters.ledger import Replayed, next_record
+from onceward.kafka.wire.reads import offsets
 from onceward.operate import status
 from onceward.operate.status import (
     NEXT_STEPS,
@@ -484,7 +486,7 @@ def test_the_login_of_the_sources_cluster_is_that_of_the_ledgers_unless_it_is_na
     ours, theirs = tmp_path / "ours.properties", tmp_path / "theirs.properties"
     ours.write_text("security.protocol=SSL\n")
     theirs.write_text("security.protocol=PLAINTEXT\n")
-    at = LedgerOptions(
+    at = LagOptions(
         bootstrap_servers="here:1",
         command_config=ours,
         ledger_path=folder,
@@ -539,6 +541,59 @@ def test_the_cluster_that_is_named_for_the_sources_is_asked_first(
     else:
         assert found.lag is None
         assert says in found.trouble[0]
+
+
+BOTH = (
+    {"start": None, "end": {"a": {"0": 10}, "t": {"0": 10}}, "identity": {"t": "of 1"}},
+    {"start": None, "end": {"b": {"0": 10}, "t": {"0": 20}}, "identity": {"t": "of 2"}},
+)
+
+
+@pytest.mark.parametrize(
+    ("servers", "shown", "lag"),
+    [("there:1", [("a", 1), ("t", 1), ("b", 2), ("t", 2)], 6), (None, [("b", 2), ("t", 2)], None)],
+)
+def test_sources_of_one_query_on_two_clusters_have_their_lags(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, servers: str | None, shown: Any, lag: Any
+) -> None:
+    """Also where both have a topic of one name; what cannot be asked for is named beside them."""
+
+    def client(at: Any) -> Any:
+        lag, topics = (2, "bt") if at["bootstrap_servers"] == "here:1" else (1, "at")
+
+        def ids(names: set[str], **_: Any) -> dict[str, str]:
+            if names - set(topics):
+                raise TopicMissing("none", next_step="a")
+            return dict.fromkeys(names, f"of {lag}")
+
+        partitions = lambda names, **_: {name: {0: 1} for name in names}  # noqa: E731
+        return SimpleNamespace(topic_ids=ids, topic_partitions=partitions, lag=lag)
+
+    def ends(client: Any, places: Any, *_: Any, **__: Any) -> Any:
+        return {where: offset + client.lag for where, offset in places.items()}
+
+    newest = replace(entry(5), sources=BOTH)
+    monkeypatch.setattr(status, "_client", client)
+    monkeypatch.setattr(offsets, "list_offsets", ends)
+    monkeypatch.setattr(LedgerView, "entries", lambda *_: [newest])
+    at = ["--ledger-path", str(folder), "--bootstrap-servers", "here:1"]
+    at += ["--source-bootstrap-servers", servers] if servers else []
+    (found,) = json.loads(run("status", *at, "--pipeline-id", "first", "--json").stdout)
+    assert [(each["topic"], each["lag"]) for each in found["partitions"]] == shown
+    assert (found["lag"], len(found["trouble"])) == (lag, lag is None)
+    done = run("lag", *at, "--pipeline-id", "first", "--json")
+    assert json.loads(done.stdout) == found["partitions"]
+    assert ("TopicMissing" in done.stderr, done.exit_code) == ((lag is None), lag is None)
+
+
+def test_options_of_the_sources_cluster_are_those_of_commands_that_ask_it(folder: Path) -> None:
+    """The others took them without effect."""
+    taking = {
+        path for path, name, _ in options_of(typer.main.get_command(app)) if "source-boot" in name
+    }
+    assert taking == {"status", "lag", "dashboard", "report"}
+    with raises(ConfigurationError, "add --source-bootstrap-servers"):
+        LagOptions(ledger_path=folder, source_command_config=folder / "c.properties").view()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from onceward.cli.shared import LEDGER_TOPIC, LedgerOptions, Pipeline, names_a_ledger, say
+from onceward.cli.shared import LEDGER_TOPIC, LagOptions, Pipeline, names_a_ledger, say
 from onceward.errors import ConfigurationError
 from onceward.libraries import library
 
@@ -29,7 +29,7 @@ Metrics = Annotated[
 @names_a_ledger
 def dashboard(
     *,
-    at: LedgerOptions,
+    at: LagOptions,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0: a free one.")] = 9465,
     host: Annotated[
         str,
@@ -87,7 +87,7 @@ def dashboard(
 @names_a_ledger
 def report(
     *,
-    at: LedgerOptions,
+    at: LagOptions,
     pipeline_id: Pipeline,
     html: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")],
     metrics: Metrics = None,

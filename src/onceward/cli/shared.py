@@ -125,14 +125,6 @@ class LedgerOptions:
     ledger_table: Annotated[str, typer.Option(help="With --ledger-url: the ledger's table.")] = (
         "onceward_ledger"
     )
-    source_bootstrap_servers: Annotated[
-        str | None,
-        typer.Option(help="Brokers of sources on another cluster than the ledger, for the lag."),
-    ] = None
-    source_command_config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Client settings for these brokers, if they differ."),
-    ] = None
 
     def view(self) -> LedgerView:
         """Return the ledger that they name."""
@@ -149,7 +141,6 @@ class LedgerOptions:
                 "the shell names two ledgers, ONCEWARD_LEDGER_PATH and ONCEWARD_LEDGER_URL",
                 next_step="add --ledger-path or --ledger-url, which comes before both",
             )
-        there = self.source_command_config
         return open_ledger(
             bootstrap_servers=self.bootstrap_servers,
             options=client_options(self.command_config),
@@ -157,18 +148,49 @@ class LedgerOptions:
             path=self.ledger_path,
             url=self.ledger_url,
             table=self.ledger_table,
-            source_servers=self.source_bootstrap_servers,
-            source_options=None if there is None else client_options(there),
+            **self._sources(),
         )
+
+    def _sources(self) -> dict[str, Any]:
+        """Return what :func:`open_ledger` takes for another cluster than the ledger's."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LagOptions(LedgerOptions):
+    """The same of a command that says how far pipelines are behind their sources."""
+
+    source_bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(help="Brokers of sources on another cluster than the ledger, for the lag."),
+    ] = None
+    source_command_config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Client settings for these brokers, if they differ."),
+    ] = None
+
+    def _sources(self) -> dict[str, Any]:
+        config = self.source_command_config
+        if config is not None and self.source_bootstrap_servers is None:
+            raise ConfigurationError(
+                "--source-command-config is for other brokers than the ledger's, and none are "
+                "named",
+                next_step="add --source-bootstrap-servers, or name it with --command-config",
+            )
+        return {
+            "source_servers": self.source_bootstrap_servers,
+            "source_options": None if config is None else client_options(config),
+        }
 
 
 def names_a_ledger(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command, which takes keywords only, the options that name a ledger beside its own. It
-    is called with them as ``at``, :class:`LedgerOptions`; one that it declares itself is its own.
+    is called with them as ``at``, :class:`LedgerOptions`, or :class:`LagOptions` where it declares
+    that; one that it declares itself is its own.
     """
     own = dict(inspect.signature(command, eval_str=True).parameters)
-    del own["at"]
-    shared = inspect.signature(LedgerOptions, eval_str=True).parameters
+    kind = own.pop("at").annotation
+    shared = inspect.signature(kind, eval_str=True).parameters
     added = {name: option for name, option in shared.items() if name not in own}
 
     @functools.wraps(command)
@@ -183,7 +205,7 @@ def names_a_ledger(command: Callable[..., None]) -> Callable[..., None]:
             )
         for name in set(_LEDGERS) - set(typed) if typed else ():
             parameters[name] = defaults[name]
-        at = LedgerOptions(**{name: parameters.pop(name) for name in added})
+        at = kind(**{name: parameters.pop(name) for name in added})
         command(at=at, **parameters)
 
     context = inspect.Parameter(

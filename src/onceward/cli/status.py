@@ -18,6 +18,7 @@ import typer
 
 from onceward.cli.shared import (
     Json,
+    LagOptions,
     LedgerOptions,
     Pipeline,
     Servers,
@@ -50,7 +51,7 @@ ledger = typer.Typer(
 @names_a_ledger
 def status(
     *,
-    at: LedgerOptions,
+    at: LagOptions,
     pipeline_id: Pipelines = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every pipeline of the ledger (the default).")
@@ -95,14 +96,14 @@ def status(
 
 @names_a_ledger
 def lag(
-    *, at: LedgerOptions, pipeline_id: Pipeline, bootstrap_servers: Servers, as_json: Json = False
+    *, at: LagOptions, pipeline_id: Pipeline, bootstrap_servers: Servers, as_json: Json = False
 ) -> None:
     """Print how far a pipeline is behind in each source partition, against the last stable
-    offset.
+    offset; of sources that cannot be asked for, why.
     """
     view = dataclasses.replace(at, bootstrap_servers=bootstrap_servers).view()
     (newest,) = _entries(view, pipeline_id, 1)
-    found = view.lag_behind(newest)
+    found, refused = view.lag_behind(newest)
     if as_json:
         say(json.dumps(_json(found), indent=2))
     elif found:
@@ -112,8 +113,10 @@ def lag(
         names = ("TOPIC", "PARTITION>", "OFFSET>", "LAST STABLE OFFSET>", "LAG>")
         print_table(table(*names, rows=rows))
         say(f"{sum(each.lag for each in found):,} offsets in all")
-    else:
+    elif refused is None:
         say("the ledger names no offsets of Kafka for it", err=True)
+    if refused is not None:
+        raise refused
 
 
 @ledger.command("show")

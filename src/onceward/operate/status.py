@@ -18,7 +18,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
@@ -38,6 +38,7 @@ from onceward.errors import (
 from onceward.ids import (
     BatchId,
     TopicPartition,
+    is_kafka_offset,
     is_pipeline_id,
     least_offsets,
     offsets_covered,
@@ -213,7 +214,8 @@ class Evidence:
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
     """One pipeline at one moment. ``reason`` says what its word is taken from; ``partitions`` are
-    empty where the lag is not known, ``trouble`` is what could not be asked, why, and what to do.
+    those whose lag is known (``lag`` is None unless all are), ``trouble`` is what could not be
+    asked, why, and what to do.
     """
 
     pipeline_id: str
@@ -371,10 +373,29 @@ class LedgerView:
         :raises AccessDenied, BrokerUnreachable: …
         """
         entries = self.entries(pipeline, 1)
-        return self.lag_behind(entries[-1]) if entries else []
+        found, refused = self.lag_behind(entries[-1]) if entries else ([], None)
+        if refused is not None:
+            raise refused
+        return found
 
-    def lag_behind(self, newest: LedgerEntry) -> list[PartitionLag]:
-        """Return :meth:`lag`, where the newest batch has been read already."""
+    def lag_behind(self, newest: LedgerEntry) -> tuple[list[PartitionLag], OncewardError | None]:
+        """Return the lag behind this batch in the sources that could be asked for, and why others
+        could not be.
+        """
+        try:
+            return self._lag_on_one_cluster(newest), None
+        except OncewardError as error:
+            refused = error
+        sources = [each for each in newest.sources if is_kafka_offset(each["end"])]
+        if len(sources) < 2 or not isinstance(refused, TopicMissing | AccessDenied):
+            return [], refused
+        # Each may be on another cluster
+        parts = [self.lag_behind(replace(newest, sources=(source,))) for source in sources]
+        found = [lag for lags, _ in parts for lag in lags]
+        return found, next((why for _, why in parts if why is not None), None)
+
+    def _lag_on_one_cluster(self, newest: LedgerEntry) -> list[PartitionLag]:
+        """Return the lag of sources that are all on one cluster."""
         here = self.client()
         if self.sources is None:
             return [] if here is None else _lag(here, newest)
@@ -442,17 +463,17 @@ class LedgerView:
             reason, why = "what the ledger has of it cannot be read", (str(known),)
             return PipelineStatus(pipeline, PipelineState.UNKNOWN, reason, trouble=why)
         entries = known[-_RECENT:]
-        transaction, partitions, trouble, lag = None, [], [], None
+        transaction, trouble, lag = None, [], None
         try:
             transaction = self.transaction(pipeline)
         except OncewardError as error:
             trouble.append(str(error))
         coordinator_answers = not trouble
-        try:
-            partitions = self.lag_behind(entries[-1]) if entries else []
-            lag = sum(each.lag for each in partitions) if partitions else None
-        except OncewardError as error:
-            trouble.append(str(error))
+        partitions, refused = self.lag_behind(entries[-1]) if entries else ([], None)
+        if refused is not None:
+            trouble.append(str(refused))
+        elif partitions:
+            lag = sum(each.lag for each in partitions)
         is_asked = self.sources is not None or self.client() is not None
         if not is_asked and entries and entries[-1].kafka_offsets:
             trouble.append(_NO_BROKERS)
@@ -560,8 +581,11 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
         missing = str(error.details.get("subject", ", ".join(sorted(topics))))
         raise _another(missing, error.message) from error
     each = (source.get("identity") for source in newest.sources)
-    known = dict(pair for one in each if isinstance(one, dict) for pair in one.items())
-    if others := sorted(name for name in found if known.get(name, found[name]) != found[name]):
+    # Of one name there are two where a source is on each cluster
+    known = {pair for one in each if isinstance(one, dict) for pair in one.items()}
+    if others := sorted(
+        {name for name, topic_id in known if found.get(name, topic_id) != topic_id}
+    ):
         raise _another(", ".join(others))
     # Spark reads partitions that are new from their beginning
     there = client.topic_partitions(topics, timeout_ms=_ASK_MS).items()
