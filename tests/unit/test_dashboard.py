@@ -411,7 +411,8 @@ def test_records_are_read_by_the_thread_and_no_page_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "asked"), [("people", ["theirs"]), ("people-clean", ["ours", "theirs"])]
+    ("topic", "asked"),
+    [("people", ["theirs"]), ("people-clean", ["ours", "theirs"]), ("new-since", ["theirs"])],
 )
 def test_records_of_a_source_are_those_of_the_brokers_named_for_the_sources(
     monkeypatch: pytest.MonkeyPatch, topic: str, asked: list[str]
@@ -426,6 +427,16 @@ def test_records_of_a_source_are_those_of_the_brokers_named_for_the_sources(
             raise TopicMissing("not here", next_step="none")
         return excerpt(f"of {cluster}")
 
+    def entries(_: Ledger, pipeline: str, limit: int = 100) -> list[LedgerEntry]:
+        reads = (("people",), ("people", "new-since"))
+        return [
+            replace(
+                entry(number), sources=({"start": None, "end": {topic: {"0": 7} for topic in of}},)
+            )
+            for number, of in enumerate(reads)
+        ]
+
+    monkeypatch.setattr(Ledger, "entries", entries)
     monkeypatch.setattr(Ledger, "client", lambda self: "ours")
     monkeypatch.setattr(looks, "_client", lambda arguments: arguments["servers"])
     monkeypatch.setattr(watch, "read_excerpt", read)

@@ -593,6 +593,18 @@ def until(text: str, port: int | None) -> str:
     return found
 
 
+def test_metrics_listen_to_spark_from_the_start_of_a_query_on(
+    served: metrics.Metrics, monkeypatch: pytest.MonkeyPatch
+):
+    """Before its first batch: one that finds nothing to read is idle, and no alert fires."""
+    asked: list[str] = []
+    monkeypatch.setattr(served._progress, "listen_to", asked.append)
+    events.announce(events.BEGIN, {"pipeline": "orders"}, phase="started")
+    events.announce(events.BEGIN, {"pipeline": "orders", "query_id": "q"}, phase="finished")
+    served.stop()
+    assert asked == ["q"]
+
+
 def test_an_endpoint_serves_what_was_heard(served: metrics.Metrics):
     publish_a_batch()
     found = until('onceward_records_total{pipeline="orders"} 5.0', served.port)

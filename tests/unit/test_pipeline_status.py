@@ -628,6 +628,27 @@ def test_brokers_that_are_away_are_waited_for_once_and_named_with_the_step_that_
     assert watcher.snapshot.pipelines["p9"].status.trouble == (str(refused),)
 
 
+def test_all_pipelines_are_read_in_one_look(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a ledger in a database a look is a log-in: fifty pipelines were fifty."""
+    heard: list[str] = []
+
+    @contextmanager
+    def looking(_: LedgerView) -> Iterator[None]:
+        heard.append("look")
+        yield
+        heard.append("end")
+
+    read = LedgerView.entries
+    monkeypatch.setattr(LedgerView, "looking", looking)
+    monkeypatch.setattr(
+        LedgerView,
+        "entries",
+        lambda view, name, limit: heard.append(name) or read(view, name, limit),
+    )
+    assert len(open_ledger(path=folder).statuses(["first", "second"])) == 2
+    assert heard == ["look", "first", "second", "end"]
+
+
 def test_a_record_that_cannot_be_read_hides_no_other_pipeline(folder: Path) -> None:
     newest = max(path for path in (folder / "first").rglob("*") if path.is_file())
     newest.write_text("no record")

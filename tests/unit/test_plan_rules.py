@@ -23,7 +23,7 @@ from onceward.cli import app
 from onceward.engine.calls.foreach_batch import named_sinks
 from onceward.engine.ledger.admission import CallHistory
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.errors import AccessDenied, RegistryRefused, UnsupportedQuery
+from onceward.errors import AccessDenied, RegistryRefused, UnsupportedQuery, UnsupportedSchema
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
 from onceward.kafka.source import identity
 from onceward.kafka.wire.client import KafkaClient
@@ -405,6 +405,20 @@ def test_who_may_register_and_not_look_up_has_a_plan(compatible: Any, says: str)
     assert "under orders-value, if it is not there, which is not known: " in line.text
     assert "no Read on it" in line.text
     assert says in line.text
+
+
+def test_a_plan_is_refused_for_a_schema_that_the_registry_takes_for_none() -> None:
+    """Its start would be, whatever the versions there are."""
+    unknown = answer(404, {"error_code": 40403, "message": "Schema not found"})
+    none = answer(422, {"error_code": 42201, "message": "Invalid schema"})
+    with HostileServer([unknown, unknown, none]) as server:
+        registry = ow.SchemaRegistry(server.url)
+        with (
+            queries_intercepted(lambda _: None) as writers,
+            pytest.raises(UnsupportedSchema, match="42201 Invalid schema"),
+        ):
+            registry.register("orders-value", '"string"')
+    assert writers.take_lines() == ()
 
 
 def test_each_schema_that_a_plan_does_not_register_has_an_id_of_its_own() -> None:

@@ -359,6 +359,13 @@ def test_a_failure_of_sparks_own_that_repeats_says_what_may_be_the_reason(
     assert "failure 4 without a batch in between" in said[-1]
 
 
+def test_nothing_in_the_words_of_an_error_of_sparks_is_obeyed_by_a_terminal():
+    """A record, or a server, may have put it there."""
+    error = StreamingQueryException("of a record: \x1b[2J\nand more")
+    said = supervising._paragraph(error, is_logged=False)
+    assert said == r"StreamingQueryException: of a record: \x1b[2J and more"
+
+
 def test_learning_waits_for_no_pause(lives: Any):
     started, last = lives(learnt(1), Life(), strategy=ow.restart.FixedDelay(delay_s=1e6))
     assert isinstance(last, Life)
