@@ -613,6 +613,23 @@ def test_who_was_fenced_does_not_take_the_pipeline_back(sink: Any) -> None:
     call(sink, "run-of-another-start/q", 3)
 
 
+def test_a_takeover_that_the_function_kept_to_itself_is_what_ends_the_query(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another error in its place would have ow.supervise start the query, and fence the newer."""
+    lost = Fenced("a newer copy has taken over")
+    fail(sink, "run-kept/q", 3, lost)
+
+    def away(*_: Any) -> None:
+        raise SendFailed("a registry is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(foreach_batch.decoding, "find_steps", away)
+        with pytest.raises(SendFailed):
+            call(sink, "run-kept/q", 4)
+    assert runs.error_in("run-kept/q") is lost
+
+
 def test_one_pipeline_has_one_home_in_a_run(sink: Any) -> None:
     """Files beside the checkpoint have the pipeline's name, and one cluster's would be taken for
     the other's.

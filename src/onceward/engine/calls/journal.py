@@ -218,10 +218,15 @@ class CallMemory:
 
     def fail(self, error: BaseException) -> None:
         """Note the error of a call."""
-        if isinstance(error, OncewardError):
-            self.error = error
         if isinstance(error, Fenced):
             self.fenced = self.fenced or error.message
+        elif self.fenced:
+            # 1. The function keeps Fenced to itself. 2. Its next call meets an outage before the
+            # pipeline is asked for. 3. For that the query would be started again, and fence the
+            # newer copy.
+            return
+        if isinstance(error, OncewardError):
+            self.error = error
 
     def open_journal(self, frame: DataFrame, pipeline: PipelineId, run_id: str) -> Journal:
         """Return the journal of the run, of which ``frame`` is a batch."""
