@@ -367,6 +367,14 @@ def test_what_others_wrote_is_shown_as_it_is(capsys: pytest.CaptureFixture[str])
     assert "\x1b" not in printed
 
 
+def test_a_pipeline_that_was_given_up_is_left_out(folder: Path) -> None:
+    """Whoever names those that are to run forgets the next one."""
+    where = ("status", "--ledger-path", str(folder), "--json", "--except", "first")
+    assert [each["pipeline_id"] for each in json.loads(run(*where).stdout)] == ["second"]
+    done = run(*where, "--except", "second")
+    assert (json.loads(done.stdout), done.exit_code) == ([], 1)
+
+
 def test_a_folder_is_read_without_a_broker(folder: Path) -> None:
     view = open_ledger(path=folder)
     assert view.pipelines() == ["first", "second"]
@@ -474,6 +482,10 @@ def test_a_source_on_another_cluster_has_a_lag_where_that_is_named(
         assert "name that one's brokers (--source-bootstrap-servers)" in found[1]["trouble"][0]
         return
     where += ["--pipeline-id", "second"]
+    alone = [*where[:2], *where[4:], *elsewhere]
+    assert json.loads(run("lag", *alone).stdout)[0]["lag"] == 7
+    nobody = run("lag", *where[:2], *where[4:])
+    assert (nobody.exit_code, "add --bootstrap-servers" in nobody.stderr) == (64, True)
     assert json.loads(run("lag", *where, *elsewhere).stdout)[0]["lag"] == 7
     refused = run("lag", *where)
     assert refused.exit_code
@@ -744,6 +756,8 @@ def options_of(command: Any, path: str = "") -> Iterator[tuple[str, str, Any]]:
 def test_what_the_shell_names_is_heard_by_every_command_that_takes_it() -> None:
     """Letters that were replayed by the one ledger topic would be fed back again by another."""
     variables = {
+        "--source-bootstrap-servers": "ONCEWARD_SOURCE_BOOTSTRAP_SERVERS",
+        "--source-command-config": "ONCEWARD_SOURCE_COMMAND_CONFIG",
         "--bootstrap-servers": "ONCEWARD_BOOTSTRAP_SERVERS",
         "--command-config": "ONCEWARD_COMMAND_CONFIG",
         "--ledger-topic": "ONCEWARD_LEDGER_TOPIC",

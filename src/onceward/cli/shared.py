@@ -102,9 +102,7 @@ class LedgerOptions:
 
     bootstrap_servers: Annotated[
         str | None,
-        typer.Option(
-            envvar=SERVERS_VARIABLE, help="Brokers, host:port[,…], of the ledger or the sources."
-        ),
+        typer.Option(envvar=SERVERS_VARIABLE, help="Brokers, host:port[,…], of the ledger."),
     ] = None
     command_config: Config = None
     ledger_topic: LedgerTopic = LEDGER_TOPIC
@@ -160,13 +158,26 @@ class LedgerOptions:
 class LagOptions(LedgerOptions):
     """The same of a command that says how far pipelines are behind their sources."""
 
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(
+            envvar=SERVERS_VARIABLE, help="Brokers, host:port[,…], of the ledger or the sources."
+        ),
+    ] = None
     source_bootstrap_servers: Annotated[
         str | None,
-        typer.Option(help="Brokers of sources on another cluster than the ledger, for the lag."),
+        typer.Option(
+            envvar="ONCEWARD_SOURCE_BOOTSTRAP_SERVERS",
+            help="Brokers of sources on another cluster than the ledger, for the lag.",
+        ),
     ] = None
     source_command_config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Client settings for these brokers, if they differ."),
+        typer.Option(
+            envvar="ONCEWARD_SOURCE_COMMAND_CONFIG",
+            metavar="FILE",
+            help="Client settings for these brokers, if they differ.",
+        ),
     ] = None
 
     def _sources(self) -> dict[str, Any]:

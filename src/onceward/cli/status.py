@@ -21,7 +21,6 @@ from onceward.cli.shared import (
     LagOptions,
     LedgerOptions,
     Pipeline,
-    Servers,
     is_terminal,
     names_a_ledger,
     print_table,
@@ -56,6 +55,10 @@ def status(
     every: Annotated[
         bool, typer.Option("--all", help="Every pipeline of the ledger (the default).")
     ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--except", help="Leave this one out, which was given up; may be repeated."),
+    ] = None,
     as_json: Json = False,
     watch: Annotated[
         bool,
@@ -76,7 +79,8 @@ def status(
 
     def look() -> list[PipelineStatus]:
         with view.looking():
-            return view.statuses(pipeline_id or view.pipelines())
+            names = pipeline_id or view.pipelines()
+            return view.statuses(name for name in names if name not in (without or ()))
 
     if watch:
         _watch(look, interval, as_json=as_json)
@@ -95,13 +99,16 @@ def status(
 
 
 @names_a_ledger
-def lag(
-    *, at: LagOptions, pipeline_id: Pipeline, bootstrap_servers: Servers, as_json: Json = False
-) -> None:
+def lag(*, at: LagOptions, pipeline_id: Pipeline, as_json: Json = False) -> None:
     """Print how far a pipeline is behind in each source partition, against the last stable
     offset; of sources that cannot be asked for, why.
     """
-    view = dataclasses.replace(at, bootstrap_servers=bootstrap_servers).view()
+    if at.bootstrap_servers is at.source_bootstrap_servers is None:
+        raise ConfigurationError(
+            "no brokers are named that could be asked for the lag",
+            next_step="add --bootstrap-servers, or set ONCEWARD_BOOTSTRAP_SERVERS in the shell",
+        )
+    view = at.view()
     (newest,) = _entries(view, pipeline_id, 1)
     found, refused = view.lag_behind(newest)
     if as_json:
