@@ -4,6 +4,7 @@ refuse. On Spark.
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import threading
@@ -34,6 +35,7 @@ from onceward.errors import (
     ReportMismatch,
     RowRefused,
     SendFailed,
+    ServerMisconfigured,
     TableMissing,
     TargetUnreachable,
 )
@@ -834,6 +836,30 @@ def test_tables_that_forget_their_writers_are_refused(delta: DeltaKit):
         f"ALTER TABLE delta.`{delta.path}` UNSET TBLPROPERTIES ('{name}')"
     )  # as it advises
     Process(delta).open()
+
+
+def test_a_table_that_needs_a_newer_delta_is_refused_before_the_decision(delta: DeltaKit):
+    """For its writers alone: this Delta reads it, and writes files of it, but commits nothing."""
+
+    def needs(writer: int, **features: Any) -> None:
+        commits = Path(delta.path) / "_delta_log"
+        version = max(int(one.stem) for one in commits.glob("*.json")) + 1
+        protocol = {"minReaderVersion": 1, "minWriterVersion": writer, **features}
+        (commits / f"{version:020}.json").write_text(json.dumps({"protocol": protocol}))
+
+    tomorrow: dict[str, Any] = {"writer": 7, "writerFeatures": ["appendOnly", "fromTomorrow"]}
+    process = Process(delta).open()
+    needs(**tomorrow)
+    with pytest.raises(ServerMisconfigured, match="fromTomorrow"):
+        process.begin()
+    needs(2)
+    process.decide(FIRST)
+    needs(**tomorrow)
+    with pytest.raises(ServerMisconfigured, match="fromTomorrow"):
+        Process(delta).open()
+    needs(2)
+    Process(delta).open().commit(SECOND)
+    assert_holds(delta, FIRST + SECOND, 1)
 
 
 @pytest.mark.lengthy("chaos")

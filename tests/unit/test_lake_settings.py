@@ -20,11 +20,11 @@ from onceward.errors import (
     TargetUnreachable,
 )
 from onceward.ids import AttemptId, pipeline_id
-from onceward.lake.delta import Delta
+from onceward.lake.delta import Delta, rows_in
 from onceward.lake.iceberg import Iceberg
 from onceward.lake.table import Staged
 from onceward.spark.tables import delta_table
-from onceward.spark.tables.delta_table import _same, rows_in
+from onceward.spark.types import is_same_type
 from support.errors import raises
 
 LEDGER = ow.KafkaLedger("localhost:9092")
@@ -138,7 +138,7 @@ def test_a_writer_is_of_one_pipeline_and_one_ledger():
     ],
 )
 def test_types_are_the_same_whatever_they_say_of_nulls(one: Any, other: Any, same: bool):
-    assert _same(one, other) is same
+    assert is_same_type(one, other) is same
 
 
 def test_rows_are_counted_or_it_is_said_why_not():

@@ -79,6 +79,7 @@ each_question = pytest.mark.parametrize(
         lambda silent: table(
             MagicMock(**{"startTransaction.return_value.metadata": silent})
         ).begin(),
+        lambda silent: table(MagicMock(protocolWrite=silent)).begin(),
         lambda silent: transaction(SimpleNamespace(txnVersion=silent)).newest("a"),
         lambda silent: transaction(
             MagicMock(**{"snapshot.return_value.setTransactions": silent})
@@ -154,6 +155,41 @@ def test_a_table_that_delta_does_not_take_by_its_path_is_refused_by_name(
         raise Failed
 
     with raises(ServerMisconfigured, "/data/visits"):
+        ask(fail)
+
+
+@each_question
+@pytest.mark.parametrize(
+    "thrown",
+    [
+        Thrown(
+            "org.apache.spark.sql.delta.DeltaUnsupportedTableFeatureException",
+            "requires writer table feature(s): fromTomorrow",
+            "DELTA_UNSUPPORTED_FEATURES_FOR_WRITE",
+        ),
+        Thrown(
+            "org.apache.spark.sql.delta.DeltaUnsupportedTableFeatureException",
+            "requires reader table feature(s): fromTomorrow",
+            "DELTA_UNSUPPORTED_FEATURES_FOR_READ",
+        ),
+        Thrown(
+            "org.apache.spark.sql.delta.InvalidProtocolVersionException",
+            "requires reader version 4 and writer version 8",
+            "DELTA_INVALID_PROTOCOL_VERSION",
+        ),
+    ],
+    ids=["writers", "readers", "versions"],
+)
+def test_a_table_that_needs_a_newer_delta_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Any], None], thrown: Thrown
+) -> None:
+    """When a batch begins: at its commit it would be decided, and could not be published."""
+    monkeypatch.setattr(delta_table, "thrown_by", lambda _: (thrown,))
+
+    def fail(*_: Any) -> None:
+        raise Failed
+
+    with raises(ServerMisconfigured, "/data/visits", "DROP FEATURE"):
         ask(fail)
 
 

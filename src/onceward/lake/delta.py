@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.two_phase import CommitResult
-from onceward.errors import ServerMisconfigured, TableMissing
+from onceward.errors import ConfigurationError, ServerMisconfigured, TableMissing
 from onceward.ids import PipelineId
 from onceward.lake.table import LakeTable, Staged
 from onceward.spark.files import path_scheme
@@ -29,7 +29,6 @@ from onceward.spark.tables.delta_table import (
     DeltaTable,
     DeltaTransaction,
     Shape,
-    rows_in,
     table_location,
 )
 from onceward.spark.types import quoted
@@ -145,6 +144,22 @@ def _without_nulls(fields: list[Any]) -> Iterator[tuple[tuple[str, ...], tuple[s
         inner = kind["fields"] if isinstance(kind, dict) and kind["type"] == "struct" else []
         for places, names in _without_nulls(inner):
             yield (place, *places), (name, *names)
+
+
+def rows_in(actions: Sequence[str]) -> int:
+    """Count the rows in ``actions``, as counted by the tasks that have written them.
+
+    :raises ConfigurationError: the session does not let them count.
+    """
+    try:
+        return sum(
+            int(json.loads(json.loads(action)["add"]["stats"])["numRecords"]) for action in actions
+        )
+    except (KeyError, TypeError) as error:
+        raise ConfigurationError(
+            "Delta has not said how many rows it has written",
+            next_step="leave spark.databricks.delta.stats.collect at true",
+        ) from error
 
 
 _WRITER = "onceward:"

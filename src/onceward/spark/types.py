@@ -39,6 +39,17 @@ def field_names(kind: DataType) -> list[str]:
     return [name for one in structs for name in one.names]
 
 
+def is_same_type(one: Any, other: Any) -> bool:
+    """Compare two types, as Spark has them in JSON, ignoring nullability and comments."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        ignored = {"nullable", "containsNull", "valueContainsNull", "metadata"}
+        keys = (one.keys() | other.keys()) - ignored
+        return all(is_same_type(one.get(key), other.get(key)) for key in keys)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_same_type, one, other))
+    return bool(one == other)
+
+
 def quoted(name: str) -> str:
     """Quote a column's name as Spark reads it, dots and all."""
     return "`" + name.replace("`", "``") + "`"

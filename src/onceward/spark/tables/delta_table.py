@@ -39,7 +39,12 @@ from onceward.spark.batch.query import items
 from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failed_outside, failures_told, must_write_name
 from onceward.spark.session.connector import must_have
-from onceward.spark.types import column_named, must_keep_dates, must_keep_microseconds
+from onceward.spark.types import (
+    column_named,
+    is_same_type,
+    must_keep_dates,
+    must_keep_microseconds,
+)
 
 _T = TypeVar("_T")
 
@@ -136,9 +141,11 @@ _MORE_THAN_A_TYPE = {
 _BY_A_CATALOG = {"catalogManaged", "catalogOwned-preview"}
 """Features of a table whose commits its catalog carries out: Delta refuses one by path."""
 # Said as the log is read. Delta 4.0 has no such condition, and does not know the former feature
-_NOT_BY_PATH = (
-    "DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED",
+_NOT_BY_PATH = "DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED"
+_TOO_NEW = (
+    "DELTA_INVALID_PROTOCOL_VERSION",
     "DELTA_UNSUPPORTED_FEATURES_FOR_READ",
+    "DELTA_UNSUPPORTED_FEATURES_FOR_WRITE",
 )
 _CLASS_OF_4_0 = "org.apache.spark.sql.delta.coordinatedcommits.CatalogOwnedTableUtils"
 
@@ -182,6 +189,10 @@ _ANOTHER_TABLE = (
     "write to a table of a path, or an external one of the catalog, without that feature; or to "
     "an Iceberg table, with ow.IcebergSink"
 )
+_ANOTHER_DELTA = (
+    "start the query with a release of Delta that knows what the table needs, or let one that does "
+    "drop it: ALTER TABLE … DROP FEATURE …"
+)
 
 
 def _answered(jvm: Any, ask: Callable[[], _T], whom: str) -> _T:
@@ -189,7 +200,7 @@ def _answered(jvm: Any, ask: Callable[[], _T], whom: str) -> _T:
 
     :raises TargetUnreachable: a disk, a network or a store fails; or not in time, and what was
         asked may still be carried out.
-    :raises ServerMisconfigured: this Delta does not read the table by its path.
+    :raises ServerMisconfigured: this Delta does not read the table by its path, or is too old.
     :raises Exception: Delta's or Spark's own, about the table.
     """
     late = TargetUnreachable(
@@ -202,10 +213,13 @@ def _answered(jvm: Any, ask: Callable[[], _T], whom: str) -> _T:
     except Exception as error:
         causes = thrown_by(error)
         for cause in causes:
-            if cause.condition in _NOT_BY_PATH or cause.thrown_in.startswith(_CLASS_OF_4_0):
+            is_too_new = cause.condition in _TOO_NEW
+            by_path = cause.condition == _NOT_BY_PATH or cause.thrown_in.startswith(_CLASS_OF_4_0)
+            if is_too_new or by_path:
+                is_managed = by_path or any(name in cause.message for name in _BY_A_CATALOG)
                 raise ServerMisconfigured(
                     f"Delta refuses {whom}: {' '.join(cause.message.split())}",
-                    next_step=_ANOTHER_TABLE,
+                    next_step=_ANOTHER_TABLE if is_managed else _ANOTHER_DELTA,
                 ) from error
         if (failed := failed_outside(causes)) is None:
             raise
@@ -249,12 +263,15 @@ class DeltaTable:
         return _answered(self._jvm, ask, f"the storage of the Delta table {self.path}")
 
     def begin(self) -> DeltaTransaction:
-        """Begin a transaction. :raises TableMissing: there is no table."""
+        """Begin a transaction. :raises TableMissing: there is no table. :raises
+        ServerMisconfigured: this Delta cannot commit to it."""
 
         def begun() -> tuple[Any, int]:
             transaction = self._log.startTransaction()
             # Read with the rest of the log, where it is asked for
             transaction.metadata()
+            # Else Delta asks no earlier than at the commit, and by then the batch is decided
+            self._log.protocolWrite(transaction.protocol())
             return transaction, int(transaction.snapshot().version())
 
         transaction, version = self._answered(begun)
@@ -337,7 +354,7 @@ class DeltaTable:
                 "COLUMN first",
             )
         for field in schema:
-            if not _same(types[field.name].jsonValue(), field.dataType.jsonValue()):
+            if not is_same_type(types[field.name].jsonValue(), field.dataType.jsonValue()):
                 raise ColumnMismatch(
                     f"column {field.name} is {types[field.name].simpleString()} in the frame, and "
                     f"{field.dataType.simpleString()} in the Delta table {self.path}",
@@ -471,30 +488,3 @@ class DeltaTransaction:
         # 1. It takes too long, and is left behind; 2. another one commits the batch; 3. the first
         # comes through and finds that its writer has moved on (ConcurrentTransactionException).
         self._answered(lambda: commit(actions_of_it, how))
-
-
-def rows_in(actions: Sequence[str]) -> int:
-    """Count the rows in ``actions``, as counted by the tasks that have written them.
-
-    :raises ConfigurationError: the session does not let them count.
-    """
-    try:
-        return sum(
-            int(json.loads(json.loads(action)["add"]["stats"])["numRecords"]) for action in actions
-        )
-    except (KeyError, TypeError) as error:
-        raise ConfigurationError(
-            "Delta has not said how many rows it has written",
-            next_step="leave spark.databricks.delta.stats.collect at true",
-        ) from error
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Compare two types, ignoring nullability and comments."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        ignored = {"nullable", "containsNull", "valueContainsNull", "metadata"}
-        keys = (one.keys() | other.keys()) - ignored
-        return all(_same(one.get(key), other.get(key)) for key in keys)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
