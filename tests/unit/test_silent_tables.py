@@ -13,7 +13,12 @@ from unittest.mock import MagicMock
 import pytest
 
 from onceward import patience
-from onceward.errors import ServerMisconfigured, TargetUnreachable
+from onceward.errors import (
+    OncewardError,
+    ServerMisconfigured,
+    TableMissing,
+    TargetUnreachable,
+)
 from onceward.spark.batch.causes import Thrown
 from onceward.spark.batch.job import asked_apart
 from onceward.spark.tables import delta_table, iceberg_table
@@ -203,16 +208,41 @@ def test_files_of_a_storage_that_hangs_are_waited_for_in_bounds(
         ask(made, [ADD])
 
 
-@pytest.mark.parametrize("asked", ["refresh", "newTransaction"])
 def test_a_catalog_of_iceberg_that_hangs_is_waited_for_in_bounds(
-    silent: Callable[..., None], monkeypatch: pytest.MonkeyPatch, asked: str
+    silent: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iceberg_table, "_ANSWER_SECONDS", 0.2)
+    with raises(TargetUnreachable, "lake.shop.visits"):
+        iceberg(SimpleNamespace(refresh=silent)).properties()
+
+
+def test_a_commit_to_iceberg_looks_at_the_table_once(
+    silent: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transaction begins with a look of its own (``Transactions.newTransaction``)."""
     monkeypatch.setattr(iceberg_table, "_ANSWER_SECONDS", 0.2)
     of_iceberg = MagicMock()
-    setattr(of_iceberg, asked, silent)
+    made: Any = iceberg(of_iceberg)
+    made._session = MagicMock()
+    made.publish([1], {"name": "value"})
+    of_iceberg.refresh.assert_not_called()
+    of_iceberg.newTransaction.return_value.commitTransaction.assert_called_once_with()
+    of_iceberg.newTransaction = silent
     with raises(TargetUnreachable, "lake.shop.visits"):
-        iceberg(of_iceberg).publish([1], {})
+        made.publish([1], {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("NoSuchTableException", TableMissing), ("ServiceFailureException", TargetUnreachable)],
+)
+def test_a_catalog_that_fails_as_a_commit_begins_is_named(
+    monkeypatch: pytest.MonkeyPatch, kind: str, error: type[OncewardError]
+) -> None:
+    chain = (Thrown(f"org.apache.iceberg.exceptions.{kind}", "table"),)
+    monkeypatch.setattr(iceberg_table, "thrown_by", lambda _: chain)
+    with raises(error, "lake.shop.visits"):
+        iceberg(MagicMock(**{"newTransaction.side_effect": Failed})).publish([1], {})
 
 
 def missing_in_delta(exists: Callable[[Any], bool]) -> list[str]:

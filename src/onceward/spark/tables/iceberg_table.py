@@ -349,9 +349,9 @@ class IcebergTable:
 
         :raises Exception: Iceberg's own: one of them is published already, for instance.
         """
-        self._refresh()
-        # It reads the table once more
-        transaction = self._answered(lambda: self._table.newTransaction())
+        # It begins with a look at the table as it is now (Transactions.newTransaction)
+        with self._asked():
+            transaction = self._answered(lambda: self._table.newTransaction())
 
         def pick(snapshot: int) -> None:
             transaction.manageSnapshots().cherrypick(snapshot).commit()
