@@ -259,10 +259,19 @@ class TestFolder(RestoredContract):
         with raises(LedgerUnreadable):
             store.chain().take()
 
-    @pytest.mark.parametrize("path", ["", "s3://bucket/ledger", "hdfs://name/ledger"])
+    @pytest.mark.parametrize("uri", ["file:/a/b", "file:///a/b", "file://localhost/a/b"])
+    def test_a_uri_of_a_local_folder_is_that_folder(self, uri: str) -> None:
+        """And not one below the folder where the driver happens to be."""
+        assert ow.FolderLedger(uri) == ow.FolderLedger("/a/b")
+
+    @pytest.mark.parametrize(
+        "path",
+        ["", "s3://bucket/ledger", "hdfs://name/ledger", "hdfs:/ledger", "file:ledger", "a:b"],
+    )
     def test_what_is_no_local_folder_is_refused(self, path: str) -> None:
         with raises(ConfigurationError):
             ow.FolderLedger(path)
+        assert ow.FolderLedger("./a:b").path == f"{Path.cwd()}/a:b"
 
     def test_another_file_system_is_refused_by_name(
         self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -393,8 +393,9 @@ FAN_OUTS: list[tuple[Wrong, str, Done]] = [
     ),
     (
         sink("ahead", store="s3://b/store"),
-        "pass the path of a folder that driver and executors see, on a disk that outlasts them",
-        sink("ahead", store="/store"),
+        r"pass the path, or the URI \((file:///)…\), of a folder that driver and executors see, on a "
+        r"disk that outlasts them, and \./ before a name that has a colon",
+        lambda uri: (sink("ahead", store="/store")(), sink("ahead", store=f"{uri}store")()),
     ),
 ]
 

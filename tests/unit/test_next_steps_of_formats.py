@@ -411,8 +411,13 @@ FILES: list[tuple[Wrong, str, Done]] = [
     ),
     (
         lambda: ow.FolderLedger("s3://bucket/ledger"),
-        r"pass the path of a folder; for a ledger that several machines see, use (\w+)",
-        lambda name: (ow.FolderLedger("/ledger"), getattr(ow, name)("b:9092")),
+        r"pass the path of a folder, or its URI \((file:///)…\), and (\./) before a name that has a "
+        r"colon; for a ledger that several machines see, use (\w+)",
+        lambda uri, here, name: (
+            ow.FolderLedger(f"{uri}ledger"),
+            ow.FolderLedger(f"{here}a:b"),
+            getattr(ow, name)("b:9092"),
+        ),
     ),
     (
         frame_of_files(TEXT, partition_by="day"),

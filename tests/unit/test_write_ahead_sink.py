@@ -64,6 +64,7 @@ def sink(folder: Path, **more: Any) -> ow.WriteAheadSink:
         ({"chunk_rows": 0}, "chunk_rows"),
         ({"store": ""}, "store="),
         ({"store": "s3://bucket/store"}, "store="),
+        ({"store": "dbfs:/store"}, "store="),
         ({"ledger": "/a/folder"}, "ledger="),
         ({"commit_timeout_s": -1}, "commit_timeout_s"),
     ],
@@ -71,6 +72,11 @@ def sink(folder: Path, **more: Any) -> ow.WriteAheadSink:
 def test_wrong_settings_are_named(tmp_path: Path, wrong: dict[str, Any], named: str):
     with pytest.raises(ConfigurationError, match=named):
         sink(tmp_path, **wrong)
+
+
+def test_a_store_that_is_named_by_its_uri_is_that_folder(tmp_path: Path):
+    """And not one below the folder where a process happens to be."""
+    assert sink(tmp_path, store=f"file:{tmp_path}/s").folder == sink(tmp_path).folder
 
 
 def test_tasks_get_the_folder_and_nothing_else(tmp_path: Path):

@@ -19,6 +19,7 @@ from onceward.engine.target import Target, Write
 from onceward.engine.task_writer import Task, TaskWriter
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import ConfigurationError, InvalidColumn
+from onceward.spark.files import local_folder
 
 
 class WriteAheadSink(TwoPhaseCommitSink):
@@ -174,11 +175,10 @@ class WriteAheadSink(TwoPhaseCommitSink):
 
 
 def _store(path: str | os.PathLike[str]) -> Path:
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
-    if not text or "://" in text:
+    if (folder := local_folder(path)) is None:
         raise ConfigurationError(
-            f"store={path!r} names no folder",
-            next_step="pass the path of a folder that driver and executors see, on a disk that "
-            "outlasts them",
+            f"store={path!r} names no folder of a disk, local or mounted",
+            next_step="pass the path, or the URI (file:///…), of a folder that driver and "
+            "executors see, on a disk that outlasts them, and ./ before a name that has a colon",
         )
-    return Path(text).absolute()
+    return Path(folder)

@@ -59,6 +59,7 @@ from onceward.errors import (
     OncewardError,
 )
 from onceward.ids import AttemptId, PipelineId, is_pipeline_id
+from onceward.spark.files import local_folder
 
 log = logging.getLogger(__name__)
 
@@ -83,21 +84,20 @@ class FolderLedger(Ledger):
     disk. On Linux other file systems are refused by name; elsewhere nobody tells what a folder
     lies on.
 
-    :param path: the folder.
+    :param path: the folder, or its URI (``file:///…``).
     :raises ConfigurationError: it is empty, or an address of something else.
     """
 
     path: str | os.PathLike[str]
 
     def __post_init__(self) -> None:
-        text = os.fspath(self.path) if isinstance(self.path, str | os.PathLike) else ""
-        if not text or "://" in text:
+        if (folder := local_folder(self.path)) is None:
             raise ConfigurationError(
                 f"FolderLedger(path={self.path!r}) names no folder of a local disk",
-                next_step="pass the path of a folder; for a ledger that several machines see, use "
-                "KafkaLedger",
+                next_step="pass the path of a folder, or its URI (file:///…), and ./ before a "
+                "name that has a colon; for a ledger that several machines see, use KafkaLedger",
             )
-        object.__setattr__(self, "path", str(Path(text).absolute()))
+        object.__setattr__(self, "path", folder)
 
     def chain(self, pipeline: PipelineId) -> Chain:
         """Return the chain of a pipeline, a folder of its own in this one."""

@@ -517,12 +517,13 @@ def open_ledger(
     if path is not None:
         from onceward.files.ledger import FolderLedger
 
-        if not os.path.isdir(path):
+        folder = FolderLedger(path)
+        if not os.path.isdir(folder.path):
             raise ConfigurationError(
-                f"there is no folder {path}",
+                f"there is no folder {folder.path}",
                 next_step="correct the path, and see that its disk is mounted here",
             )
-        return LedgerView(FolderLedger(path), kafka, sources=sources)
+        return LedgerView(folder, kafka, sources=sources)
     if url is not None:
         from onceward.sql.ledger.database_ledger import DatabaseLedger
         from onceward.sql.ledger.table import DEFAULT_TABLE

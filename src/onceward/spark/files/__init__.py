@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 from onceward.errors import ConfigurationError
 
@@ -26,6 +27,18 @@ def local_path(uri: str) -> str:
     ``file://localhost/data``.
     """
     return "/" + re.sub(r"^//[^/]*", "", uri.partition(":")[2]).lstrip("/")
+
+
+def local_folder(path: object) -> str | None:
+    """Return the absolute path of a folder that a setting names by its path, or by its URI
+    (``file:/data``); None: it names none, or one of another file system or machine.
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    if not isinstance(text, str) or not text:
+        return None
+    if _OF_THIS_MACHINE.match(text):
+        text = local_path(text)
+    return None if path_scheme(text) else str(Path(text).absolute())
 
 
 def canonical_folder(path: str) -> str:
