@@ -363,7 +363,18 @@ def test_where_spark_keeps_one_batch_there_is_none_while_the_next_runs(
         take(tmp_path, ledger, checkpoint)
 
 
-@pytest.mark.parametrize("how", ["folder", "link", "volume"])
+def test_a_tilde_is_a_folder_of_that_name_as_to_spark(
+    tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home would have another checkpoint, or none, than the one that a query goes on from."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "~").mkdir()
+    checkpoint.rename(tmp_path / "~" / "checkpoint")
+    assert savepoints.create("~/checkpoint", "saved", ledger, "p").batch_id == 4
+
+
+@pytest.mark.parametrize("how", ["folder", "link", "volume", "uri"])
 def test_it_is_restored_into_a_folder_that_is_there(
     tmp_path: Path, ledger: ow.FolderLedger, checkpoint: Path, how: str
 ) -> None:
@@ -379,12 +390,13 @@ def test_it_is_restored_into_a_folder_that_is_there(
         where = tmp_path / "link"
         where.symlink_to(there)
     number = there.stat().st_ino
-    savepoints.restore(point, str(where), ledger)
+    named = f"file://{where}" if how == "uri" else str(where)
+    savepoints.restore(point, named, ledger)
     assert there.stat().st_ino == number
     assert where.is_symlink() == (how == "link")
     assert files(there) == set(point.files)
     with raises(ConfigurationError):
-        savepoints.restore(point, str(where), ledger)
+        savepoints.restore(point, named, ledger)
 
 
 def test_a_batch_that_spark_has_not_logged_is_waited_for_and_not_left_out(
@@ -492,7 +504,7 @@ def test_a_path_is_taken_as_hadoop_takes_it(name: str, place: str, tmp_path: Pat
     path = tmp_path / name
     put(path / "offsets" / "0")
     folder = Folder(place.format(path))
-    assert folder._root == ("" if folder.is_local else "bucket") + str(path)
+    assert folder.root == ("" if folder.is_local else "bucket") + str(path)
     assert folder.as_spark_has_it("s3a").endswith(str(path))
     if folder.is_local:
         assert "offsets/0" in folder.names()
@@ -511,7 +523,7 @@ def test_a_folder_below_an_s3_uri_with_a_query_is_in_it(
     root = Folder(f"s3://bucket/saved?{query}")
     below = root.below("p-3").below("checkpoint")
     assert below.path == f"s3://bucket/saved/p-3/checkpoint?{query}"
-    assert below._root == Folder(below.path)._root == "bucket/saved/p-3/checkpoint"
+    assert below.root == Folder(below.path).root == "bucket/saved/p-3/checkpoint"
     assert below._fs == root._fs == Folder(below.path)._fs
     assert below.as_spark_has_it("s3a") == "s3a://bucket/saved/p-3/checkpoint"
 

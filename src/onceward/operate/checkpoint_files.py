@@ -25,7 +25,10 @@ _PLACE_AND_PATH = re.compile(r"^([^:/]+:(?://[^/?]*)?)([^?]*)")
 
 
 class Folder:
-    """A folder on pyarrow's file systems: local, ``s3[a]:``, ``gs:``, ``abfss:``, ``hdfs:``."""
+    """A folder on pyarrow's file systems: local, ``s3[a]:``, ``gs:``, ``abfss:``, ``hdfs:``.
+
+    ``path`` is what it was called, ``root`` its place there: of a local one its absolute path.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/")
@@ -34,10 +37,10 @@ class Folder:
             if re.match(r"[a-z][a-z0-9+.-]+:", uri):
                 # Hadoop's Path takes each character for itself: "a%20b" is no "a b"
                 escaped = _PLACE_AND_PATH.sub(lambda found: found[1] + quote(found[2]), uri)
-                self._fs, self._root = fs.FileSystem.from_uri(escaped)
+                self._fs, self.root = fs.FileSystem.from_uri(escaped)
             else:
-                absolute = os.path.abspath(os.path.expanduser(uri))
-                self._fs, self._root = fs.LocalFileSystem(), absolute
+                # ~ is a name to Hadoop
+                self._fs, self.root = fs.LocalFileSystem(), os.path.abspath(uri)
         except OSError as error:
             raise CheckpointUnreachable(
                 f"{path} cannot be reached ({error})",
@@ -55,7 +58,7 @@ class Folder:
 
     def holds(self, other: Folder) -> bool:
         """Return whether the other folder is this one, or in it."""
-        inside = f"{other._root}/".startswith(f"{self._root}/")
+        inside = f"{other.root}/".startswith(f"{self.root}/")
         return inside and self._fs.type_name == other._fs.type_name
 
     def below(self, name: str) -> Folder:
@@ -64,22 +67,22 @@ class Folder:
         where, mark, query = (self.path, "", "") if self.is_local else self.path.partition("?")
         below = copy.copy(self)
         below.path = f"{where.rstrip('/')}/{name}{mark}{query}"
-        below._root = f"{self._root.rstrip('/')}/{name}"
+        below.root = f"{self.root.rstrip('/')}/{name}"
         return below
 
     def as_spark_has_it(self, scheme: str) -> str:
         """Return the path as Hadoop has it; a bucket of S3 by the ``scheme`` that Spark used."""
         if self.is_local:
-            return f"file:{self._root}"
+            return f"file:{self.root}"
         bucket = f"{scheme if scheme.startswith('s3') else 's3a'}://"
         return re.sub(r"^s3[an]?://", bucket, self.path.partition("?")[0])
 
     def names(self, *, recursive: bool = True) -> list[str]:
         """Return the paths of all files, from here; nothing of a folder that is not there."""
-        selector = fs.FileSelector(self._root, allow_not_found=True, recursive=recursive)
+        selector = fs.FileSelector(self.root, allow_not_found=True, recursive=recursive)
         found = self._try(lambda: self._fs.get_file_info(selector))
         return sorted(
-            info.path.removeprefix(self._root).lstrip("/")
+            info.path.removeprefix(self.root).lstrip("/")
             for info in found
             if info.type is (fs.FileType.File if recursive else fs.FileType.Directory)
         )
@@ -96,13 +99,13 @@ class Folder:
 
         :raises FileNotFoundError: it is not there (any more).
         """
-        with self._try(lambda: self._fs.open_input_stream(f"{self._root}/{name}")) as stream:
+        with self._try(lambda: self._fs.open_input_stream(f"{self.root}/{name}")) as stream:
             while data := self._try(lambda: stream.read(_CHUNK)):
                 yield data
 
     def write(self, name: str, chunks: Iterable[bytes]) -> tuple[int, str]:
         """Write a file, and return its size and SHA-256."""
-        path, size, digest = f"{self._root}/{name}", 0, hashlib.sha256()
+        path, size, digest = f"{self.root}/{name}", 0, hashlib.sha256()
         # First, so that nothing is begun where there is nothing to copy.
         rest = iter(chunks)
         first = next(rest, b"")
@@ -117,12 +120,12 @@ class Folder:
 
     def move_to(self, other: Folder) -> None:
         """Give this folder another name; local ones only."""
-        self._try(lambda: self._fs.move(self._root, other._root))
+        self._try(lambda: self._fs.move(self.root, other.root))
 
     def remove(self) -> None:
         """Remove the folder and all that is in it, if it is there."""
-        if self._try(lambda: self._fs.get_file_info(self._root)).type is fs.FileType.Directory:
-            self._try(lambda: self._fs.delete_dir(self._root))
+        if self._try(lambda: self._fs.get_file_info(self.root)).type is fs.FileType.Directory:
+            self._try(lambda: self._fs.delete_dir(self.root))
 
     def _try(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:

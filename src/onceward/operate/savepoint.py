@@ -430,11 +430,11 @@ def _unpack(savepoint: Savepoint, checkpoint: str, replaced: Mapping[str, bytes]
     goes on. A fork, new to the ledger, must not be started there before this has ended well.
     """
     target = Folder(checkpoint)
-    is_there = target.is_local and os.path.isdir(target.path)
+    is_there = target.is_local and os.path.isdir(target.root)
     begun: list[str] = []
     if is_there:
         # Only root may look into lost+found
-        entries = set(os.listdir(target.path)) - {_OF_A_VOLUME}
+        entries = set(os.listdir(target.root)) - {_OF_A_VOLUME}
         begun = [name for name in entries if _BEGUN.fullmatch(name)]
         others = entries - set(begun)
     else:
