@@ -5,6 +5,9 @@ have brought.
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -21,12 +24,16 @@ from onceward.errors import (
     RowRefused,
     SendFailed,
     SourceDataLost,
+    SourceFileMissing,
     SourceReplaced,
     WorkerPythonMismatch,
 )
+from onceward.ids import BatchId
+from onceward.spark.batch import file_sources
 from onceward.spark.batch.carried import Carried, Carrier, carried_in
 from onceward.spark.batch.causes import Thrown
 from onceward.spark.batch.failures import RAISED, known_failure
+from support.errors import raises
 
 SPARK, PYTHON = "org.apache.spark.SparkException", "org.apache.spark.api.python.PythonException"
 ABORTED = (
@@ -384,3 +391,21 @@ def test_a_checkpoint_with_a_missing_file_is_named(message: str):
 )
 def test_words_alone_say_nothing(thrown: Thrown):
     assert known_failure([thrown]) is None
+
+
+def test_a_file_system_that_is_away_when_a_file_is_looked_for_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark has left the file out; whether it is gone decides no more than the next step."""
+    file, away = "hdfs://nn1/in/a", Thrown("java.net.ConnectException", "to nn1")
+    session = MagicMock()
+    place = session._jvm.org.apache.hadoop.fs.Path.return_value
+    place.getFileSystem.side_effect = ArithmeticError("as py4j raises it")
+    monkeypatch.setattr(file_sources, "SparkSession", SimpleNamespace(active=lambda: session))
+    monkeypatch.setattr(file_sources, "thrown_by", lambda _: (away,))
+    monkeypatch.setattr(file_sources, "_options", lambda _: iter([{}]))
+    monkeypatch.setattr(file_sources, "_planned", lambda _: iter(()))
+    running: Any = SimpleNamespace(batch=BatchId("q", 7), history=MagicMock())
+    with raises(SourceFileMissing, file, "nn1", files=[file]) as met:
+        file_sources.must_have_files(running, {0: {file: 1}})
+    assert met.value.recovery is Recovery.RESTART

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from onceward.errors import CheckpointRewound, SourceFileMissing
 from onceward.ids import PipelineId, SourceRange
+from onceward.spark.batch.causes import thrown_by
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
 from onceward.spark.batch.query import RunningBatch, items, leaves
 
@@ -153,7 +154,7 @@ def must_have_files(running: RunningBatch, files: LoggedFiles) -> None:
         _must_not_be_emptied(logged, planned, running)
         return
     shown, details = ", ".join(lacking[:_SHOWN]), {"files": lacking[:100]}
-    if any(map(_is_there, lacking[:_SHOWN])):
+    if _is_any_there(lacking[:_SHOWN], running):
         raise SourceFileMissing(
             f"the source leaves out {len(lacking)} of the files that {running.batch} was planned "
             f"with: {shown}",
@@ -240,11 +241,24 @@ def _compacted(files: CheckpointFiles, number: int) -> list[str] | None:
         size *= 8
 
 
-def _is_there(path: str) -> bool:
-    jvm: Any = SparkSession.active()._jvm
-    place = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(path))
-    configuration = SparkSession.active()._jsparkSession.sessionState().newHadoopConf()
-    return bool(place.getFileSystem(configuration).exists(place))
+def _is_any_there(paths: Sequence[str], running: RunningBatch) -> bool:
+    """:raises SourceFileMissing: nobody can tell."""
+    session: Any = SparkSession.active()
+    jvm = session._jvm
+    try:
+        configuration = session._jsparkSession.sessionState().newHadoopConf()
+        places = [jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(path)) for path in paths]
+        return any(place.getFileSystem(configuration).exists(place) for place in places)
+    except Exception as error:
+        if not (causes := thrown_by(error)):
+            raise
+        raise SourceFileMissing(
+            f"the source leaves out files that {running.batch} was planned with, and whether they "
+            f"are there its file system does not say ({causes[0]}): {', '.join(paths)}",
+            next_step="see that it answers and lets the driver read there, and start the query "
+            "again",
+            details={"files": list(paths)},
+        ) from error
 
 
 def _planned(plan: Any) -> Iterator[tuple[str, tuple[int, int]]]:
