@@ -242,6 +242,6 @@ def test_the_command_fails_where_something_is_proved_and_only_there(output: Outp
     (port,) = free_ports(1)
     assert (
         CliRunner().invoke(app, [*arguments[:3], f"127.0.0.1:{port}", *arguments[4:]]).exit_code
-        == 1
+        == 69
     )
     assert CliRunner().invoke(app, arguments[:4]).exit_code == 64

@@ -115,7 +115,7 @@ def test_the_exit_status_is_that_of_the_worst(kafka: LocalKafka) -> None:
     assert sound.exit_code == 0, sound.output
     (port,) = free_ports(1)
     unreachable = CliRunner().invoke(app, ["doctor", "--bootstrap-servers", f"127.0.0.1:{port}"])
-    assert unreachable.exit_code == 1
+    assert unreachable.exit_code == 69
     assert "bootstrap.servers" in unreachable.output
 
 

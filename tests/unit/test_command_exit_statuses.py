@@ -98,6 +98,8 @@ def test_a_dead_broker_is_one_line(asking: str):
         (errors.ServerUnreachable, UNAVAILABLE),
         (errors.AccessDenied, DENIED),
         (errors.AuthenticationFailed, DENIED),
+        (errors.RegistryUnreachable, UNAVAILABLE),
+        (errors.RegistryRefused, DENIED),
         (errors.ConfigurationError, USAGE),
         (errors.LedgerUnreadable, 1),
     ],

@@ -7,17 +7,21 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
 import redis
+import typer
 from typer.testing import CliRunner
 
+from onceward import errors
 from onceward.cli import app
-from onceward.cli.doctor.checks import compare_with_timeout
-from onceward.cli.doctor.command import _print
+from onceward.cli.doctor.checks import compare_with_timeout, run_check
+from onceward.cli.doctor.command import _end, _print
 from onceward.cli.doctor.kinds import diagnose
 from onceward.cli.doctor.mysql_changes import Missing, lines
 from onceward.cli.doctor.targets import check_target
@@ -216,10 +220,50 @@ def test_a_registry_is_asked_with_the_login_of_confluents_file(
         assert b"Basic a2V5OnNlY3JldA==" in server.requests[0]
 
 
+@pytest.mark.parametrize(
+    ("raised", "status"),
+    [
+        ([errors.BrokerUnreachable], 69),
+        ([errors.ServerUnreachable, errors.RegistryUnreachable, errors.TargetUnreachable], 69),
+        ([errors.RegistryUnreachable, errors.AuthenticationFailed], 77),
+        ([errors.RegistryRefused], 77),
+        ([errors.BrokerUnreachable, errors.TopicMissing, errors.AuthenticationFailed], 1),
+        ([errors.ConnectorMissing], 1),
+        ([errors.ServerMisconfigured], 1),
+        ([errors.AccessDenied, errors.UnsupportedBroker], None),
+    ],
+    ids=str,
+)
+def test_who_is_away_is_no_misconfiguration(
+    raised: list[type[errors.OncewardError]], status: int | None
+) -> None:
+    def look(kind: type[errors.OncewardError]) -> NoReturn:
+        raise kind("no", next_step="see")
+
+    found = [run_check(partial(look, kind)) for kind in raised]
+    with nullcontext() if status is None else pytest.raises(typer.Exit) as ended:
+        _end(found)
+    assert status is None or ended.value.exit_code == status
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        ("--bootstrap-servers", "127.0.0.1:1", "--consumers", "--topic", "t"),
+        ("--mysql", "mysql://a:b@127.0.0.1:1", "--tables", "a.b"),
+        ("--target", "postgresql://a:b@127.0.0.1:1/d"),
+    ],
+    ids=lambda look: look[-4] if len(look) > 3 else look[0],
+)
+def test_a_server_that_is_away_is_no_verdict(look: tuple[str, ...]) -> None:
+    found = CliRunner().invoke(app, ["doctor", *look])
+    assert found.exit_code == 69, found.output
+
+
 def test_a_redis_at_a_socket_of_this_machine_is_asked_as_the_sink_does(tmp_path: Path) -> None:
     socket = tmp_path / "redis.sock"
     found = CliRunner().invoke(app, ["doctor", "--target", f"unix://{socket}"])
-    assert found.exit_code == 1
+    assert found.exit_code == 69
     assert f"Redis at {socket} does not say its settings" in " ".join(found.output.split())
 
 

@@ -7,13 +7,16 @@ import shlex
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pymysql
 import pytest
 
 from onceward.cli.doctor import targets
 from onceward.cli.doctor.kinds import DAY_MS, KINDS, Misconfiguration, diagnose
+from onceward.cli.doctor.mysql_changes import _requirement_line, _warnings
+from onceward.mysql.source.requirements import _check_replica, check_requirements
 
 PAGE = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "tables" / "doctor.py"))
 FACTS: Mapping[str, tuple[str, str]] = {
@@ -108,7 +111,7 @@ def test_a_command_sets_what_the_kind_asks_for(kind: Misconfiguration) -> None:
 
 
 def test_no_fix_is_forgotten_when_the_server_is_started_again() -> None:
-    elsewhere = [row[-1] for rows in PAGE["_FOUND_ELSEWHERE"].values() for row in rows]
+    elsewhere = [row[4] for rows in PAGE["_FOUND_ELSEWHERE"].values() for row in rows]
     fixes = [*(kind.fix for kind in KINDS), *elsewhere]
     redis = [fix for fix in fixes if "CONFIG SET" in fix]
     mysql = [fix for fix in fixes if "SET GLOBAL" in fix]
@@ -122,6 +125,40 @@ def test_the_page_is_what_the_code_says() -> None:
     assert PAGE["PAGE"].read_text(encoding="utf-8") == PAGE["page"](), (
         "run python docs/tables/doctor.py"
     )
+
+
+WITHOUT_CHANGES = {
+    "binlog_format": "STATEMENT", "binlog_row_image": "MINIMAL", "binlog_row_metadata": "MINIMAL",
+    "binlog_row_value_options": "PARTIAL_JSON", "gtid_mode": "OFF", "server_id": "0",
+    "log_replica_updates": "OFF", "binlog_checksum": "NONE", "gtid_strict_mode": "OFF",
+    "binlog_expire_logs_seconds": "60", "max_binlog_total_size": "1000", "wsrep_on": "ON",
+    "wsrep_gtid_mode": "OFF",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dialect", ["mysql", "mariadb"])
+def test_the_page_marks_what_fails_at_a_source(dialect: str) -> None:
+    def source(log_bin: str) -> Any:
+        variables = {**WITHOUT_CHANGES, "log_bin": log_bin}
+        return SimpleNamespace(
+            dialect=dialect, is_replica=lambda: True,
+            variables=lambda *names: {each: variables[each] for each in names if each in variables},
+        )  # fmt: skip
+
+    on, settings = source("ON"), cast(Any, None)
+    found = [*check_requirements(source("OFF"), settings), *check_requirements(on, settings)]
+    found += _check_replica(on, WITHOUT_CHANGES)
+    status = {one.name: _requirement_line(one).status for one in found if one.actual != "ON"}
+    status |= {name: one.status for name, one in _warnings(on)}
+    # Only the last has no name of a setting that is set in this way
+    status["max_binlog_total_size"] = status.pop("")
+    marks = {
+        name: mark
+        for _, names, _, _, _, mark in PAGE["_FOUND_ELSEWHERE"]["MySQL source"]
+        for name in names.split(", ")
+    }
+    assert len(status) > 10
+    assert status == {name: "fail" if marks[name] else "warn" for name in status}
 
 
 class Replica:

@@ -28,6 +28,8 @@ from onceward.errors import (
     ConfigurationError,
     LedgerUnreachable,
     OncewardError,
+    RegistryRefused,
+    RegistryUnreachable,
     ServerUnreachable,
     TargetUnreachable,
     summary,
@@ -37,7 +39,14 @@ from onceward.errors import (
 # dead broker, or a right that the command itself lacks.
 USAGE, UNAVAILABLE, OUTPUT_LOST, DENIED = 64, 69, 74, 77
 _OUTPUT_LOST = (errno.EPIPE, errno.ENOSPC, errno.EIO)
-_UNREACHABLE = (BrokerUnreachable, LedgerUnreachable, ServerUnreachable, TargetUnreachable)
+_UNREACHABLE = (
+    BrokerUnreachable,
+    LedgerUnreachable,
+    RegistryUnreachable,
+    ServerUnreachable,
+    TargetUnreachable,
+)
+_DENIED = (AccessDenied, AuthenticationFailed, RegistryRefused)
 COMMANDS = "onceward.commands"
 _CLICKS_USAGE = 2
 
@@ -46,7 +55,7 @@ class TypedErrors(TyperGroup):
     """Group that shows an error of ours as a message with a next step.
 
     Others keep their traceback, because they are our mistakes and not the user's. Exits with
-    status 64 for wrong options and settings, 69 for brokers and databases that cannot be reached,
+    status 64 for wrong options and settings, 69 for servers that cannot be reached,
     74 for an output that cannot be written, 77 for a missing login or right, else with 1.
     """
 
@@ -95,7 +104,7 @@ def tell(error: OncewardError) -> int:
     say(f"{type(error).__name__}: {error.message}", colour=typer.colors.RED, err=True)
     if error.next_step:
         say(f"Next: {error.next_step}.", err=True)
-    return _status(error)
+    return status_of(error)
 
 
 class Commands(TypedErrors):
@@ -140,12 +149,13 @@ def _was_printing(error: OSError) -> bool:
     return module == __name__ or module.split(".")[0] in ("click", "rich", "typer")
 
 
-def _status(error: OncewardError) -> int:
+def status_of(error: OncewardError) -> int:
+    """Return the exit status of a command that ends with an error of ours."""
     if isinstance(error, ConfigurationError):
         return USAGE
     if isinstance(error, _UNREACHABLE):
         return UNAVAILABLE
-    return DENIED if isinstance(error, AccessDenied | AuthenticationFailed) else 1
+    return DENIED if isinstance(error, _DENIED) else 1
 
 
 def _load(entry: EntryPoint) -> Any:

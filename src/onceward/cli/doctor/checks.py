@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from onceward.cli.doctor.kinds import CheckResult, Facts, diagnose, ok, warn
+from onceward.cli.groups import DENIED, UNAVAILABLE, status_of
 from onceward.cli.shared import connect
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
@@ -201,7 +202,14 @@ def run_checks(check: Callable[[], list[CheckResult]]) -> list[CheckResult]:
     except (AccessDenied, UnsupportedBroker) as denied:
         return [warn(f"not checked: {denied.message}", denied.next_step)]
     except OncewardError as error:
-        return [CheckResult("fail", error.message, error.next_step)]
+        return [failure(error)]
+
+
+def failure(error: OncewardError) -> CheckResult:
+    """Return the result of a look that has ended with an error of ours."""
+    status = status_of(error)
+    away = status in (UNAVAILABLE, DENIED)
+    return CheckResult("fail", error.message, error.next_step, exit_status=status if away else 1)
 
 
 def reach(client: KafkaClient) -> CheckResult:

@@ -157,8 +157,10 @@ def doctor(
 
 
 def _end(findings: list[CheckResult]) -> None:
-    if any(finding.status == "fail" for finding in findings):
-        raise typer.Exit(1)
+    statuses = {finding.exit_status for finding in findings if finding.status == "fail"}
+    if statuses:
+        # What is fatal counts before all that could not be asked
+        raise typer.Exit(1 if 1 in statuses else max(statuses))
 
 
 def _consumers(

@@ -57,6 +57,10 @@ class CheckResult:
     next_step: str = ""
     kind: str = ""
     """The name of its :class:`Misconfiguration`, where a row of :data:`KINDS` has found it."""
+    exit_status: int = 1
+    """Of the command where this has failed; another than 1: of somebody who is away, or refuses
+    the login, and is no misconfiguration.
+    """
 
 
 def ok(what: str, next_step: str = "") -> CheckResult:

@@ -16,6 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
+from onceward.cli.doctor.checks import failure
 from onceward.cli.doctor.kinds import CheckResult, ok, warn
 from onceward.errors import OncewardError
 from onceward.mysql.binlog.sql_tables import quote
@@ -145,7 +146,7 @@ def check_mysql(url: str, tables: Sequence[str]) -> tuple[list[CheckResult], lis
                 server, settings.for_server(server.lower_case_table_names), whole=bool(tables)
             )
     except OncewardError as error:
-        return [CheckResult("fail", error.message, error.next_step)], []
+        return [failure(error)], []
 
 
 def _looked_at(
