@@ -220,6 +220,22 @@ def test_a_registry_is_asked_with_the_login_of_confluents_file(
         assert b"Basic a2V5OnNlY3JldA==" in server.requests[0]
 
 
+@pytest.mark.parametrize(("refusal", "status"), [(403, 0), (401, 77)])
+def test_a_level_of_a_registry_that_may_not_be_read_is_not_checked(
+    refusal: int, status: int
+) -> None:
+    """Rights by subject, without one that no pipeline needs."""
+    levels = [answer(200, ["a-value", "b-value"]), answer(refusal, {"message": "denied"})]
+    levels += [answer(200, {"compatibilityLevel": "NONE"})]
+    with HostileServer(levels) as server:
+        subjects = ("--subject", "a-value", "--subject", "b-value")
+        found = CliRunner().invoke(app, ["doctor", "--registry", server.url, *subjects])
+    assert found.exit_code == status, found.output
+    said = " ".join(found.output.split())
+    assert ("not checked: the schema registry at" in said) == (refusal == 403), said
+    assert ("subject b-value: compatibility=NONE" in said) == (refusal == 403), "the next one"
+
+
 @pytest.mark.parametrize(
     ("raised", "status"),
     [

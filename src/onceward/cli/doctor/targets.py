@@ -18,8 +18,9 @@ from onceward.cli.doctor.kinds import CheckResult, diagnose, ok, warn
 from onceward.delivery import opensearch_writer, redis_writer
 from onceward.delivery.opensearch_answers import NotTaken
 from onceward.delivery.opensearch_writer import OpenSearchWriter
-from onceward.errors import ConfigurationError, TargetUnreachable
+from onceward.errors import ConfigurationError, RegistryRefused, TargetUnreachable
 from onceward.formats.registry.client import SchemaRegistry
+from onceward.formats.registry.conversation import NO_RIGHT
 from onceward.sql.ledger.database import Database, Session, server_step
 from onceward.sql.ledger.mysql import MySQL, connected
 from onceward.sql.ledger.postgresql import PostgreSQL
@@ -28,6 +29,7 @@ from onceward.sql.postgresql.catalogue import table_named
 
 _SECONDS = 10
 _USUAL = "correct the address or the login, and see that the server runs"
+_COMPATIBILITY = "let the login read the subject's compatibility, which no pipeline needs"
 _REDIS = ("appendonly", "appendfsync", "maxmemory-policy")
 
 
@@ -219,7 +221,12 @@ def _registry(registry: SchemaRegistry, subjects: Sequence[str]) -> list[CheckRe
         ]
         facts = {"subject": "there" if subject in all_subjects else "missing"}
         if subject in all_subjects:
-            facts["compatibility"] = registry.compatibility(subject)
+            try:
+                facts["compatibility"] = registry.compatibility(subject)
+            except RegistryRefused as refused:
+                if refused.details.get("status") != NO_RIGHT:
+                    raise
+                found.append(warn(f"not checked: {refused.message}", _COMPATIBILITY))
         found += diagnose(
             "schema registry",
             f"subject {subject}",
