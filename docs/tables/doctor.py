@@ -32,6 +32,9 @@ onceward doctor --registry https://registry:8081 --subject people-value --comman
 onceward doctor --mysql mysql://cdc:secret@database:3306 --tables shop.orders
 ```
 
+Of the file of `--command-config` a registry's `ssl.…` are those that begin with `schema.registry.`: without it they are
+Kafka's.
+
 """
 _HEAD = "| kind | setting | amiss | why | what to do |\n|---|---|---|---|---|\n"
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import ssl
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import redis
@@ -20,18 +22,22 @@ from typer.testing import CliRunner
 
 from onceward import errors
 from onceward.cli import app
-from onceward.cli.doctor.checks import compare_with_timeout, run_check
+from onceward.cli.doctor import targets
+from onceward.cli.doctor.checks import compare_with_timeout, run_check, run_checks
 from onceward.cli.doctor.command import _end, _print
-from onceward.cli.doctor.kinds import diagnose
+from onceward.cli.doctor.kinds import CheckResult, diagnose
 from onceward.cli.doctor.mysql_changes import Missing, lines
-from onceward.cli.doctor.targets import check_target
+from onceward.cli.doctor.targets import check_registry, check_target, in_options
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import AccessDenied
 from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward.kafka.wire.acls import Acl, Kind, Need, denied, minimal_acls
 from onceward.kafka.wire.conversation import Refused
 from onceward.kafka.wire.error_table import Api, find_rule
-from support.hostile_http import HostileServer, answer
+from support.certificates import make_certificates
+from support.hostile_http import Behaviour, HostileServer, answer
+
+Look = Callable[[], list[CheckResult]]
 
 NAMES = [
     "--pipeline-id",
@@ -274,6 +280,62 @@ def test_who_is_away_is_no_misconfiguration(
 def test_a_server_that_is_away_is_no_verdict(look: tuple[str, ...]) -> None:
     found = CliRunner().invoke(app, ["doctor", *look])
     assert found.exit_code == 69, found.output
+
+
+def registry_look(url: str, *more: str) -> Any:
+    return CliRunner().invoke(app, ["doctor", "--registry", url, *more])
+
+
+def test_who_does_what_is_said_of_a_registrys_certificate_is_shown_it(tmp_path: Path) -> None:
+    """In one file with Kafka's own authority, which is another."""
+    make_certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "here.pem")
+    config = tmp_path / "client.properties"
+    with HostileServer([answer(200, [])], context) as server:
+        untrusted = registry_look(server.url)
+        step = re.search(r"Next: set (\S+) in the file of (\S+) to ", untrusted.output)
+        assert step is not None, untrusted.output
+        config.write_text(
+            f"ssl.ca.location=/of/kafka.crt\n{step[1]}={tmp_path / 'authority.crt'}\n"
+        )
+        trusted = registry_look(server.url, step[2], str(config))
+    assert (untrusted.exit_code, trusted.exit_code) == (77, 0), trusted.output
+
+
+def missing_table() -> list[CheckResult]:
+    nothing: Any = SimpleNamespace(execute=lambda *_: SimpleNamespace(fetchone=lambda: None))
+    return run_checks(lambda: targets._table(nothing, "orders", "etl"))
+
+
+def of_a_server(behaviour: Behaviour, look: Callable[[str], list[CheckResult]]) -> Look:
+    def call() -> list[CheckResult]:
+        with HostileServer([behaviour]) as server:
+            return look(server.url)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("look", "option", "says"),
+    [
+        (lambda: check_registry("http://u:p@h", []), "--registry", "=user:password in the file"),
+        (lambda: check_registry("ftp://h", []), "--registry", r"Next: pass one http://"),
+        (of_a_server(answer(401), lambda url: check_registry(url, [])), "--registry", "the file"),
+        (of_a_server(answer(302), lambda url: check_registry(url, [])), "--registry", "address"),
+        (of_a_server(answer(401), lambda url: check_target(url, ["i"])), "--target", "--target "),
+        (lambda: check_target("postgresql://@@/", []), "--target", "--target=… is no address"),
+        (lambda: check_target("mysql://", []), "--target", "--target=… is no address"),
+        (missing_table, "--target", "correct --tables, which"),
+    ],
+)
+def test_what_to_do_is_said_in_options_of_the_command(
+    look: Look, option: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _print(in_options(look(), option))
+    said = capsys.readouterr().out
+    assert re.search(says, said), said
+    assert not re.search(r"(?<![\w.])(url|options|table)=", said), said
 
 
 def test_a_redis_at_a_socket_of_this_machine_is_asked_as_the_sink_does(tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ REGISTRIES: list[tuple[list[Behaviour], str, Callable[[str], Done]]] = [
     ),
     (
         [answer(401, {"error_code": 401, "message": "who?"})],
-        r"set (\S+) or (\S+) in (options)= \(onceward doctor: in the file of --command-config\)",
+        r"set (\S+) or (\S+) in (options)=",
         lambda url: (
             lambda info, token, setting: [
                 ask_at(url, **{setting: {name: value}}).schema(7)
@@ -318,7 +318,7 @@ REGISTRIES: list[tuple[list[Behaviour], str, Callable[[str], Done]]] = [
     ),
     (
         [silent],
-        r"see that it runs and can be reached .+; (url)= and (timeout_s)= are SchemaRegistry's",
+        r"see that it runs and can be reached .+ at (url)=; a slow one wants .+ (timeout_s)=",
         lambda url: lambda where, limit: ask_at(**{where: url, limit: 9}).schema(7),
     ),
 ]

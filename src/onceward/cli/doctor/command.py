@@ -92,8 +92,9 @@ def doctor(
     registry: Annotated[
         str | None,
         typer.Option(
-            help="A schema registry, https://…; its login in --command-config, by names such as "
-            "schema.registry.basic.auth.user.info."
+            help="A schema registry, https://…; its login and its CA in --command-config, by "
+            "names such as schema.registry.basic.auth.user.info and "
+            "schema.registry.ssl.ca.location."
         ),
     ] = None,
     subject: Annotated[
@@ -137,9 +138,9 @@ def doctor(
         _mysql(mysql, names)
         return
     if target is not None or registry is not None:
-        from onceward.cli.doctor.targets import check_target
+        from onceward.cli.doctor.targets import check_target, in_options
 
-        found = [] if target is None else check_target(target, names)
+        found = [] if target is None else in_options(check_target(target, names), "--target")
         found += [] if registry is None else _registry(registry, command_config, subject or [])
         _end(_print(found))
         return
@@ -179,7 +180,7 @@ def _consumers(
 def _registry(
     registry: str, command_config: Path | None, subjects: list[str]
 ) -> list[CheckResult]:
-    from onceward.cli.doctor.targets import check_registry
+    from onceward.cli.doctor.targets import check_registry, in_options
     from onceward.kafka.wire.options.settings import read_properties
 
     properties = {} if command_config is None else read_properties(command_config)
@@ -190,7 +191,7 @@ def _registry(
         if name.startswith(("schema.registry.", "basic.auth.", "bearer.auth."))
         and name != "schema.registry.url"
     }
-    return check_registry(registry, subjects, options)
+    return in_options(check_registry(registry, subjects, options), "--registry")
 
 
 def _mysql(url: str, tables: list[str]) -> None:

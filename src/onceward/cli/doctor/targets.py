@@ -7,8 +7,10 @@ They read settings and change nothing; what is amiss is told by the rows of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -58,6 +60,34 @@ def check_target(url: str, names: Sequence[str]) -> list[CheckResult]:
         "--target=… is no address of a database, a Redis or an OpenSearch",
         next_step="pass postgresql://…, mysql://…, mariadb://…, redis://… or https://…",
     )
+
+
+def in_options(found: Sequence[CheckResult], option: str) -> list[CheckResult]:
+    """Return the results with settings of a job, as errors name them, as options of the command.
+
+    :param option: by which the command was given the address.
+    """
+    return [
+        replace(one, what=_renamed(one.what, option), next_step=_renamed(one.next_step, option))
+        for one in found
+    ]
+
+
+def _renamed(text: str, option: str) -> str:
+    names = {r"\w+\(url=…\)": f"{option}=…", r"url=": option, **_SETTINGS}
+    for pattern, name in names.items():
+        text = re.sub(rf"(?<![\w.]){pattern}", name, text)
+    return text
+
+
+_SETTINGS = {
+    r"table=": "--tables",
+    # As text of the properties file, which has Kafka's own ssl.… as well
+    r'options=\{"([\w.]+)": "([^"]+)"\}': r"\1=\2 in options=",
+    r"(ssl\.[a-z]+\.)": r"schema.registry.\1",
+    r"options=": "the file of --command-config",
+}
+"""What errors of sinks, ledgers and registries call a setting: what the command has for it."""
 
 
 def _sound(what: str, found: list[CheckResult]) -> list[CheckResult]:

@@ -231,8 +231,8 @@ class Conversation:
         return RegistryUnreachable(
             f"the schema registry at {address} did not answer {method} {path} in {seconds:g} s: "
             f"{later}",
-            next_step="see that it runs and can be reached from the driver; url= and timeout_s= "
-            "are SchemaRegistry's",
+            next_step="see that it runs and can be reached from the driver at url=; a slow one "
+            "wants a larger timeout_s=",
             details=details,
         )
 
@@ -265,8 +265,7 @@ class Conversation:
             f"{path}: {status} {words}".strip(),
             next_step=f"check {login.option}, and what it may do there{of_one_id}"
             if login
-            else "set basic.auth.user.info or bearer.auth.token in options= (onceward doctor: in "
-            "the file of --command-config)",
+            else "set basic.auth.user.info or bearer.auth.token in options=",
             details=self._details(path, option=login.option if login else None, status=status),
         )
 
@@ -283,7 +282,7 @@ class Conversation:
         return RegistryRefused(
             f"the certificate of the schema registry at {self.settings.address} is not trusted: "
             f"{self._redact(reason)}",
-            next_step="set ssl.ca.location to the CA that signed it, or correct the host name in "
-            "url=",
+            next_step="set ssl.ca.location in options= to the CA that signed it, or correct the "
+            "host name in url=",
             details={"url": str(self.settings.address), "option": "ssl.ca.location"},
         )
