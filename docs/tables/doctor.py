@@ -32,6 +32,10 @@ onceward doctor --registry https://registry:8081 --subject people-value --comman
 onceward doctor --mysql mysql://cdc:secret@database:3306 --tables shop.orders
 ```
 
+One command makes each look that its options ask for: with `--bootstrap-servers` that at this machine and the brokers,
+unless these are for `--consumers`. `ONCEWARD_BOOTSTRAP_SERVERS` in the shell asks for none beside another. `--tables`,
+`--subject` and what is for `--acls` are refused (64) where none of the looks takes them, and `--tables` where two do.
+
 Of the file of `--command-config` a registry's `ssl.…` are those that begin with `schema.registry.`: without it they are
 Kafka's.
 

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from onceward import errors
 from onceward.cli import app
-from onceward.cli.doctor import targets
+from onceward.cli.doctor import checks, consumers, mysql_changes, targets
 from onceward.cli.doctor.checks import compare_with_timeout, run_check, run_checks
 from onceward.cli.doctor.command import _end, _print
 from onceward.cli.doctor.kinds import CheckResult, diagnose
@@ -38,6 +38,10 @@ from support.certificates import make_certificates
 from support.hostile_http import Behaviour, HostileServer, answer
 
 Look = Callable[[], list[CheckResult]]
+LOOKS = (
+    (checks, "machine"), (checks, "brokers"), (consumers, "consumers"), (targets, "target"),
+    (targets, "registry"), (mysql_changes, "mysql"),
+)  # fmt: skip
 
 NAMES = [
     "--pipeline-id",
@@ -280,6 +284,67 @@ def test_who_is_away_is_no_misconfiguration(
 def test_a_server_that_is_away_is_no_verdict(look: tuple[str, ...]) -> None:
     found = CliRunner().invoke(app, ["doctor", *look])
     assert found.exit_code == 69, found.output
+
+
+A, B = ("--bootstrap-servers", "b:9092"), ("--target", "redis://h")
+C, R = ("--consumers", "--topic", "t"), ("--registry", "http://h")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "made"),
+    [
+        ((), "machine"),
+        (A, "machine brokers"),
+        (B, "target"),
+        (R, "registry"),
+        ((*A, *B), "machine brokers target"),
+        ((*A, *B, *R), "machine brokers target registry"),
+        ((*A, *C), "consumers"),
+        ((*A, *C, *B), "consumers target"),
+        ((*A, *C, "--pipeline-id", "p"), "machine brokers consumers"),
+        ((*B, "--source-topic", "t"), "machine target"),
+        ((*B, "--mysql", "mysql://h"), "target mysql"),
+        ((*A, "--mysql", "mysql://h", "--tables", "a.b"), "machine brokers mysql"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_each_look_that_is_asked_for_is_made(
+    arguments: tuple[str, ...], made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+
+    def look(name: str, failed: bool) -> Callable[..., Any]:
+        def call(*_: object) -> Any:
+            looks.append(name)
+            found = [CheckResult("fail" if failed else "ok", name, exit_status=69)]
+            return (found, []) if name == "mysql" else found
+
+        return call
+
+    def run(failing: str) -> int:
+        looks.clear()
+        for module, name in LOOKS:
+            monkeypatch.setattr(module, f"check_{name}", look(name, name == failing))
+        return CliRunner().invoke(app, ["doctor", *arguments]).exit_code
+
+    monkeypatch.delenv("ONCEWARD_BOOTSTRAP_SERVERS", raising=False)
+    assert (run(""), looks) == (0, made.split())
+    assert [run(each) for each in made.split()] == [69] * len(made.split()), "of each"
+
+
+def test_the_shells_brokers_ask_for_no_look_beside_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ONCEWARD_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setattr(targets, "check_target", lambda *_: [CheckResult("ok", "fine")])
+    found = CliRunner().invoke(app, ["doctor", *B])
+    assert (found.exit_code, found.output.split()) == (0, ["ok", "fine"])
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "mysql://a:b@127.0.0.1:1/d"])
+def test_tables_of_a_target_that_has_no_look_at_one_are_named(url: str) -> None:
+    *_, last = check_target(url, ["orders", "lines"])
+    assert (last.status, last.what.partition(";")[0]) == ("warn", "not checked: orders, lines")
 
 
 def registry_look(url: str, *more: str) -> Any:

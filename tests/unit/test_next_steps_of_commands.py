@@ -186,6 +186,21 @@ CLI: list[tuple[Wrong, str, Done]] = [
         lambda servers, topic: typer_takes("doctor", servers, topic),
     ),
     (
+        command(*ACLS, "--target", "redis://h"),
+        r"leave out (--\S+), or (--\S+)",
+        lambda acls, target: typer_takes("doctor", acls, target),
+    ),
+    (
+        command("doctor", "--subject", "s"),
+        r"add (--\S+), or leave out (--\S+)",
+        lambda *names: typer_takes("doctor", *names),
+    ),
+    (
+        command("doctor", "--mysql", "mysql://h", "--target", "redis://h", "--tables", "a.b"),
+        r"leave out (--\S+) or (--\S+), and look at that by a second command",
+        lambda *names: typer_takes("doctor", *names),
+    ),
+    (
         command("doctor", "--target", "https://127.0.0.1:1"),
         r"add (--\w+)=INDEX",
         lambda name: command("doctor", "--target", "https://127.0.0.1:1", name, "index")(),

@@ -9,7 +9,7 @@ import re
 import shlex
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +20,7 @@ from onceward.cli.shared import (
     LedgerTopic,
     say,
 )
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, ContradictoryOptions
 
 if TYPE_CHECKING:
     from onceward.cli.doctor.kinds import CheckResult
@@ -37,7 +37,21 @@ class AclFormat(str, Enum):
     JSON = "json"
 
 
+_LOOKS = {"acls", "consumers", "mysql", "target", "registry"}
+"""Options each of which asks for a look; without one it is at this machine and the brokers."""
+_OF_CONSUMERS = {"bootstrap_servers", "topic"}
+_OF_BROKERS = {*_OF_CONSUMERS, "source_topic", "ledger_topic", "pipeline_id"}
+"""Options that ask for the brokers beside another look, but what ``--consumers`` needs itself."""
+_BESIDE = {
+    **dict.fromkeys(("source_prefix", "principal", "ledger_exists", "acl_format"), ("acls",)),
+    "subject": ("registry",),
+    "tables": ("mysql", "target"),
+}
+"""Options that mean something beside one of these alone."""
+
+
 def doctor(
+    ctx: typer.Context,
     bootstrap_servers: Annotated[
         str | None,
         typer.Option(envvar=SERVERS_VARIABLE, help="Brokers to look at, host:port[,…]."),
@@ -119,10 +133,14 @@ def doctor(
         AclFormat, typer.Option("--format", help="With --acls: how to print.")
     ] = AclFormat.KAFKA_ACLS,
 ) -> None:
-    """Check Java, Spark, brokers and topics, one line each (exit status 1 on a failure); or print
-    ACLs with --acls; or look for readers of uncommitted records with --consumers; or at a server
-    whose changes are to be read, with --mysql; or at what a sink writes to, with --target.
+    """Check Java, Spark, brokers and topics, one line each. With --consumers look for readers of
+    uncommitted records, with --mysql at a server whose changes are to be read, with --target and
+    --registry at what a pipeline writes to: each that is named, and beside these the first where
+    an option names brokers or topics. Or print ACLs with --acls.
+
+    Exit status 1: something is fatal; else 69: a server is away, 77: it refuses the login.
     """
+    looks = _looks(ctx)
     topics, sources = topic or [], source_topic or []
     if acls:
         lines = _acls(
@@ -130,31 +148,57 @@ def doctor(
         )
         _print_acls(lines, principal, acl_format, bootstrap_servers)
         return
-    if consumers:
-        _end(_print(_consumers(bootstrap_servers, command_config, topics), command_config))
-        return
     names = [name.strip() for name in tables.split(",") if name.strip()]
-    if mysql is not None:
-        _mysql(mysql, names)
-        return
-    if target is not None or registry is not None:
-        from onceward.cli.doctor.targets import check_target, in_options
-
-        found = [] if target is None else in_options(check_target(target, names), "--target")
-        found += [] if registry is None else _registry(registry, command_config, subject or [])
-        _end(_print(found))
-        return
-    from onceward.cli.doctor.checks import check_brokers, check_machine
-
-    findings = _print(check_machine())
-    if bootstrap_servers is not None:
-        found = check_brokers(
+    found: list[CheckResult] = []
+    if "brokers" in looks:
+        found += _brokers(
             bootstrap_servers, command_config, topics, sources, ledger_topic, pipeline_id
         )
-        findings += _print(found, command_config)
-    else:
-        say("brokers are not looked at: name them with --bootstrap-servers", err=True)
-    _end(findings)
+    if consumers:
+        found += _print(_consumers(bootstrap_servers, command_config, topics), command_config)
+    if target is not None:
+        found += _target(target, names)
+    if registry is not None:
+        found += _print(_registry(registry, command_config, subject or []))
+    # Last, because of the statements that it prints
+    if mysql is not None:
+        found += _mysql(mysql, names)
+    _end(found)
+
+
+def _looks(ctx: typer.Context) -> set[str]:
+    """Return the looks that a command line asks for. The shell's variables ask for none.
+
+    :raises ContradictoryOptions: an option is for none of them, or for two.
+    """
+    given = {
+        str(option.name): option.opts[0]
+        for option in ctx.command.params
+        if (at := ctx.get_parameter_source(str(option.name))) and at.name == "COMMANDLINE"
+    }
+    looks = given.keys() & _LOOKS
+    if "acls" in looks and len(looks) > 1:
+        others = " and ".join(sorted(given[name] for name in looks - {"acls"}))
+        raise ContradictoryOptions(
+            f"--acls prints lines and connects to nothing, and {others} would be looked at",
+            next_step=f"leave out --acls, or {others}",
+        )
+    for name, partners in _BESIDE.items():
+        if name in given and not looks.intersection(partners):
+            others = " or ".join(f"--{partner}" for partner in partners)
+            raise ContradictoryOptions(
+                f"{given[name]} is for {others} alone",
+                next_step=f"add {others}, or leave out {given[name]}",
+            )
+    if "tables" in given and {"mysql", "target"} <= looks:
+        raise ContradictoryOptions(
+            "--tables is for --mysql and for --target, and both are here",
+            next_step="leave out --target or --mysql, and look at that by a second command",
+        )
+    of_brokers = _OF_BROKERS - (_OF_CONSUMERS if "consumers" in looks else set())
+    if not looks or ("acls" not in looks and given.keys() & of_brokers):
+        looks.add("brokers")
+    return looks
 
 
 def _end(findings: list[CheckResult]) -> None:
@@ -162,6 +206,19 @@ def _end(findings: list[CheckResult]) -> None:
     if statuses:
         # What is fatal counts before all that could not be asked
         raise typer.Exit(1 if 1 in statuses else max(statuses))
+
+
+def _brokers(
+    bootstrap_servers: str | None, command_config: Path | None, *more: Any
+) -> list[CheckResult]:
+    """Look at this machine, and at the brokers if they are known."""
+    from onceward.cli.doctor.checks import check_brokers, check_machine
+
+    found = _print(check_machine())
+    if bootstrap_servers is None:
+        say("brokers are not looked at: name them with --bootstrap-servers", err=True)
+        return found
+    return found + _print(check_brokers(bootstrap_servers, command_config, *more), command_config)
 
 
 def _consumers(
@@ -194,7 +251,7 @@ def _registry(
     return in_options(check_registry(registry, subjects, options), "--registry")
 
 
-def _mysql(url: str, tables: list[str]) -> None:
+def _mysql(url: str, tables: list[str]) -> list[CheckResult]:
     from onceward.cli.doctor.mysql_changes import check_mysql
 
     found, lines = check_mysql(url, tables)
@@ -202,7 +259,13 @@ def _mysql(url: str, tables: list[str]) -> None:
     if lines:
         say("\n-- To be run by an administrator:")
         say("\n".join(lines))
-    _end(found)
+    return found
+
+
+def _target(url: str, names: list[str]) -> list[CheckResult]:
+    from onceward.cli.doctor.targets import check_target, in_options
+
+    return _print(in_options(check_target(url, names), "--target"))
 
 
 def _print(findings: list[CheckResult], command_config: Path | None = None) -> list[CheckResult]:

@@ -38,7 +38,7 @@ _REDIS = ("appendonly", "appendfsync", "maxmemory-policy")
 def check_target(url: str, names: Sequence[str]) -> list[CheckResult]:
     """Check a database, a Redis or an OpenSearch by its address.
 
-    :param names: tables of the database, or the index.
+    :param names: tables of a PostgreSQL, or the index.
     """
     try:
         scheme = urlsplit(url).scheme
@@ -51,15 +51,20 @@ def check_target(url: str, names: Sequence[str]) -> list[CheckResult]:
     if scheme in ("postgresql", "postgres"):
         return run_checks(lambda: _postgresql(url, names))
     if scheme in ("mysql", "mariadb"):
-        return run_checks(lambda: _mysql(url))
+        return [*run_checks(lambda: _mysql(url)), *_not_looked_at(names)]
     if scheme in ("redis", "rediss", "unix"):
-        return run_checks(lambda: _redis(url))
+        return [*run_checks(lambda: _redis(url)), *_not_looked_at(names)]
     if scheme in ("http", "https"):
         return [each for name in names for each in run_checks(partial(_opensearch, url, name))]
     raise ConfigurationError(
         "--target=… is no address of a database, a Redis or an OpenSearch",
         next_step="pass postgresql://…, mysql://…, mariadb://…, redis://… or https://…",
     )
+
+
+def _not_looked_at(names: Sequence[str]) -> list[CheckResult]:
+    what = f"not checked: {', '.join(names)}; of this target no table is looked at by itself"
+    return [warn(what, "leave out --tables")] if names else []
 
 
 def in_options(found: Sequence[CheckResult], option: str) -> list[CheckResult]:
