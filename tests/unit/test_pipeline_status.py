@@ -646,6 +646,9 @@ def test_all_pipelines_are_read_in_one_look(folder: Path, monkeypatch: pytest.Mo
 
     @contextmanager
     def looking(_: LedgerView) -> Iterator[None]:
+        if heard and heard[-1] != "end":
+            yield
+            return
         heard.append("look")
         yield
         heard.append("end")
