@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onceward import patience
 from onceward.errors import (
     InvalidRecord,
     NewSchemaId,
@@ -720,6 +721,33 @@ def test_at_a_definition_an_id_that_was_there_is_waited_for(ids: list[int]):
     registry.lacks = 2
     found = memory.schemas(registry, ids, 60)
     assert (set(found.texts), found.missing) == ({1}, frozenset())
+
+
+def test_a_stop_ends_the_questions_for_all_ids(registry: MemoryRegistry):
+    def wait(_schema_id: int) -> Any:
+        patience.pause(3)
+
+    def is_told() -> None:
+        raise KeyError("told to stop")
+
+    registry.schema = wait  # type: ignore[method-assign]
+    with pytest.raises(KeyError, match="told to stop"), patience.asking(is_told):
+        memory_for(registry).ask(registry, range(1, 21), 0)
+
+
+def test_behind_a_question_that_failed_no_other_begins(registry: MemoryRegistry):
+    """Each may take a minute, and all that have begun are waited for."""
+    together, asked = threading.Barrier(8), []
+
+    def fail(schema_id: int) -> Any:
+        asked.append(schema_id)
+        together.wait(10)
+        raise RegistryUnreachable("away")
+
+    registry.schema = fail  # type: ignore[method-assign]
+    with pytest.raises(RegistryUnreachable):
+        memory_for(registry).ask(registry, range(1, 17), 0)
+    assert sorted(asked) == [*range(1, 9)]
 
 
 def test_ids_that_are_missing_are_asked_for_again_in_turn(registry: MemoryRegistry):

@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from onceward.engine import decoding
-from onceward.errors import BrokerUnreachable, Fenced, OncewardError, UnsupportedQuery
+from onceward import patience
+from onceward.engine import decoding, ending
+from onceward.engine.calls import foreach_batch
+from onceward.errors import (
+    BrokerUnreachable,
+    Fenced,
+    NewSchemaId,
+    OncewardError,
+    UnsupportedQuery,
+)
+from onceward.spark.batch.job import JobInterrupted
 from support.errors import raises
 
 
@@ -36,6 +45,22 @@ def test_nobody_explains_fencing_away() -> None:
         assert isinstance(decoding.explain(met, (Step(), Step(word)), FRAME), told)
     met = UnsupportedQuery("no")
     assert decoding.explain(met, (Step(),), FRAME) is met
+
+
+def test_a_stop_is_heard_while_a_step_looks_for_a_better_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Patient(Step):
+        def explain(self, error: OncewardError, rows: Any) -> OncewardError | None:
+            patience.pause(60)
+            return self.says
+
+    is_stopped = iter([False])
+    monkeypatch.setattr(foreach_batch, "is_being_stopped", lambda _: next(is_stopped, True))
+    monkeypatch.setattr(ending, "_MOMENT_SECONDS", 0.0)
+    steps = (Patient(BrokerUnreachable("after a minute")),)
+    end = foreach_batch._error_at_end(NewSchemaId("a new id"), steps, FRAME)
+    assert isinstance(end, JobInterrupted)
 
 
 def test_a_step_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from onceward import patience
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.session import jars
 from onceward_testing import server_files
@@ -145,6 +146,23 @@ def test_a_process_that_resolves_for_ever_is_not_waited_for_for_ever(
         pytest.fail("two resolvers at a time")
     with jars._one_resolver_at_a_time(tmp_path):
         pass
+
+
+def test_a_process_that_resolves_is_not_waited_for_by_who_is_told_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jars, "_OTHERS_SECONDS", 5)
+
+    def is_told() -> None:
+        raise KeyError("told to stop")
+
+    with (
+        jars._one_resolver_at_a_time(tmp_path),
+        pytest.raises(KeyError, match="told to stop"),
+        patience.asking(is_told),
+        jars._one_resolver_at_a_time(tmp_path),
+    ):
+        pytest.fail("two resolvers at a time")
 
 
 def test_no_repository_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch):

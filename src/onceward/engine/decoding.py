@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame
 
 from onceward.errors import Fenced, OncewardError, UnsupportedQuery
 from onceward.spark.batch.below import rows_below, tags_in
+from onceward.spark.batch.job import JobInterrupted
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +128,8 @@ def take_dead_letters(frame: DataFrame, step: DecodingStep) -> DataFrame:
 def explain(
     error: OncewardError, steps: tuple[DecodingStep, ...], frame: DataFrame
 ) -> OncewardError:
-    """Return ``error``, or a better one of one of the steps. ``Fenced`` is returned unchanged."""
+    """Return ``error``, or a better one of one of the steps. ``Fenced`` is returned unchanged.
+    :raises JobInterrupted: the query is being stopped, and a step waited for an answer."""
     if isinstance(error, Fenced):
         return error
     return _explained(error, [(each, partial(rows_below, frame, each.tag)) for each in steps])
@@ -140,7 +142,9 @@ def _explained(
         try:
             if (better := step.explain(error, rows)) is not None:
                 return better
-        except Exception as also:  # noqa: BLE001, PERF203
+        except JobInterrupted:  # noqa: PERF203
+            raise
+        except Exception as also:  # noqa: BLE001
             # The error itself is what counts: unheard, its batch would pass for skipped.
             log.warning("no more could be found out about %r: %r", error, also)
     return error

@@ -274,9 +274,14 @@ def _error_at_end(
         return JobInterrupted(
             "the query is being stopped in the middle of a batch, which the next start settles."
         )
-    if failure is not met:
+    if failure is not met or not isinstance(met, OncewardError):
         return failure
-    return decoding.explain(met, tuple(steps), frame) if isinstance(met, OncewardError) else met
+    try:
+        # A step may ask a registry that says nothing
+        with patience.asking(Ending(lambda: is_being_stopped(frame))):
+            return decoding.explain(met, tuple(steps), frame)
+    except JobInterrupted as stopped:
+        return stopped
 
 
 def error_of(query: StreamingQuery) -> OncewardError | None:

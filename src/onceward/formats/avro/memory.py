@@ -207,10 +207,22 @@ class SchemaMemory:
 
     def _find_missing(self, registry: Registry, ids: Collection[int]) -> list[int]:
         """Ask for ``ids``, and return those that the registry does not have."""
+        has_failed = threading.Event()
+
+        def is_there(schema_id: int) -> bool:
+            # All of them are waited for: another round would take as long as the first
+            if has_failed.is_set():
+                return False
+            try:
+                return self._is_there(registry, schema_id)
+            except BaseException:
+                has_failed.set()
+                raise
+
         with ThreadPoolExecutor(
             min(_TOGETHER, max(1, len(ids))), thread_name_prefix="onceward-schemas"
         ) as threads:
-            there = list(threads.map(lambda schema_id: self._is_there(registry, schema_id), ids))
+            there = list(threads.map(patience.carried(is_there), ids))
         # Ids that no registry gives need no patience.
         return [
             number

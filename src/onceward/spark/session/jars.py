@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from onceward import patience
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.session.java import java_executable, must_have_modules
 
@@ -160,7 +161,7 @@ def _one_resolver_at_a_time(folder: Path) -> Iterator[None]:
                     next_step="see what that process waits for, a repository that does not answer "
                     "most likely; end it, and start again",
                 )
-            time.sleep(_LOOK_SECONDS)
+            patience.pause(_LOOK_SECONDS)
         yield
 
 
