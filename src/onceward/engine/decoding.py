@@ -24,7 +24,7 @@ from functools import partial
 
 from pyspark.sql import DataFrame
 
-from onceward.errors import Fenced, OncewardError, UnsupportedQuery
+from onceward.errors import Fenced, OncewardError
 from onceward.spark.batch.below import rows_below, tags_in
 from onceward.spark.batch.job import JobInterrupted
 
@@ -92,7 +92,7 @@ def register(step: DecodingStep) -> None:
 
 def find_steps(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
     """Return the steps in the plan of the query's run that ``frame`` is a batch of. :raises
-    UnsupportedQuery: one is not known here, and its records would be lost."""
+    OncewardError: one is not known here, and its records would be lost."""
     with _lock:
         if (steps := _in_run.get(run_id)) is not None:
             # A query that runs for months sees many others come and go
@@ -105,11 +105,14 @@ def find_steps(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
     for tag in tags_in(frame, TAG):
         step = _registered.get(tag)
         if step is None:
-            raise UnsupportedQuery(
+            # Nobody has done anything wrong: others were started again and again before its first
+            # record, and the next start defines it anew
+            raise OncewardError(
                 "the query reads a format by a call that this process has forgotten after "
                 f"{_REMEMBERED} later ones ({tag}), so that records that it could not read would "
                 "be lost",
-                next_step="define the query anew, calling decode(…), and start it",
+                next_step="start the query again, calling decode(…) in what starts it, as "
+                "ow.supervise(start) does, or in a new process",
             )
         found.append(step)
     with _lock:
