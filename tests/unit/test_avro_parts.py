@@ -4,6 +4,7 @@ then: without Spark.
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import threading
@@ -18,6 +19,7 @@ from onceward import patience
 from onceward.errors import (
     InvalidRecord,
     NewSchemaId,
+    RegistryRefused,
     RegistryReplaced,
     RegistryUnreachable,
     SchemaUnknown,
@@ -664,6 +666,9 @@ def test_what_avro_says_of_a_value_is_heard():
     assert '"Q"' in symbol.message
 
 
+SESSION: Any = None
+
+
 @pytest.fixture
 def registry() -> MemoryRegistry:
     found = MemoryRegistry()
@@ -843,6 +848,102 @@ def test_records_between_which_and_the_reader_a_rule_is_are_not_read(
         rule = [SchemaRule("split", "JSONATA", mode)] if number == 23 else []
         registry.add("v", ["null", "string"], number, "AVRO", *rule)
     assert sorted(_migrated(registry.versions("v"), reader)) == migrated
+
+
+class RegistryWithRights:
+    """Answers over HTTP. ``owners``: of each id, who may read its subject."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, status: int = 403) -> None:
+        self.owners, self.status = {1: "orders", 2: "payments"}, status
+        self.schemas: dict[int, dict[str, Any]] = {}
+        monkeypatch.setattr(conversation, "send", self.send)
+
+    def send(
+        self, _address: Any, _tls: Any, _method: str, path: str, *, headers: Any, **_more: Any
+    ) -> http.Answer:
+        login = base64.b64decode(headers["Authorization"].split()[1]).decode().split(":")[0]
+        number = int(path.rpartition("/")[2]) if path.startswith("/schemas") else 0
+        if number and self.owners.get(number) in (login, "all"):
+            schema = self.schemas.get(number, {"schema": json.dumps(record("int"))})
+            return http.Answer(200, {}, json.dumps(schema).encode())
+        status = self.status if number in self.owners or not number else 404
+        code = {403: 40301, 404: 40403}[status]
+        answer = json.dumps({"error_code": code, "message": "not for you"})
+        return http.Answer(status, {}, answer.encode())
+
+    def by(self, login: str) -> SchemaRegistry:
+        options = {"basic.auth.user.info": f"{login}:secret"}
+        return SchemaRegistry("http://rights", options=options, timeout_s=1)
+
+
+@pytest.mark.parametrize("status", [403, 404], ids=["Confluent's", "Karapace's"])
+def test_what_a_query_has_met_is_asked_for_by_no_query_of_another_subject(
+    status: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Each has a login of its own, and rights are by subject."""
+    monkeypatch.setattr(memory, "_memories", {})
+    has = RegistryWithRights(monkeypatch, status)
+    for login, number in (("orders", 1), ("payments", 2), ("orders", 1)):
+        registry = has.by(login)
+        found = memory_for(registry, login).schemas(registry, [number])
+        assert (set(found.texts), found.missing) == ({number}, frozenset())
+
+
+def test_an_id_that_the_login_may_not_read_keeps_no_query_from_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Met by a login that could, or missing then and of another team now. A record that has it
+    says so.
+    """
+    has = RegistryWithRights(monkeypatch)
+    registry, remembered = has.by("orders"), memory.SchemaMemory()
+    remembered.recall([3, 4], {2: "of another login"})
+    has.owners[3] = "others"
+    gone = {"name": "n.Theirs", "subject": "theirs", "version": 1}
+    has.owners[5] = "all"
+    has.schemas[5] = {"schema": json.dumps(record("n.Theirs")), "references": [gone]}
+    found = remembered.schemas(registry, [1], others=[2, 5])
+    assert (set(found.texts), found.unreadable, found.missing) == ({1}, {}, {4})
+    for number in (2, 3):
+        with pytest.raises(RegistryRefused):
+            remembered.ask(registry, [number], 0)
+    assert remembered.missing() == [3, 4], "the one that is refused is asked for in its turn, too"
+    remembered.ask_again(registry, 1)
+    assert remembered.missing() == [4, 3]
+    with pytest.raises(RegistryRefused):
+        remembered.schemas(registry, [1, 2])
+
+
+def test_a_query_has_a_file_of_its_own_and_reads_the_one_of_a_version_before(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+):
+    disk: dict[str, dict[str, str]] = {}
+
+    class Files:
+        def __init__(self, _session: object, folder: str) -> None:
+            self.files = disk.setdefault(folder, {})
+
+        def read(self) -> dict[str, str]:
+            return dict(self.files)
+
+        def write(self, name: str, text: str) -> None:
+            self.files[name] = text
+
+    monkeypatch.setattr(memory, "CheckpointFiles", Files)
+
+    def start(subject: str | None, met: list[int]) -> list[int]:
+        remembered = memory.SchemaMemory()
+        file = memory.id_file(SESSION, "/cp", registry, subject)
+        assert file is not None
+        others = file.recall(remembered)
+        remembered.schemas(registry, met, others=others)
+        file.write(remembered)
+        return others
+
+    assert start(None, [1]) == []
+    assert (start("s-key", []), start("s-value", [2])) == ([1], [1])
+    assert (start("s-key", []), start("s-value", []), start(None, [])) == ([1], [1, 2], [1])
+    assert len(disk["/cp/onceward/@schema-ids"]) == 3
 
 
 def test_another_registry_under_the_same_url_is_noticed(registry: MemoryRegistry):

@@ -153,13 +153,12 @@ def decode_with(
     keep_within_limits(session)
     subject = _subject(frame, column, subject, required=not isinstance(reader_schema, str))
     registry = in_context(registry, subject)
-    memory = memory_for(registry)
-    file = id_file(session, checkpoint, registry)
+    memory = memory_for(registry, subject)
+    file = id_file(session, checkpoint, registry, subject)
     versions = _versions(registry, subject, reader_schema)
     ids = [version.id for version in versions]
-    if file is not None:
-        ids = sorted({*ids, *file.recall(memory)})
-    schemas = memory.schemas(registry, ids, unknown_id_wait_s)
+    others = file.recall(memory) if file is not None else []
+    schemas = memory.schemas(registry, ids, unknown_id_wait_s, others)
     reader, name, number = _reader(registry, subject, reader_schema)
     _refuse_reader(session, reader, name)
     if frame.isStreaming and on_error == "stop":

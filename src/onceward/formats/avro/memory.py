@@ -2,7 +2,10 @@
 
 A plan is fixed once its query is defined, so what a batch finds out is kept here until the query
 is defined again, by :func:`onceward.formats.avro.decode`, a restart later. One memory for each
-registry, whatever objects stand for it.
+registry and subject, whatever objects stand for the registry. Not by login: a token is another one
+at each start. And what queries of other subjects have met is asked for by nobody else: where
+rights are by subject, a registry refuses it (Confluent's, 403) or denies that it has it
+(Karapace's, 404).
 
 For the next process, which has another memory, the ids are in a file beside the query's
 checkpoint, or in the folder of ``onceward run``: ``decode`` reads it, and its step
@@ -19,8 +22,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,7 +32,13 @@ from pyspark.sql import SparkSession
 
 from onceward import patience
 from onceward.durable import RUN_FOLDER
-from onceward.errors import ConfigurationError, RegistryReplaced, SchemaUnknown, UnsupportedSchema
+from onceward.errors import (
+    ConfigurationError,
+    RegistryRefused,
+    RegistryReplaced,
+    SchemaUnknown,
+    UnsupportedSchema,
+)
 from onceward.formats.avro.schemas import is_bytes
 from onceward.formats.registry.answers import (
     LARGEST_ID,
@@ -38,6 +48,7 @@ from onceward.formats.registry.answers import (
     subject_context,
 )
 from onceward.formats.registry.client import SchemaRegistry
+from onceward.formats.registry.conversation import NO_RIGHT
 from onceward.ids import PipelineId
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
 
@@ -119,7 +130,7 @@ class Schemas:
 
 
 class SchemaMemory:
-    """The memory of one registry. Any thread may use it."""
+    """The memory of one registry and subject. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -127,55 +138,79 @@ class SchemaMemory:
         # In the order in which they were met
         self._missing: dict[int, None] = {}
 
-    def schemas(self, registry: Registry, ids: Collection[int], wait_s: float = 0) -> Schemas:
-        """Return the schemas of ``ids`` and of all ids met before; ask again for those that were
-        missing.
+    def schemas(
+        self,
+        registry: Registry,
+        ids: Collection[int],
+        wait_s: float = 0,
+        others: Collection[int] = (),
+    ) -> Schemas:
+        """Return the schemas of ``ids``, of ``others`` and of all ids met before; ask again for
+        those that were missing. One that is not of ``ids``, and that the login may not read, is
+        left out: no record may have it any more, and one that has it says so.
 
         :param wait_s: as for :meth:`ask`, of ids that something says the registry has.
         :raises OncewardError: the registry cannot be asked, or is another one.
         """
-        self.ask_again(registry, MOST_ASKED_AGAIN)
+        refused = self.ask_again(registry, MOST_ASKED_AGAIN)
         with self._lock:
-            known_ids = {*ids, *self._fingerprints}
+            known_ids = {*ids, *others, *self._fingerprints} - refused.keys()
             gone_ids = known_ids & self._missing.keys()
-        self.ask(registry, gone_ids, wait_s=0)
-        self.ask(registry, known_ids - gone_ids, wait_s)
+        self.ask(registry, gone_ids, 0, refused)
+        self.ask(registry, known_ids - gone_ids, wait_s, refused)
         with self._lock:
-            missing = frozenset(self._missing)
-            found = sorted(self._fingerprints.keys() - missing)
+            missing = frozenset(self._missing.keys() - refused.keys())
+            found = sorted(self._fingerprints.keys() - self._missing.keys() - refused.keys())
         texts, unreadable = {}, {}
         for schema_id in found:
-            text, why = _resolve(registry, schema_id)
-            if why is None:
-                texts[schema_id] = text
-            else:
-                unreadable[schema_id] = why
+            with _noting(refused, schema_id):
+                text, why = _resolve(registry, schema_id)
+                if why is None:
+                    texts[schema_id] = text
+                else:
+                    unreadable[schema_id] = why
+        if own := next((refused[number] for number in ids if number in refused), None):
+            raise own
+        for schema_id, error in refused.items():
+            log.info("records of schema id %d would end a batch: %s", schema_id, error.message)
         return Schemas(texts, unreadable, missing)
 
-    def ask(self, registry: Registry, ids: Collection[int], wait_s: float) -> None:
+    def ask(
+        self,
+        registry: Registry,
+        ids: Collection[int],
+        wait_s: float,
+        refused: dict[int, RegistryRefused] | None = None,
+    ) -> None:
         """Ask for each of ``ids``, and again for those that are not there, until ``wait_s`` is up:
         a registry that is copied from another one may be behind it.
 
+        :param refused: takes those that the login may not read.
         :raises OncewardError: the registry cannot be asked, or is another one. What it said until
             then is kept.
         """
         deadline, pause = time.monotonic() + wait_s, _FIRST_PAUSE_S
-        open_ids = self._find_missing(registry, ids)
+        open_ids = self._find_missing(registry, ids, refused)
         while open_ids and time.monotonic() + pause < deadline:
             patience.pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
-            open_ids = self._find_missing(registry, open_ids)
+            open_ids = self._find_missing(registry, open_ids, refused)
         self._must_have_some(registry)
 
-    def ask_again(self, registry: Registry, most: int) -> None:
-        """Ask once more for ``most`` of the ids that are missing, in turn.
+    def ask_again(self, registry: Registry, most: int) -> dict[int, RegistryRefused]:
+        """Ask once more for ``most`` of the ids that are missing, in turn, and return those that
+        the login may not read: somebody else's by now.
 
         :raises OncewardError: as :meth:`ask`.
         """
+        refused: dict[int, RegistryRefused] = {}
         with self._lock:
-            # They go to the end, once they are asked for
             ids = list(itertools.islice(self._missing, most))
-        self.ask(registry, ids, wait_s=0)
+            # To the end, whatever comes of it
+            for number in ids:
+                self._missing[number] = self._missing.pop(number)
+        self.ask(registry, ids, 0, refused)
+        return refused
 
     def missing(self) -> list[int]:
         """Return the ids that the registry did not have when it was asked last, in the order in
@@ -205,7 +240,12 @@ class SchemaMemory:
                     self._missing.setdefault(number)
             self._forget_the_oldest()
 
-    def _find_missing(self, registry: Registry, ids: Collection[int]) -> list[int]:
+    def _find_missing(
+        self,
+        registry: Registry,
+        ids: Collection[int],
+        refused: dict[int, RegistryRefused] | None,
+    ) -> list[int]:
         """Ask for ``ids``, and return those that the registry does not have."""
         has_failed = threading.Event()
 
@@ -213,11 +253,14 @@ class SchemaMemory:
             # All of them are waited for: another round would take as long as the first
             if has_failed.is_set():
                 return False
+            found = True
             try:
-                return self._is_there(registry, schema_id)
+                with _noting(refused, schema_id):
+                    found = self._is_there(registry, schema_id)
             except BaseException:
                 has_failed.set()
                 raise
+            return found
 
         with ThreadPoolExecutor(
             min(_TOGETHER, max(1, len(ids))), thread_name_prefix="onceward-schemas"
@@ -264,6 +307,17 @@ class SchemaMemory:
             raise _replaced(registry, missing_ids[0], is_gone=True)
 
 
+@contextmanager
+def _noting(refused: dict[int, RegistryRefused] | None, schema_id: int) -> Iterator[None]:
+    """Put into ``refused``, if there is such, that the login may not read ``schema_id``."""
+    try:
+        yield
+    except RegistryRefused as error:
+        if refused is None or error.details.get("status") != NO_RIGHT:
+            raise
+        refused[schema_id] = error
+
+
 def _resolve(registry: Registry, schema_id: int) -> tuple[str, str | None]:
     """Return self-contained Avro, or why there is none."""
     try:
@@ -304,10 +358,11 @@ _lock = threading.Lock()
 _memories: dict[Hashable, SchemaMemory] = {}
 
 
-def memory_for(registry: Registry) -> SchemaMemory:
-    """Return the process's memory of ``registry``, by its ``url`` and context."""
+def memory_for(registry: Registry, subject: str | None = None) -> SchemaMemory:
+    """Return the process's memory of ``registry``, by its ``url`` and context, for queries of
+    ``subject``; None: those of no subject."""
     with _lock:
-        return _memories.setdefault(registry_place(registry), SchemaMemory())
+        return _memories.setdefault((*registry_place(registry), subject), SchemaMemory())
 
 
 def registry_place(registry: Registry) -> tuple[Hashable, str]:
@@ -341,16 +396,19 @@ _NOWHERE = (
 
 
 def id_file(
-    session: SparkSession, checkpoint: str | os.PathLike[str] | None, registry: Registry
+    session: SparkSession,
+    checkpoint: str | os.PathLike[str] | None,
+    registry: Registry,
+    subject: str | None,
 ) -> IdFile | None:
     """Return the file beside ``checkpoint``; without one, that of this ``onceward run``; or None.
 
     :raises ConfigurationError: ``checkpoint`` names no folder.
     """
     if checkpoint is not None:
-        return IdFile(session, checkpoint, registry, _BESIDE)
+        return IdFile(session, checkpoint, registry, subject, _BESIDE)
     folder = os.environ.get(RUN_FOLDER, "")
-    return IdFile(session, f"file://{folder}", registry, _IN_RUN) if folder else None
+    return IdFile(session, f"file://{folder}", registry, subject, _IN_RUN) if folder else None
 
 
 def who_knows(file: IdFile | None) -> str:
@@ -359,7 +417,7 @@ def who_knows(file: IdFile | None) -> str:
 
 
 class IdFile:
-    """The file of one registry.
+    """The file of one registry and subject.
 
     :param checkpoint: the query's ``checkpointLocation``, or another folder.
     """
@@ -369,6 +427,7 @@ class IdFile:
         session: SparkSession,
         checkpoint: str | os.PathLike[str],
         registry: Registry,
+        subject: str | None,
         who_knows: str,
     ) -> None:
         self.who_knows = who_knows
@@ -384,9 +443,10 @@ class IdFile:
         # that the other has are but asked for once more, and of a schema it would be a mistake.
         self._has_address = isinstance(where, str)
         place = f"{where if isinstance(where, str) else type(where).__qualname__} {context}"
+        # A version before had one for all subjects, which is read as long as there is no other
+        self._names = [_file_name(f"{place} {subject}" if subject else place), _file_name(place)]
         # As it is in the file, as far as is known
         self._text: str | None = None
-        self._name = f"ids-{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"
 
     def recall(self, memory: SchemaMemory) -> list[int]:
         """Tell ``memory`` which ids the registry did not have, and what the others were; return
@@ -394,7 +454,9 @@ class IdFile:
 
         :raises CheckpointUnreachable: it cannot be read.
         """
-        text = self._text = self._files.read().get(self._name)
+        files = self._files.read()
+        self._text = files.get(self._names[0])
+        text = files.get(self._names[1]) if self._text is None else self._text
         if text is None:
             return []
         try:
@@ -424,5 +486,9 @@ class IdFile:
         }
         text = json.dumps(known)
         if text != self._text:
-            self._files.write(self._name, text)
+            self._files.write(self._names[0], text)
             self._text = text
+
+
+def _file_name(place: str) -> str:
+    return f"ids-{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"

@@ -126,7 +126,7 @@ class RegistryMonitor:
         registry: Registry,
         ids: list[int],
         refresh_s: float,
-        ask_again: Callable[[], None] = lambda: None,
+        ask_again: Callable[[], object] = lambda: None,
     ) -> None:
         self._registry = registry
         self._ask_again = ask_again
