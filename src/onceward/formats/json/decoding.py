@@ -17,6 +17,7 @@ from __future__ import annotations
 import uuid
 from typing import Literal, cast
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import (
@@ -335,7 +336,7 @@ def parse_schema(schema: object, function: str = "json.decode(…)") -> StructTy
     if isinstance(schema, str):
         try:
             schema = DataType.fromDDL(schema)
-        except Exception as error:  # Spark's ParseException
+        except PySparkException as error:
             raise UnsupportedSchema(
                 f"schema={schema!r} is no DDL: {str(error).split(chr(10))[0]}", next_step=step
             ) from error

@@ -75,6 +75,24 @@ def has_condition(causes: Sequence[Thrown], condition: str) -> Thrown | None:
     return next((one for one in causes if one.condition.partition(".")[0] == condition), None)
 
 
+_JVM_FAILED = (
+    "OutOfMemoryError",
+    "InternalError",
+    "ExceptionInInitializerError",
+    "NoClassDefFoundError",
+    "NoSuchMethodError",
+)
+"""Of the JVM, or of what it was put together from; after the first, another may last as long as
+the JVM."""
+
+
+def is_verdict(error: BaseException) -> bool:
+    """Return whether ``error`` is what a library of the JVM says of what it was asked: the line to
+    the JVM did not break, and the JVM has not failed itself, for want of memory say."""
+    causes = thrown_by(error)
+    return bool(causes) and has_kind(causes, *_JVM_FAILED) is None
+
+
 def catalog_is_away(causes: Sequence[Thrown]) -> bool:
     """Return whether an ``AnalysisException`` tells of a catalog that does not answer, and not of
     what was asked: there is an error of somebody else than Spark behind it

@@ -19,15 +19,19 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from onceward.errors import ConfigurationError
+from onceward.spark.batch.causes import has_kind, thrown_by
 from onceward.spark.session.jars import resolve
 
 
 def must_have(session: SparkSession, name: str, message: str, next_step: str) -> None:
-    """Raise ConfigurationError unless the class ``name`` is on the driver's class path."""
+    """Raise ConfigurationError where the class ``name`` is not on the driver's class path."""
     jvm: Any = session.sparkContext._jvm
     try:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
     except Exception as error:
+        # The line to the JVM may break, or its memory be full for a moment
+        if has_kind(thrown_by(error), "ClassNotFoundException", "NoClassDefFoundError") is None:
+            raise
         raise ConfigurationError(message, next_step=next_step) from error
 
 

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, _parse_datatype_json_string
 
+from onceward.spark.batch.causes import is_verdict
 from onceward.spark.session.jars import SUBMITTED_VARIABLE
 from onceward.spark.session.settings import AVRO_LIMITS
 
@@ -63,7 +64,7 @@ def why_not_readable_as(session: SparkSession, writer: str, reader: str) -> str 
             for n in range(found.size())
         ]
     except Exception as error:  # noqa: BLE001 — as below
-        return _words(error)
+        return _verdict(error)
     return "; ".join(differences) or "their types do not match"
 
 
@@ -85,7 +86,7 @@ def schema_for(
         made = converters.toAvroType(_from_java(jvm, kind), False, name, namespace)
         return str(made.toString()), None
     except Exception as error:  # noqa: BLE001 — as below
-        return "", _words(error)
+        return "", _verdict(error)
 
 
 def with_valid_namespaces(text: str) -> str:
@@ -96,10 +97,10 @@ def with_valid_namespaces(text: str) -> str:
     """
     try:
         schema = json.loads(text)
-    except ValueError:
+        valid = _valid(schema)
+    except (ValueError, RecursionError):
         # As the library will say
         return text
-    valid = _valid(schema)
     return text if valid == schema else json.dumps(valid)
 
 
@@ -207,12 +208,18 @@ def _objection(attempt: Callable[[], object]) -> str | None:
         attempt()
     except Exception as error:  # noqa: BLE001
         # Py4JJavaError, of whatever kind: its words are what is wanted.
-        return _words(error)
+        return _verdict(error)
     return None
 
 
-def _words(error: Exception) -> str:
-    """Return the message of Java's exception as one line."""
+def _verdict(error: Exception) -> str:
+    """Return the message of Java's exception as one line.
+
+    :raises Exception: ``error``, where it says nothing of the schema: valid records would be
+        dead letters for as long as the query runs.
+    """
+    if not is_verdict(error):
+        raise error
     if isinstance(error, PySparkException):
         return " ".join(str(error).split())[:500]
     cause = getattr(error, "java_exception", None)

@@ -1,0 +1,126 @@
+"""What a library of the JVM says of a schema or a class is told apart from a line to the JVM that
+breaks, and from a JVM that is short of memory. The JVM is a stand-in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import ParseException
+from pyspark.sql.types import DataType, StringType
+
+from onceward.errors import ConfigurationError, UnsupportedSchema
+from onceward.formats.json.decoding import parse_schema
+from onceward.spark.session.connector import must_have
+from onceward.spark.tables.avro_java import (
+    schema_for,
+    why_not_a_column,
+    why_not_a_schema,
+    why_not_readable_as,
+    why_not_writable,
+)
+from support.errors import raises
+
+
+class JavaError(Exception):
+    """A Py4JJavaError, and the Java exception behind it."""
+
+    def __init__(self, kind: str, message: str = "") -> None:
+        super().__init__(message)
+        self.java_exception, self.kind, self.message = self, kind, message
+
+    def getClass(self) -> Any:  # noqa: N802 — Java's names
+        return self
+
+    def getName(self) -> str:  # noqa: N802
+        return self.kind
+
+    def getMessage(self) -> str:  # noqa: N802
+        return self.message
+
+    def getStackTrace(self) -> list[Any]:  # noqa: N802
+        return []
+
+    def getCause(self) -> None:  # noqa: N802
+        return None
+
+
+class Session:
+    """Its JVM raises ``error`` at each call."""
+
+    def __init__(self, error: Exception) -> None:
+        self._jvm, self.sparkContext, self._error = self, self, error
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *_: object) -> Any:
+        raise self._error
+
+
+NO_VERDICTS = [
+    Py4JNetworkError("Answer from Java side is empty"),
+    OSError("Too many open files"),
+    JavaError("java.lang.OutOfMemoryError", "Java heap space"),
+    JavaError("java.lang.NoClassDefFoundError", "Could not initialize class"),
+]
+TEXT = '"string"'
+ASKED: list[Callable[[Any], object]] = [
+    lambda session: why_not_a_schema(session, TEXT),
+    lambda session: why_not_a_column(session, TEXT),
+    lambda session: why_not_readable_as(session, TEXT, TEXT),
+    lambda session: why_not_writable(session, StringType(), TEXT),
+    lambda session: schema_for(session, StringType(), "r", "n"),
+]
+
+
+@pytest.mark.parametrize("ask", ASKED)
+@pytest.mark.parametrize("error", NO_VERDICTS, ids=repr)
+def test_a_failure_of_the_jvm_is_no_verdict_on_a_schema(
+    ask: Callable[[Any], object], error: Exception
+) -> None:
+    """Its records would be dead letters for as long as the query runs."""
+    with pytest.raises(type(error)) as met:
+        ask(Session(error))
+    assert met.value is error
+
+
+@pytest.mark.parametrize("ask", ASKED)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "org.apache.avro.SchemaParseException",
+        "org.apache.spark.sql.avro.IncompatibleSchemaException",
+        "java.lang.NullPointerException",
+        "java.lang.StackOverflowError",
+    ],
+)
+def test_what_a_library_throws_is_its_verdict(ask: Callable[[Any], object], kind: str) -> None:
+    said = ask(Session(JavaError(kind, "not\n  like that")))
+    assert said in ("not like that", ("", "not like that"))
+
+
+@pytest.mark.parametrize("error", NO_VERDICTS[:3], ids=repr)
+def test_a_failure_of_the_jvm_is_no_lack_of_a_class(error: Exception) -> None:
+    session: Any = Session(error)
+    with pytest.raises(type(error)):
+        must_have(session, "a.B", "there is no B", "build it with B")
+    session = Session(JavaError("java.lang.ClassNotFoundException", "a.B"))
+    with pytest.raises(ConfigurationError, match="there is no B"):
+        must_have(session, "a.B", "there is no B", "build it with B")
+
+
+def test_a_failure_of_the_jvm_is_no_verdict_on_ddl(monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[Exception] = [NO_VERDICTS[0], ParseException("at 'a'")]
+
+    def parse(_text: str) -> Any:
+        raise met.pop(0)
+
+    monkeypatch.setattr(DataType, "fromDDL", parse)
+    with pytest.raises(Py4JNetworkError):
+        parse_schema("a int")
+    with raises(UnsupportedSchema):
+        parse_schema("a intt")
