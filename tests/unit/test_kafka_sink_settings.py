@@ -330,7 +330,7 @@ def test_without_a_ledger_a_function_that_keeps_a_failure_is_told_at_the_next_ba
         failure = Mock(side_effect=RowRefused("no")) if fails else Mock(return_value=1)
         monkeypatch.setattr(batches, "_write", failure)
         running = RunningBatch(BatchId("q", batch_id), run, "", (), (), False, None)
-        batches.process([Write(frame, "t")], running)
+        batches.process([Write(frame, "t")], running, CallMemory())
 
     call(4)
     call(4)

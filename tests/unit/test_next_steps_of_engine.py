@@ -175,7 +175,7 @@ def test_a_step_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("onceward.engine.decoding._registered", {"gone": object()})
         assert find_steps(frame, "another run")
 
-    follow(lambda: find_steps(frame, "a run"), r"^define the query anew, calling decode", anew)
+    follow(lambda: find_steps(frame, "a run"), r"^start the query again, calling decode", anew)
 
 
 # Checkpoint settings, limits and tasks.

@@ -20,6 +20,7 @@ import pytest
 
 import onceward as ow
 from onceward import durable
+from onceward.engine.calls.journal import CallMemory
 from onceward.engine.ledger.admission import admit
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import (
@@ -371,7 +372,8 @@ def test_a_plain_sink_that_was_not_called_for_each_batch() -> None:
     def call(numbers: list[int], **settings: Any) -> None:
         plain = PlainBatches(sink(delivery="none", **settings).settings)
         for number in numbers:
-            plain.process([], RunningBatch(BatchId("q", number), "r", "", (), (), False, None))
+            running = RunningBatch(BatchId("q", number), "r", "", (), (), False, None)
+            plain.process([], running, CallMemory())
 
     def done(every: str, delivery: str, allow: str) -> None:
         call([0, 1, 2])
