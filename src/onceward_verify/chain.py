@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onceward_verify.findings import Findings, place
-from onceward_verify.ledger import LedgerBatch, OutputPart, Span, kafka_position
+from onceward_verify.ledger import LedgerBatch, OutputPart, Span, Target, kafka_position
 
 Position = dict[tuple[str, int], int]
 Range = tuple[tuple[str, int], int, int]
@@ -160,7 +160,9 @@ def _drop_repeated(read: Sequence[LedgerBatch], findings: Findings) -> list[Ledg
         if other is None:
             by_sequence[batch.sequence] = batch
         elif _is_rewritten(other, batch):
-            by_sequence[batch.sequence] = replace(other, finished=batch.finished)
+            by_sequence[batch.sequence] = replace(
+                other, finished=batch.finished, tables=batch.tables
+            )
         else:
             detail = f"sequence {batch.sequence} is already told at {other.place}"
             findings.anomaly("ledger-fork", "I6", batch.place, detail)
@@ -168,13 +170,14 @@ def _drop_repeated(read: Sequence[LedgerBatch], findings: Findings) -> list[Ledg
 
 
 def _is_rewritten(first: LedgerBatch, second: LedgerBatch) -> bool:
-    """Return whether ``second`` is ``first`` once its other targets have published."""
-    return first.is_published and not first.finished and _content(first) == _content(second)
+    """Return whether ``second`` is ``first``, further on: what was decided is published since."""
+    return not first.finished and _content(first) == _content(second)
 
 
 def _content(batch: LedgerBatch) -> tuple[object, ...]:
     when = (batch.query_id, batch.batch_id, batch.run_id, batch.committed_at_ms, batch.identity)
-    what = (batch.spans, batch.writes, batch.parts, batch.tables, batch.files, batch.supplement)
+    tables = tuple(part._replace(published=True) for part in batch.tables)
+    what = (batch.spans, batch.writes, batch.parts, tables, batch.files, batch.supplement)
     return when + what
 
 
@@ -418,10 +421,26 @@ def disjoint_parts(batches: Sequence[LedgerBatch]) -> dict[tuple[str, int], list
     return dict(parts)
 
 
-def ledger_facts(ledger: str, chain: BatchChain) -> dict[str, Any]:
+_LOOKED_AT: dict[Target, str] = {
+    "topics": "topics are looked at where the ledger is one of them (--bootstrap-servers)",
+    "tables": "tables are looked at where the ledger is in their database (--database-url)",
+    "files": "files are looked at where the ledger is a folder (--files)",
+}
+
+
+def leave_others_open(chain: BatchChain, looked_at: Target, findings: Findings) -> None:
+    """Report what batches have put into targets that this question does not look at."""
+    for target, where in _LOOKED_AT.items():
+        number = sum(1 for batch in chain.batches if batch.records_in[target])
+        if number and target != looked_at:
+            findings.cannot_judge(f"what {number:,} batches have put into {target}: {where}")
+
+
+def ledger_facts(ledger: str, chain: BatchChain, looked_at: Target) -> dict[str, Any]:
     """Return where the ledger begins and ends, and totals.
 
     :param ledger: the name of its topic, table or folder.
+    :param looked_at: whose records count.
     """
     batches = chain.batches
     if not batches:
@@ -429,7 +448,7 @@ def ledger_facts(ledger: str, chain: BatchChain) -> dict[str, Any]:
     return {
         "topic": ledger,
         "batches": len(batches),
-        "records": sum(batch.records for batch in batches),
+        "records": sum(batch.records_in[looked_at] for batch in batches),
         "first_sequence": batches[0].sequence,
         "last_sequence": batches[-1].sequence,
         "covered_from_sequence": chain.covered[0].sequence,

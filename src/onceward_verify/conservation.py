@@ -255,6 +255,9 @@ class _Comparison:
         complete = {p for reading in self._readings.values() for p in _complete_parts(reading)}
         lacking: set[int] = set()
         for batch in self._chain.covered:
+            # In another target, which is not looked at, there may be a name of what topics lack
+            if batch.records > batch.records_in["topics"] and not self._rule.each_topic:
+                lacking.add(self._group_numbers[batch.sequence])
             for part in set(batch.parts) - complete:
                 if not self._rule.each_topic or part.topic in self._topics:
                     lacking.add(self._group_numbers[batch.sequence])

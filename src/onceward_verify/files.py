@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from onceward_verify.chain import build_chain, ledger_facts
+from onceward_verify.chain import build_chain, leave_others_open, ledger_facts
 from onceward_verify.file_views import FileView, Listing, open_view
 from onceward_verify.findings import CannotTell, Findings, WrongUsage
 from onceward_verify.ledger import FilesPart, LedgerBatch, Since, parse_batch, select
@@ -129,8 +129,9 @@ def check_files(question: FilesQuestion) -> Findings:
     chain = build_chain(selection.batches, findings, complete=selection.complete)
     findings.facts |= {
         "pipeline_id": question.pipeline_id,
-        "ledger": ledger_facts(str(ledger), chain),
+        "ledger": ledger_facts(str(ledger), chain, "files"),
     }
+    leave_others_open(chain, "files", findings)
     if not chain.batches:
         findings.cannot_judge(f"pipeline {question.pipeline_id}: {ledger} has no batch of it")
     if listing.links and not question.shared:

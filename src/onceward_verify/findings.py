@@ -314,8 +314,6 @@ def _lines(findings: Findings) -> Iterator[str]:
     yield from _output_lines(findings)
     yield from _conservation_lines(findings.facts.get("conservation"))
     yield from _source_lines(findings.facts.get("sources", {}))
-    if elsewhere := findings.facts.get("not_looked_at"):
-        yield f"  not looked at: {elsewhere}"
     for what in findings.facts.get("gone", []):
         yield f"  gone: {what}"
     for what in findings.not_covered:

@@ -18,6 +18,7 @@ from onceward_verify.findings import CannotTell, WrongUsage, place
 _VERSION = 2
 _KAFKA, _TABLE, _FILES, _PREPARED = ("kafka", 1), ("table", 1), ("files", 1), ("prepared", 1)
 _TRANSACTION = re.compile(r"\.x([0-9]+)$")
+Target = Literal["topics", "tables", "files"]
 HALF = 0xFFFF_FFFF
 """Of a transaction's number, all that PostgreSQL notes with a row."""
 _BRANCH = "@"
@@ -110,9 +111,6 @@ class LedgerBatch:
     files: FilesPart | None = None
     finished: bool = True
     """Nothing is left to be published."""
-    is_published: bool = False
-    """Other targets than the deciding one have a part in it; the record is written again once they
-    have published it."""
     writer: tuple[int, int] | None = None
     """Identity that wrote the record again; ``identity`` is still that of the decision."""
 
@@ -122,10 +120,18 @@ class LedgerBatch:
         return place(self.ledger_topic, self.ledger_partition, self.ledger_offset)
 
     @property
+    def records_in(self) -> dict[Target, int]:
+        """Number of records and rows in the outputs of each kind."""
+        return {
+            "topics": sum(part.count for part in self.parts),
+            "tables": sum(part.rows for part in self.tables),
+            "files": self.files.rows if self.files else 0,
+        }
+
+    @property
     def records(self) -> int:
         """Number of records and rows in all outputs."""
-        rows = sum(part.rows for part in self.tables) + (self.files.rows if self.files else 0)
-        return rows + sum(part.count for part in self.parts)
+        return sum(self.records_in.values())
 
 
 def parse_batch(value: bytes, topic: str, partition: int, offset: int) -> LedgerBatch:
@@ -165,7 +171,6 @@ def parse_batch(value: bytes, topic: str, partition: int, offset: int) -> Ledger
             tables=_tables(record["outputs"], finished=finished),
             files=_files(record["outputs"]),
             finished=finished,
-            is_published=_is_published(record["outputs"]),
             writer=_identity(record["attempt"]) if "decided" in record else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -223,7 +228,8 @@ def _prepared_rows(output: Mapping[str, Any], finished: bool) -> TablePart:
         raise CannotTell(
             "a record of the ledger, written by an earlier release, does not say which table its "
             "rows are in",
-            next_step="begin behind it, with --since",
+            next_step="look at that table with a reader of its own: the ledger record lists "
+            "what was committed",
         )
     numbers = [_TRANSACTION.search(str(name)) for name in data["committables"]]
     rows = int(output["records"])
@@ -261,17 +267,6 @@ def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:
 
 def _identity(pair: Any) -> tuple[int, int]:
     return int(pair[0]), int(pair[1])
-
-
-def _is_published(outputs: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Return whether anything is published after the decision.
-
-    If not, the record is finished at once.
-    """
-    return any(
-        name.startswith(_BRANCH) and output["data"]["committables"]
-        for name, output in outputs.items()
-    )
 
 
 def _writes(pairs: Any) -> tuple[FrameWrite, ...] | None:

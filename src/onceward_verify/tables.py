@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceward_verify.chain import BatchChain, build_chain, ledger_facts
+from onceward_verify.chain import BatchChain, build_chain, leave_others_open, ledger_facts
 from onceward_verify.database import DatabaseSnapshot, StoredRecord, TableRef
 from onceward_verify.findings import CannotTell, Findings, WrongUsage, place
 from onceward_verify.ledger import HALF, LedgerBatch, Since, parse_batch, select
@@ -97,10 +97,11 @@ def check_tables(question: TablesQuestion) -> Findings:
         chain = build_chain(selection.batches, findings, complete=selection.complete)
         findings.facts |= {
             "pipeline_id": question.pipeline_id,
-            "ledger": ledger_facts(question.ledger_table, chain),
+            "ledger": ledger_facts(question.ledger_table, chain, "tables"),
             "judged_by": "transactions" if database.names_writers else "totals",
             "tables": {},
         }
+        leave_others_open(chain, "tables", findings)
         if chain.batches:
             _check_rows(database, chain, selection.before, records, question, findings)
         else:
@@ -119,15 +120,8 @@ def _parse(records: Sequence[StoredRecord], ledger: str) -> list[LedgerBatch]:
     """Return the batches in their order.
 
     Of one that was decided and then finished the latter, which comes last.
-
-    :raises CannotTell: they are not of tables.
     """
     batches = {one.sequence: parse_batch(one.record, ledger, 0, one.sequence) for one in records}
-    if any(batch.parts or batch.files is not None for batch in batches.values()):
-        raise CannotTell(
-            f"the ledger {ledger} tells of topics or files of this pipeline",
-            next_step="ask with --bootstrap-servers, or with --files where the ledger is a folder",
-        )
     return list(batches.values())
 
 

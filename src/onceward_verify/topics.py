@@ -19,7 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onceward_verify.chain import BatchChain, build_chain, disjoint_parts, ledger_facts
+from onceward_verify.chain import (
+    BatchChain,
+    build_chain,
+    disjoint_parts,
+    leave_others_open,
+    ledger_facts,
+)
 from onceward_verify.cluster import COMMITTED, UNCOMMITTED, Cluster, Where
 from onceward_verify.conservation import Conservation, check_conservation
 from onceward_verify.fencing import Epochs, check_ledger, check_output, replica_folder
@@ -182,14 +188,15 @@ def check_topics(question: TopicsQuestion) -> Findings:
     chain = build_chain(selection.batches, findings, complete=selection.complete)
     findings.facts |= {
         "pipeline_id": question.pipeline_id,
-        "ledger": ledger_facts(question.ledger_topic, chain),
+        "ledger": ledger_facts(question.ledger_topic, chain, "topics"),
     }
     if not chain.batches:
         findings.cannot_judge(
             f"pipeline {question.pipeline_id}: the ledger {question.ledger_topic} has no batch of "
             f"it"
         )
-    _report_other_targets(chain, question, findings)
+    _report_unpublished(chain, question, findings)
+    leave_others_open(chain, "topics", findings)
     parts = _select_parts(chain, outputs, findings)
     if ledger.undecided:
         # Visible records may belong to a batch whose ledger record is behind an open transaction.
@@ -247,11 +254,8 @@ def _report_undecided(ledger: LedgerReading, question: TopicsQuestion, findings:
         findings.cannot_judge(f"ledger records before {where}: somebody deleted them there")
 
 
-def _report_other_targets(chain: BatchChain, question: TopicsQuestion, findings: Findings) -> None:
-    """Report whether other targets have published the newest batch.
-
-    What they have is not looked at here.
-    """
+def _report_unpublished(chain: BatchChain, question: TopicsQuestion, findings: Findings) -> None:
+    """Report whether the ledger says that all targets have published the newest batch."""
     newest = chain.batches[-1] if chain.batches else None
     if newest is not None and not newest.finished:
         what = f"sequence {newest.sequence} is decided and not published by all of its targets yet"
@@ -259,9 +263,6 @@ def _report_other_targets(chain: BatchChain, question: TopicsQuestion, findings:
             findings.anomaly("open-transaction", "I8", newest.place, what)
         else:
             findings.cannot_judge(what)
-    if number := sum(1 for batch in chain.batches if batch.is_published):
-        what = f"what {number:,} batches have put into other targets than topics"
-        findings.facts["not_looked_at"] = what
 
 
 def _select_parts(

@@ -21,7 +21,7 @@ from onceward_verify.ledger import (
     LedgerBatch,
     OutputPart,
     Span,
-    _is_published,
+    TablePart,
     kafka_position,
     parse_batch,
     parse_since,
@@ -362,7 +362,7 @@ def test_what_is_optional_in_a_record_is_read():
 
 
 def test_a_record_that_is_written_again_once_others_have_published_is_no_fork():
-    decided = batch(0, at(p0=0), at(p0=5), is_published=True, finished=False, identity=(7, 1))
+    decided = batch(0, at(p0=0), at(p0=5), finished=False, identity=(7, 1))
     again = replace(decided, finished=True, writer=(7, 2), ledger_offset=1)
     findings = Findings()
     (told,) = build_chain((decided, again), findings).batches
@@ -383,35 +383,34 @@ def test_a_record_that_is_written_again_once_others_have_published_is_no_fork():
     ],
 )
 def test_a_record_that_is_written_again_says_the_same(other: dict[str, Any]):
-    decided = batch(0, at(p0=0), at(p0=5), is_published=True, finished=False)
+    decided = batch(0, at(p0=0), at(p0=5), finished=False)
     assert "ledger-fork" in names(decided, replace(decided, finished=True, **other))
-    assert "ledger-fork" in names(
-        replace(decided, is_published=False), replace(decided, finished=True)
-    )
+    finished = replace(decided, finished=True)
+    assert "ledger-fork" in names(finished, replace(finished, writer=(7, 2)))
+
+
+def test_what_is_committed_when_a_record_is_written_again_is_no_difference():
+    rows = TablePart("orders", 3, "append", (5,), published=False)
+    decided = batch(0, at(p0=0), at(p0=5), finished=False, tables=(rows,))
+    again = replace(decided, finished=True, tables=(rows._replace(published=True),))
+    findings = Findings()
+    (told,) = build_chain((decided, again), findings).batches
+    assert (findings.verdict, told) == ("exactly_once", again)
+    more = replace(again, tables=(rows._replace(rows=4),))
+    assert "ledger-fork" in names(decided, more)
 
 
 def test_what_is_decided_is_finished_before_anything_else_is():
-    decided = batch(0, at(p0=0), at(p0=5), is_published=True, finished=False)
+    decided = batch(0, at(p0=0), at(p0=5), finished=False)
     assert names(decided) == []
     assert names(decided, batch(1, at(p0=5), at(p0=6))) == ["ledger-gap"]
 
 
-@pytest.mark.parametrize(("committables", "is_published"), [(["a"], True), ([], False)])
-def test_the_identity_is_that_of_the_decision(committables: list[str], is_published: bool):
-    """And where nothing was prepared, nothing is published, and the record is not written
-    again.
-    """
-    output = {
-        "kind": "files",
-        "version": 1,
-        "records": 0,
-        "data": {"version": 1, "format": "orc", "committables": []},
-    }
+def test_the_identity_is_that_of_the_decision():
     told = {
         "version": 2, "sequence": 0, "query_id": "q", "batch_id": 0, "sources": [],
         "attempt": [8, 1],
-        "decided": [7, 3], "outputs": {"@own": output},
+        "decided": [7, 3], "outputs": {},
     }  # fmt: skip
     found = parse_batch(json.dumps(told).encode(), "ledger", 0, 0)
-    assert (found.identity, found.writer, found.is_published) == ((7, 3), (8, 1), False)
-    assert _is_published({"@own": {"data": {"committables": committables}}}) is is_published
+    assert (found.identity, found.writer) == ((7, 3), (8, 1))
