@@ -113,6 +113,8 @@ class LedgerBatch:
     """Nothing is left to be published."""
     writer: tuple[int, int] | None = None
     """Identity that wrote the record again; ``identity`` is still that of the decision."""
+    has_group: bool = False
+    """Its transaction was that of a Kafka sink, which commits the sources' offsets to a group."""
 
     @property
     def place(self) -> str:
@@ -172,6 +174,7 @@ def parse_batch(value: bytes, topic: str, partition: int, offset: int) -> Ledger
             files=_files(record["outputs"]),
             finished=finished,
             writer=_identity(record["attempt"]) if "decided" in record else None,
+            has_group=any(one["kind"] == _KAFKA[0] for one in record["outputs"].values()),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CannotTell(

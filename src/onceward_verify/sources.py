@@ -20,17 +20,16 @@ def check_sources(
     findings: Findings,
     *,
     expect_caught_up: bool,
-    has_group: bool = True,
 ) -> None:
     """Add facts for each source topic.
 
     :param expect_caught_up: everything must be at the sources' ends.
-    :param has_group: the pipeline commits offsets to a consumer group of its own.
     """
     sources: dict[str, Any] = {}
     findings.facts["sources"] = sources
     if not chain.batches:
         return
+    has_group = chain.batches[-1].has_group
     group = cluster.group_offsets() if has_group else None
     if group is None and expect_caught_up and has_group:
         findings.cannot_judge(

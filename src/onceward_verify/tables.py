@@ -237,4 +237,4 @@ def _check_sources(question: TablesQuestion, chain: BatchChain, findings: Findin
     cluster = Cluster(
         settings, question.pipeline_id, question.patience_s, verbose=question.verbose
     )
-    check_sources(cluster, chain, findings, expect_caught_up=expect_caught_up, has_group=False)
+    check_sources(cluster, chain, findings, expect_caught_up=expect_caught_up)

@@ -147,7 +147,7 @@ def test_a_mirror_of_the_same_name_is_no_source(known: str, caught_up: bool, is_
             return "its"
 
     span = SimpleNamespace(end={"in": {"0": 7}}, ids=(("in", known),) if known else ())
-    chain = SimpleNamespace(batches=[SimpleNamespace(spans=[span])])
+    chain = SimpleNamespace(batches=[SimpleNamespace(spans=[span], has_group=True)])
     findings, cluster, batches = Findings(), cast(Any, Mirror()), cast(Any, chain)
     check_sources(cluster, batches, findings, expect_caught_up=caught_up)
     assert findings.facts["sources"]["in"]["on_this_cluster"] is is_judged

@@ -178,6 +178,20 @@ def test_what_a_fan_out_writes_beside_a_topic(monkeypatch: pytest.MonkeyPatch, k
     ]
 
 
+@pytest.mark.parametrize("newest", ["kafka", "files"])
+def test_a_group_that_the_newest_sink_does_not_commit_to_says_nothing_of_its_lag(
+    monkeypatch: pytest.MonkeyPatch, newest: str
+) -> None:
+    """Its offsets are those of a Kafka sink that the pipeline once had."""
+    outputs = {"kafka": Output("kafka", 1, 0, {}), "files": files_of(1)}
+    read = records({"kafka": outputs["kafka"]}, {newest: outputs[newest]}, compacted=True)
+    monkeypatch.setattr(Cluster, "group_offsets", lambda _: {("in", 0): ROWS})
+    found = about_topics(monkeypatch, read, expect_caught_up=True)
+    assert [one.name for one in found.anomalies] == (["lag"] if newest == "kafka" else [])
+    lag = found.facts["sources"]["in"]["group_lag"]
+    assert lag == (ROWS if newest == "kafka" else None)
+
+
 def test_a_pipeline_that_has_moved_to_topics_is_judged_from_there_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
