@@ -8,7 +8,7 @@ Rows are counted, and not compared with what they should say: that only the quer
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,7 +86,8 @@ def check_tables(question: TablesQuestion) -> Findings:
             raise CannotTell(
                 f"there is no ledger {question.ledger_table}, with "
                 f"{question.ledger_table}_batches beside it",
-                next_step="name it with --ledger-table, as schema.table if need be",
+                next_step="name it with --ledger-table, as schema.table if need be; tables whose "
+                "ledger is elsewhere are not looked at",
             )
         records = database.batches(batches, question.pipeline_id)
         from_ledger = _parse(records, question.ledger_table)
@@ -201,7 +202,8 @@ def _find_tables(
 ) -> dict[TableRef, frozenset[str]]:
     """Return the tables, each with all the names under which batches write to it.
 
-    One that is a part of another of them counts as that.
+    One that is a part of another of them counts as that. Left out is one whose name two sinks of a
+    batch have: the other's may be in another database.
     """
     tables: dict[TableRef, set[str]] = defaultdict(set)
     for name in sorted({part.table for batch in chain.batches for part in batch.tables}):
@@ -213,12 +215,21 @@ def _find_tables(
         else:
             tables[table].add(name)
     roots = [table for table in tables if not any(one.key in table.parents for one in tables)]
-    return {
+    found = {
         root: frozenset().union(
             *(names for part, names in tables.items() if root.key in (part.key, *part.parents))
         )
         for root in roots
     }
+    counts = [Counter(part.table for part in batch.tables) for batch in chain.batches]
+    twice = {name for names in counts for name, number in names.items() if number > 1}
+    for root in [root for root, names in found.items() if names & twice]:
+        del found[root]
+        findings.cannot_judge(
+            f"table {root.name}: two sinks of one batch write to a table of that name, and the "
+            f"ledger does not say whether both are of this database"
+        )
+    return found
 
 
 def _check_sources(question: TablesQuestion, chain: BatchChain, findings: Findings) -> None:

@@ -67,7 +67,9 @@ def read_ledger(cluster: Cluster, topic: str, pipeline_id: str, settle_s: float)
     partitions = cluster.partitions(topic)
     if partitions is None:
         raise CannotTell(
-            f"there is no ledger topic {topic!r}", next_step="name it with --ledger-topic"
+            f"there is no ledger topic {topic!r}",
+            next_step="name it with --ledger-topic; of a pipeline whose ledger is no topic ask "
+            "with --database-url or --files",
         )
     key = pipeline_id.encode()
     reading = _read(cluster, partitions, key, settle_s)

@@ -267,6 +267,16 @@ def test_a_ledger_in_a_database_of_files(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "files" not in as_text(about_tables(monkeypatch, moved, since=since))
 
 
+@pytest.mark.parametrize("names", [{"orders": staged()}, {"@first": prepared_in(0)}])
+def test_a_table_that_two_sinks_name_may_be_of_two_databases(
+    monkeypatch: pytest.MonkeyPatch, names: dict[str, Output]
+) -> None:
+    """This one has the rows of one of them, and the others were taken for lost."""
+    read = records(names | {"@copy": prepared_in(0)}, compacted=True)
+    found = about_tables(monkeypatch, read)
+    assert left_open(found) == ["table orders"]
+
+
 def folder_of(root: Path, outputs: dict[str, Output]) -> Path:
     """A folder ledger with one batch below ``root``, and the file of three rows that it names."""
     folder = root / "batch=p@0000000000"
