@@ -12,8 +12,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -123,7 +123,13 @@ def check_files(question: FilesQuestion) -> Findings:
     has_lists = any(batch.files and batch.files.layout == "manifest" for batch in batches.values())
     view = open_view(root, has_lists=has_lists)
     listing = view.list_files()
-    later = read_entries(ledger, question.pipeline_id)
+    known = {**batches, **read_entries(ledger, question.pipeline_id)}
+    if _is_another_path(view, known.values()):
+        findings.cannot_judge(
+            f"files below {view.where}: no batch of the ledger has written there"
+        )
+        # Whose they are is known to nobody
+        question = replace(question, shared=True)
 
     selection = select(list(batches.values()), question.since)
     chain = build_chain(selection.batches, findings, complete=selection.complete)
@@ -142,7 +148,7 @@ def check_files(question: FilesQuestion) -> Findings:
     if not question.shared:
         for name in sorted(listing.twice):
             findings.anomaly("duplicate-write", "I2", name, "lists name the file more than once")
-    strangers = _count_unaccounted(listing, {**batches, **later}, question, findings)
+    strangers = _count_unaccounted(listing, known, question, findings)
     findings.facts["files"] = {
         "path": view.where,
         "files": sum(len(batch.files.files) for batch in chain.batches if batch.files),
@@ -152,6 +158,12 @@ def check_files(question: FilesQuestion) -> Findings:
     findings.facts["prepared"] = view.list_prepared(question.pipeline_id)
     findings.facts["seconds"] = round(time.monotonic() - began, 3)
     return findings
+
+
+def _is_another_path(view: FileView, batches: Iterable[LedgerBatch]) -> bool:
+    """Return whether all that the batches have written is below other paths."""
+    roots = {batch.files.root for batch in batches if batch.files and batch.files.files}
+    return bool(roots) and not any(view.has_root(root) for root in roots)
 
 
 def _default_ledger(root: str) -> Path:

@@ -6,7 +6,6 @@ and once all is published the same again, finished, under another attempt.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -277,11 +276,16 @@ def test_a_table_that_two_sinks_name_may_be_of_two_databases(
     assert left_open(found) == ["table orders"]
 
 
-def folder_of(root: Path, outputs: dict[str, Output]) -> Path:
-    """A folder ledger with one batch below ``root``, and the file of three rows that it names."""
+def file_below(root: Path) -> Output:
+    """A file of three rows below ``root``, which is a batch's."""
     folder = root / "batch=p@0000000000"
     folder.mkdir(parents=True)
     parquet.write_table(pa.table({"a": range(ROWS)}), folder / "part-0.parquet")
+    return files_of(0, str(root), (folder / "part-0.parquet").stat().st_size)
+
+
+def folder_ledger(root: Path, outputs: dict[str, Output]) -> Path:
+    """A folder ledger below ``root`` that has one batch."""
     ledger = root / "_onceward" / "ledger" / "p"
     ledger.mkdir(parents=True)
     for slot, record in enumerate(records(outputs)):
@@ -289,18 +293,24 @@ def folder_of(root: Path, outputs: dict[str, Output]) -> Path:
     return ledger.parent
 
 
-def named(root: Path) -> Output:
-    size = (root / "batch=p@0000000000" / "part-0.parquet").stat().st_size
-    return files_of(0, str(root), size)
-
-
 def test_a_table_beside_files(tmp_path: Path) -> None:
     """It was EXACTLY ONCE, and its rows counted as visible."""
-    ledger = folder_of(tmp_path, {})
-    beside = {"@files": named(tmp_path), "@table": prepared_in(0)}
-    for slot, record in enumerate(records(beside)):
-        (ledger / "p" / f"{slot:020}.json").write_bytes(encode(record))
+    folder_ledger(tmp_path, {"@files": file_below(tmp_path), "@table": prepared_in(0)})
     found = check_files(FilesQuestion(root=tmp_path, pipeline_id="p"))
     assert left_open(found) == ["what 1 batches have put into tables"]
     assert (found.facts["ledger"]["records"], found.facts["files"]["files"]) == (ROWS, 1)
-    assert json.loads(json.dumps(found.as_json()))["verdict"] == "inconclusive"
+
+
+@pytest.mark.parametrize("layout", ["batches", "flat"])
+def test_files_at_another_path_than_the_pipelines(tmp_path: Path, layout: str) -> None:
+    """As where a path is mistyped, and the ledger's folder is right."""
+    ledger = folder_ledger(tmp_path, {"files": file_below(tmp_path / "ours")})
+    theirs = tmp_path / "theirs" / ("user=joe@1" if layout == "batches" else "")
+    theirs.mkdir(parents=True)
+    (theirs / "part-9.parquet").write_bytes(b"")
+    question = FilesQuestion(root=tmp_path / "theirs", ledger=ledger, pipeline_id="p")
+    found = check_files(question)
+    assert len(left_open(found)) == 2
+    assert found.facts["files"]["unaccounted_files"] == 1
+    ours = check_files(replace(question, root=tmp_path / "ours"))
+    assert ours.verdict == "exactly_once", ours.not_covered
