@@ -184,6 +184,19 @@ def test_code_blocks_can_be_parsed(page: Path):
             ast.parse(text, block.name)
 
 
+@pytest.mark.parametrize("page", markdown.pages(), ids=markdown.name_of)
+def test_a_pipeline_is_verified_somewhere(page: Path):
+    """No variable of the shell says where, as it does for other commands."""
+    text = page.read_text().replace("\\\n", " ")
+    commands = [" ".join(one.split()) for one in re.findall(r"`(onceward verify [^`]+)`", text)]
+    commands += re.findall(r"(?m)^onceward verify .*$", text)
+    wheres = ("--bootstrap-servers ", "--database-url ", "--files ")
+    nowhere = [
+        one for one in commands if "--pipeline-id" in one and not any(w in one for w in wheres)
+    ]
+    assert nowhere == []
+
+
 def name_is_prose(block: markdown.Block) -> bool:
     """Blocks of pages that others than users read may hold anything, without a language."""
     return not block.language and block.page.startswith(

@@ -209,7 +209,7 @@ def _batch(entry: LedgerEntry) -> tuple[int, str, int]:
 @ledger.command("export")
 @names_a_ledger
 def export(*, at: LedgerOptions, pipeline_id: Pipeline, limit: Limit = 10_000) -> None:
-    """Print all batches that the ledger keeps as lines of JSON, oldest first."""
+    """Print the last batches as lines of JSON, oldest first, as far as the ledger keeps them."""
     for entry in _entries(at.view(), pipeline_id, limit):
         say(json.dumps(_json(entry)))
 
