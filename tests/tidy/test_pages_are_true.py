@@ -197,6 +197,12 @@ def test_a_pipeline_is_verified_somewhere(page: Path):
     assert nowhere == []
 
 
+def test_the_alert_for_a_job_that_pushes_is_of_the_job_that_the_page_pushes():
+    text = (DOCS / "how-to" / "monitoring.md").read_text()
+    (pushed,) = re.findall(r'push_metrics\(.*job="(\w+)"', text)
+    assert re.findall(r'push_time_seconds\{job="(\w+)"\}', text) == [pushed]
+
+
 def name_is_prose(block: markdown.Block) -> bool:
     """Blocks of pages that others than users read may hold anything, without a language."""
     return not block.language and block.page.startswith(
