@@ -431,7 +431,7 @@ _LOOKED_AT: dict[Target, str] = {
 def leave_others_open(chain: BatchChain, looked_at: Target, findings: Findings) -> None:
     """Report what batches have put into targets that this question does not look at."""
     for target, where in _LOOKED_AT.items():
-        number = sum(1 for batch in chain.batches if batch.records_in[target])
+        number = sum(1 for batch in chain.batches if target in batch.records_in)
         if number and target != looked_at:
             findings.cannot_judge(f"what {number:,} batches have put into {target}: {where}")
 
@@ -448,7 +448,7 @@ def ledger_facts(ledger: str, chain: BatchChain, looked_at: Target) -> dict[str,
     return {
         "topic": ledger,
         "batches": len(batches),
-        "records": sum(batch.records_in[looked_at] for batch in batches),
+        "records": sum(batch.records_in.get(looked_at, 0) for batch in batches),
         "first_sequence": batches[0].sequence,
         "last_sequence": batches[-1].sequence,
         "covered_from_sequence": chain.covered[0].sequence,

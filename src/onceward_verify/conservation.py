@@ -256,7 +256,7 @@ class _Comparison:
         lacking: set[int] = set()
         for batch in self._chain.covered:
             # In another target, which is not looked at, there may be a name of what topics lack
-            if batch.records > batch.records_in["topics"] and not self._rule.each_topic:
+            if batch.records > batch.records_in.get("topics", 0) and not self._rule.each_topic:
                 lacking.add(self._group_numbers[batch.sequence])
             for part in set(batch.parts) - complete:
                 if not self._rule.each_topic or part.topic in self._topics:

@@ -123,12 +123,13 @@ class LedgerBatch:
 
     @property
     def records_in(self) -> dict[Target, int]:
-        """Number of records and rows in the outputs of each kind."""
-        return {
-            "topics": sum(part.count for part in self.parts),
-            "tables": sum(part.rows for part in self.tables),
-            "files": self.files.rows if self.files else 0,
+        """Number of records and rows in the outputs of each kind that the batch has, be it 0."""
+        counts: dict[Target, list[int]] = {
+            "topics": [part.count for part in self.parts],
+            "tables": [part.rows for part in self.tables],
+            "files": [self.files.rows] if self.files else [],
         }
+        return {target: sum(numbers) for target, numbers in counts.items() if numbers}
 
     @property
     def records(self) -> int:

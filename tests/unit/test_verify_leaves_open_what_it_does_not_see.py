@@ -27,7 +27,7 @@ from onceward_verify import tables, topics
 from onceward_verify.conservation import Conservation
 from onceward_verify.database import DatabaseSnapshot, StoredRecord, TableRef
 from onceward_verify.files import FilesQuestion, check_files
-from onceward_verify.findings import Findings, as_text
+from onceward_verify.findings import CannotTell, Findings, as_text
 from onceward_verify.ledger import Since, parse_batch
 
 ROWS = 3
@@ -160,6 +160,13 @@ def test_a_ledger_in_kafka_of_what_are_no_topics(
     assert (found.facts["ledger"]["batches"], found.facts["ledger"]["records"]) == (3, 0)
     assert ("(--files)" in as_text(found)) is ("files" in kind)
     assert ("(--database-url)" in as_text(found)) is ("tables" in kind)
+
+
+def test_files_of_which_no_batch_has_any_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be some that nobody tells of."""
+    empty = Output("files", 1, 0, {"version": 1, "format": "orc", "committables": []})
+    found = about_topics(monkeypatch, records({"files": empty}, compacted=True))
+    assert left_open(found) == ["what 1 batches have put into files"]
 
 
 @pytest.mark.parametrize("kind", ["files", "tables"])
@@ -314,3 +321,17 @@ def test_files_at_another_path_than_the_pipelines(tmp_path: Path, layout: str) -
     assert found.facts["files"]["unaccounted_files"] == 1
     ours = check_files(replace(question, root=tmp_path / "ours"))
     assert ours.verdict == "exactly_once", ours.not_covered
+
+
+@pytest.mark.parametrize("kind", ["two_phase", "write_ahead", "delta", "iceberg"])
+def test_kinds_that_no_question_is_about(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    read = records({"@a": output(kind, {"version": 1, "committables": ["x"], "delivered": 1})})
+    with pytest.raises(CannotTell, match=kind):
+        about_topics(monkeypatch, read)
+    with pytest.raises(CannotTell, match=kind):
+        about_tables(monkeypatch, read)
+    folder_ledger(tmp_path, dict(read[0].outputs))
+    with pytest.raises(CannotTell, match=kind):
+        check_files(FilesQuestion(root=tmp_path, pipeline_id="p"))
