@@ -107,6 +107,23 @@ class SourceRange(NamedTuple):
     identity: Any = None
 
 
+def kafka_spans(source: SourceRange) -> tuple[Any, Any]:
+    """Return where the batch starts and ends in Kafka, by topic and partition; else nothing."""
+    starts = source.start if is_kafka_offset(source.start) else {}
+    return starts, source.end if is_kafka_offset(source.end) else {}
+
+
+def kafka_ranges(source: SourceRange) -> dict[TopicPartition, tuple[int, int]]:
+    """Return what the batch reads of each partition: from, up to."""
+    starts, ends = kafka_spans(source)
+    return {
+        TopicPartition(topic, int(number)): (int(start), int(end))
+        for topic, partitions in ends.items()
+        for number, end in partitions.items()
+        if (start := starts.get(topic, {}).get(number, 0)) != end
+    }
+
+
 def is_kafka_offset(offset: Any) -> bool:
     """Return whether ``offset`` is Spark's ``KafkaSourceOffset``: ``{topic: {"0": 7}}``."""
     return (

@@ -22,6 +22,7 @@ from onceward.errors import (
     BrokerUnreachable,
     LimitLowered,
     OncewardError,
+    PartitionsAdded,
     SourceDataLost,
     SourceTopicReplaced,
     TopicMissing,
@@ -289,6 +290,40 @@ def test_a_topic_that_the_query_no_longer_reads_is_not_missed(
     pipeline.feed(20)
     pipeline.run(frame=reads(pipeline.source))
     assert len(pipeline.visible()) == 41
+
+
+@pytest.mark.parametrize("wrong", ["another topic", "one less"])
+def test_topics_that_are_wrong_for_one_start_are_read_on_once_they_are_put_back(
+    pipeline: Pipeline, wrong: str
+):
+    """Spark has logged a batch of the wrong ones, and runs it again at each start."""
+    other = pipeline.topic(1, prefix="other")
+
+    right, mistaken = {
+        "another topic": (pipeline.frame, lambda: pipeline.frame(topic=other)),
+        "one less": (lambda: pipeline.frame(topic=[pipeline.source, other]), pipeline.frame),
+    }[wrong]
+    pipeline.feed(20)
+    if wrong != "another topic":
+        pipeline.feed(4, topic=other)
+    pipeline.run(frame=right())
+    pipeline.feed(20)
+    if wrong == "another topic":
+        produce(pipeline, other, [(b"k", b"of the other")], 0)
+    else:
+        pipeline.feed(4, topic=other)
+    trigger = {"processingTime": "0 seconds"}
+    error = pipeline.refused(frame=mistaken(), trigger=trigger)
+    assert type(error) is SourceDataLost
+    assert "put the topic back into topic=" in error.next_step
+    anew = pipeline.refused(frame=right(), trigger=trigger)
+    assert type(anew) is PartitionsAdded
+    assert "remove the file offsets/1" in anew.next_step
+    forget = pipeline.checkpoint / "offsets"
+    (forget / "1").unlink()
+    (forget / ".1.crc").unlink(missing_ok=True)
+    pipeline.run(frame=right())
+    assert Counter(source_records(pipeline.visible())) == Counter(pipeline.fed)
 
 
 def test_a_source_topic_that_is_missing(pipeline: Pipeline):

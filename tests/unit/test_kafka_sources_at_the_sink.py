@@ -624,6 +624,108 @@ def test_a_batch_that_leaves_out_a_topic_that_is_there_is_not_written(
             identity.explain(LOST_PARTITIONS, running)
 
 
+def reading(*sources: tuple[dict[str, int], dict[str, int], str], **options: Any) -> RunningBatch:
+    """Batch 1. Of each source the offsets from which and up to which it goes, by topic, and the
+    list of topics that the program has now.
+    """
+
+    def offset(of: dict[str, int]) -> dict[str, dict[str, int]]:
+        return {topic: {"0": number} for topic, number in of.items()}
+
+    spans = tuple(SourceRange(offset(start), offset(end)) for start, end, _ in sources)
+    kafka = tuple(
+        KafkaSource(n, HERE, finds=lambda topic: False, names=frozenset(names.split()), **options)
+        for n, (_, _, names) in enumerate(sources)
+    )
+    return RunningBatch(BatchId("q", 1), "r", "", spans, kafka, False, None)
+
+
+def known_at(*identities: dict[str, str], number: int = 0) -> LedgerRecord:
+    sources = tuple(SourceRange(at(0), at(10), each) for each in identities)
+    return LedgerRecord(P, 0, BatchId("q", number), sources, AttemptId(1, 1), {}, 0)
+
+
+def lost_by(condition: str) -> SourceDataLost:
+    details = {"condition": f"KAFKA_DATA_LOSS.{condition}"}
+    return SourceDataLost("Partitions b-0, a-0", next_step="…", details=details)
+
+
+NEW_ONES = lost_by("INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS")
+ADDED = lost_by("ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO")
+DELETED = lost_by("PARTITIONS_DELETED")
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "says"),
+    [
+        ({"a": 10, "b": 5}, {"a": 20}, "was planned without topic b, or a part of it"),
+        ({"a": 10, "b": 5}, {"c": 7}, "which is there, and with topic c, which is new"),
+        ({"a": 10, "b": 5}, {"a": 20, "b": 5, "c": 7}, "was planned with topic c, which is new"),
+    ],
+    ids=["one less", "another", "one more"],
+)
+@pytest.mark.parametrize("may_lose", [False, True])
+def test_a_list_of_topics_that_is_put_back_has_its_batch_planned_anew(
+    start: dict[str, int], end: dict[str, int], says: str, may_lose: bool
+) -> None:
+    """Spark has logged the batch of the wrong list, and would fail at each start; passing over
+    what it takes for lost, it would read the topics from their first record in the batch behind.
+    """
+    client: Any = Client()
+    running = reading((start, end, "a b"), may_lose=may_lose)
+    identity = KafkaSourceIdentity(lambda source: client)
+    identity.start(running, known_at({"a": "an-id", "b": "an-id"}))
+    with raises(PartitionsAdded, says) as anew:
+        identity.check_parts(running)
+    assert anew.value.details[PLAN_ANEW] == 1
+    for lost in (DELETED, NEW_ONES, ADDED):
+        for asked in (identity, KafkaSourceIdentity(lambda source: client)):
+            assert asked.explain(lost, running).details[PLAN_ANEW] == 1
+    # It cannot be: it is written
+    identity.start(running, known_at({"a": "an-id", "b": "an-id"}, number=1))
+    for lost in (DELETED, NEW_ONES):
+        assert identity.explain(lost, running) is lost
+
+
+def test_a_list_that_is_put_back_may_have_had_a_topic_that_is_gone() -> None:
+    """A name that was made for a day, or that another cluster has: nobody wants it any more."""
+    client: Any = Client()
+
+    def topic_ids(topics: set[str]) -> dict[str, str]:
+        if "b" in topics:
+            raise TopicMissing("no topic", next_step="…", details={"subject": "topic b"})
+        return dict.fromkeys(topics, "an-id")
+
+    client.topic_ids = topic_ids
+    identity = KafkaSourceIdentity(lambda source: client)
+    with pytest.raises(PartitionsAdded) as anew:
+        identity.start(reading(({"a": 10}, {"b": 7}, "a")), known_at({"a": "an-id"}))
+    assert anew.value.details[PLAN_ANEW] == 1
+    for start, names in (({"a": 10, "b": 5}, "a"), ({"a": 10}, "a b")):
+        # Records that were to be read, and a topic that Spark would ask for
+        with pytest.raises(TopicMissing):
+            identity.start(reading((start, {"a": 20, "b": 7}, names)), known_at({"a": "an-id"}))
+
+
+def test_a_topic_that_is_taken_out_of_the_list_is_no_brokers_fault() -> None:
+    """Its partitions are in the batch, and Spark, asked for them, has not asked any leader."""
+    client: Any = Brokers(0, 500)
+    client.topic_ids = lambda topics: dict.fromkeys(topics, "an-id")
+    running = reading(({"a": 10}, {"orders": 200}, "orders"))
+    identity = KafkaSourceIdentity(lambda source: client)
+    for lost in (DELETED, NEW_ONES):
+        told = SourceDataLost("orders-0, a-0", next_step="…", details=lost.details)
+        assert identity.explain(told, running) is told
+    # Nobody is told that no record is missed, and to pass over those of the other topic
+    found = identity.explain(ADDED, running)
+    assert found.message.endswith("taken out of topic=, no longer fits topic_pattern=, or was "
+                                  "deleted: all or some of a")  # fmt: skip
+    assert found.next_step.startswith("put the topic back")
+    losing = reading(({"a": 10}, {"orders": 200}, "orders"), may_lose=True)
+    identity.check_parts(losing)
+    assert identity.explain(ADDED, losing) is ADDED
+
+
 def test_a_topic_that_nobody_can_ask_for_may_be_left_out() -> None:
     identity = KafkaSourceIdentity(lambda source: None)
     identity.check_parts(planned_without("left-out"))
@@ -638,7 +740,7 @@ def test_a_login_that_may_describe_a_topic_knows_that_it_is_missing(
     logins.refused = {"1": MISSING, "2": DENIED}
     for settings in (OLD, NEW):
         source_identity.remember(settings)
-    KafkaSourceIdentity()._left_out(planned_without("left-out"))
+    KafkaSourceIdentity()._misplanned(planned_without("left-out"))
     assert logins.asked == ["2", "1"]
 
 

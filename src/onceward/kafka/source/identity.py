@@ -23,12 +23,25 @@ from onceward.errors import (
     SourceTopicReplaced,
     TopicMissing,
 )
-from onceward.ids import BatchId, SourceRange, TopicPartition, is_kafka_offset
+from onceward.ids import (
+    BatchId,
+    SourceRange,
+    TopicPartition,
+    is_kafka_offset,
+    kafka_ranges,
+    kafka_spans,
+)
+from onceward.kafka.source.topics_and_positions import cut_off, goes_back, no_leader
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.kafka.wire.reads.offsets import ask_who_may, bounds_at_newest_leaders
 from onceward.spark.batch.checkpoint_files import PLAN_ANEW, remove_planned
-from onceward.spark.batch.failures import AT_THE_NEW_END, DATA_LOSS
+from onceward.spark.batch.failures import (
+    DATA_LOSS,
+    OF_PARTITIONS,
+    PARTITIONS_DELETED,
+    loss,
+)
 from onceward.spark.batch.query import KafkaSource, RunningBatch
 
 _known: dict[frozenset[str], list[ClientSettings]] = {}
@@ -122,8 +135,8 @@ class KafkaSourceIdentity(SourceIdentity):
 
     def check_parts(self, running: RunningBatch) -> None:
         # They would be read from their first record once they are back
-        if left_out := self._left_out(running):
-            raise left_out
+        if misplanned := self._misplanned(running):
+            raise misplanned
         # 1. A topic appears in mid-run, and this batch reads it.
         # 2. It is deleted and created again while the batch reads.
         # 3. Identified only now, the ledger would name the second topic, with the offsets of the
@@ -159,7 +172,7 @@ class KafkaSourceIdentity(SourceIdentity):
                 raise _planned_with(missing, running) from missing
             # Spark makes no task for what it reads nothing of
             for source, question in questions.items():
-                read = {each.topic for each in _ranges(running.sources[source.index])}
+                read = {each.topic for each in kafka_ranges(running.sources[source.index])}
                 try:
                     self._topic_ids(question, read)
                 except TopicMissing as gone:
@@ -173,7 +186,7 @@ class KafkaSourceIdentity(SourceIdentity):
             topic_ids = _only(topics, self._known.get(source.index, {}))
             if question.clients and topics:
                 now = _only(topics, ids[question])
-                _refuse_others(topic_ids, now)
+                self._refuse_others(source, now)
                 self._known[source.index] = dict(sorted((topic_ids | now).items()))
                 found[source.index] = self._known[source.index]
             elif topic_ids:
@@ -184,19 +197,25 @@ class KafkaSourceIdentity(SourceIdentity):
     def explain(self, lost: OncewardError, running: RunningBatch) -> OncewardError:
         """Return ``lost`` where it is no loss of these sources, or a log begins behind the batch;
         else what its leaders say: its end was cut off, or all is there and Spark asked a broker
-        that no longer leads; or that a topic which the batch leaves out is there.
+        that no longer leads; or that the batch is planned with other topics than the query has.
 
         :raises SourceTopicReplaced: a topic was created again.
         :raises AccessDenied: a topic that is left out may not be described.
         """
         is_lost = str(lost.details.get("condition", "")).startswith(DATA_LOSS)
-        asks = is_lost or isinstance(lost, PartitionsAdded)
-        left_out = self._left_out(running) if asks else None
-        if left_out is not None or not is_lost:
-            return left_out or lost
+        if not is_lost and not isinstance(lost, PartitionsAdded):
+            return lost
+        # What is committed cannot be planned anew
+        if running.batch != self._committed and (misplanned := self._misplanned(running)):
+            return misplanned
+        if not is_lost or lost.details["condition"].startswith(OF_PARTITIONS):
+            return lost
+        # Of all partitions Spark tells of those first that are new
+        if gone := [topic for source, topic in _dropped(running) if not source.may_lose]:
+            return loss(PARTITIONS_DELETED, f"all or some of {', '.join(gone)}")
         read: dict[TopicPartition, tuple[int, int]] = {}
         for source in running.kafka_sources:
-            ranges = _ranges(running.sources[source.index])
+            ranges = kafka_ranges(running.sources[source.index])
             # Of a static frame, say, that is read beside it
             if not any(
                 re.search(rf"(?<![\w.-]){re.escape(str(each))}(?!\d|[\w.-]*-\d)", lost.message)
@@ -210,12 +229,12 @@ class KafkaSourceIdentity(SourceIdentity):
                     return lost
                 log = bounds[each]
                 if log is None:
-                    return _no_leader(each, running, lost.message)
+                    return no_leader(each, running, lost.message)
                 if start < log[0]:
                     return lost
                 if log[1] < end:
                     self.identify(running)
-                    return _cut_off(each, running, (start, end, log[1]))
+                    return cut_off(each, running, (start, end, log[1]))
         if not read:
             return lost
         self.identify(running)
@@ -245,7 +264,7 @@ class KafkaSourceIdentity(SourceIdentity):
             planned_before = source.may_lose and running.batch == self._first
             ranges = {
                 each: (start, end)
-                for each, (start, end) in _ranges(running.sources[source.index]).items()
+                for each, (start, end) in kafka_ranges(running.sources[source.index]).items()
                 if end < start or planned_before
             }
             if ranges:
@@ -253,32 +272,42 @@ class KafkaSourceIdentity(SourceIdentity):
             for each, log in self._bounds(source, ranges).items() if ranges else ():
                 start, end = ranges[each]
                 if log is None:
-                    raise _no_leader(each, running, f"it goes from offset {start} to {end}")
+                    raise no_leader(each, running, f"it goes from offset {start} to {end}")
                 if end < start <= log[1]:
-                    raise _goes_back(each, running, (start, end, log[1]))
+                    raise goes_back(each, running, (start, end, log[1]))
                 if start < end and log[1] < end:
-                    raise _cut_off(each, running, (start, end, log[1]))
+                    raise cut_off(each, running, (start, end, log[1]))
 
-    def _left_out(self, running: RunningBatch) -> PartitionsAdded | None:
+    def _misplanned(self, running: RunningBatch) -> OncewardError | None:
         """Return the error for a batch that starts with partitions that it does not end with,
-        though their topic is the same and there. None also where nobody can be asked.
+        though their topic is the same and there; or that has a topic which nobody has read and
+        nobody names any more. None also where nobody can be asked.
 
         :raises AccessDenied: the topic may not be described, so that brokers, asked for all topics
             (``topic_pattern``), leave it out without a word.
         """
-        names: set[str] = set()
-        for source in running.kafka_sources:
-            starts, ends = _spans(running.sources[source.index])
-            known = self._known.get(source.index, {})
-            for topic, partitions in starts.items():
-                there = partitions.keys() <= ends.get(topic, {}).keys()
-                # A pattern that was changed no longer means it
-                if there or not source.finds(topic):
-                    continue
+        more = {topic for each in running.kafka_sources for topic in _unwanted(each, running)}
+        less: set[str] = set()
+        dropped = _dropped(running)
+        for source, topic in dropped:
+            # Taken out of the list, or a pattern that was changed no longer means it
+            if source.reads(topic):
                 found = self._found(source, topic, running)
-                if found is not None and found == known.get(topic, found):
-                    names.add(topic)
-        return _planned_without(sorted(names), running) if names else None
+                if found is not None and found == self._id(source, topic, found):
+                    less.add(topic)
+        if less or more:
+            return _planned_otherwise(sorted(less), sorted(more), running)
+        return None
+
+    def _id(self, source: KafkaSource, topic: str, unknown: str) -> str:
+        return self._known.get(source.index, {}).get(topic, unknown)
+
+    def _refuse_others(self, source: KafkaSource, found: Mapping[str, str]) -> None:
+        known = self._known.get(source.index, {})
+        others = [name for name in sorted(found) if known.get(name, found[name]) != found[name]]
+        if others:
+            ids = [", ".join(each[name] for name in others) for each in (found, known)]
+            raise _replaced(others, ids)
 
     def _found(self, source: KafkaSource, topic: str, running: RunningBatch) -> str | None:
         """Return the topic's id (old brokers: empty); None: none, or nobody can be asked."""
@@ -317,38 +346,56 @@ class KafkaSourceIdentity(SourceIdentity):
         return ids or {}
 
 
-def _spans(source: SourceRange) -> tuple[Any, Any]:
-    """Return where the batch starts and ends, by topic and partition."""
-    starts = source.start if is_kafka_offset(source.start) else {}
-    return starts, source.end if is_kafka_offset(source.end) else {}
+def _dropped(running: RunningBatch) -> list[tuple[KafkaSource, str]]:
+    """Return the topics that the batch starts with and, in part or as a whole, does not end
+    with."""
+    return [
+        (source, topic)
+        for source in running.kafka_sources
+        for starts, ends in [kafka_spans(running.sources[source.index])]
+        for topic, partitions in starts.items()
+        if not partitions.keys() <= ends.get(topic, {}).keys()
+    ]
 
 
-def _ranges(source: SourceRange) -> dict[TopicPartition, tuple[int, int]]:
-    """Return what the batch reads of each partition: from, up to."""
-    starts, ends = _spans(source)
-    return {
-        TopicPartition(topic, int(number)): (int(start), int(end))
-        for topic, partitions in ends.items()
-        for number, end in partitions.items()
-        if (start := starts.get(topic, {}).get(number, 0)) != end
-    }
+def _unwanted(source: KafkaSource, running: RunningBatch) -> set[str]:
+    """Return the topics that are new in the batch, and no longer in the source's list: of them
+    nothing is written, and Spark would end the batch behind what it cannot read."""
+    starts, ends = kafka_spans(running.sources[source.index])
+    return ends.keys() - starts.keys() - source.names if source.names else set()
 
 
-def _plan_anew(number: int, how: str = "with all of the topic") -> str:
+def _plan_anew(number: int, how: str = "with the topics of now") -> str:
     return (
         f"{remove_planned(number)}, and start the query again: it is planned anew, {how}; "
         "ow.supervise does both by itself"
     )
 
 
-def _planned_without(topics: Sequence[str], running: RunningBatch) -> PartitionsAdded:
-    names, number = ", ".join(topics), running.batch.batch_id
+def _planned_otherwise(
+    less: Sequence[str], more: Sequence[str], running: RunningBatch
+) -> PartitionsAdded:
+    number = running.batch.batch_id
+    without = f" without topic {', '.join(less)}, or a part of it, which earlier batches have read"
+    how = [f"{without} and which is there"] if less else []
+    how += [f" with topic {', '.join(more)}, which is new and not in topic= now"] if more else []
     return PartitionsAdded(
-        f"{running.batch} was planned without topic {names}, or a part of it, which earlier "
-        "batches have read and which is there: the brokers did not tell Spark of it, as the "
-        "principal lacked the right to describe it for a while, or a broker lagged behind",
+        f"{running.batch} was planned{', and'.join(how)}: topic= or topic_pattern= was another "
+        "one then, the principal lacked the right to describe a topic, or a broker lagged behind",
         next_step=_plan_anew(number),
-        details={"topics": list(topics), PLAN_ANEW: number},
+        details={"topics": [*less, *more], PLAN_ANEW: number},
+    )
+
+
+def _replaced(topics: Sequence[str], ids: Sequence[str]) -> SourceTopicReplaced:
+    return SourceTopicReplaced(
+        f"source topic {', '.join(topics)} was deleted and created again: its id is {ids[0]}, and "
+        f"the ledger ends in {ids[1]}; the checkpoint's offsets name other records",
+        next_step="to read the new topic from its beginning, start with a new pipeline_id, a new "
+        'checkpoint and kafka_source(starting="earliest"); if it holds the old records at their '
+        "old offsets, start with a new pipeline_id on this checkpoint, once with "
+        'resume="adopt"',
+        details={"topics": list(topics)},
     )
 
 
@@ -361,7 +408,7 @@ def _planned_with(missing: TopicMissing, running: RunningBatch) -> TopicMissing 
     only a new plan leaves the topic out."""
     topic, number = _name(missing), running.batch.batch_id
     read_by = [
-        each.may_lose and each.finds(topic)
+        (each.may_lose and each.finds(topic)) or topic in _unwanted(each, running)
         for each in running.kafka_sources
         if topic in source_topics(running.sources[each.index])
     ]
@@ -402,52 +449,6 @@ def _hidden(topic: str, running: RunningBatch, denied: AccessDenied) -> AccessDe
     )
 
 
-def _no_leader(partition: TopicPartition, running: RunningBatch, why: str) -> BrokerUnreachable:
-    return BrokerUnreachable(
-        f"the leader of {partition} cannot be asked what it has of {running.batch}: {why}",
-        next_step="nothing; the batch runs again. If it repeats, see that the partition has a "
-        "leader",
-    )
-
-
-def _goes_back(
-    partition: TopicPartition, running: RunningBatch, offsets: tuple[int, int, int]
-) -> SourceDataLost:
-    start, end, latest = offsets
-    return SourceDataLost(
-        f"{running.batch} goes back in {partition}, from offset {start} to {end}, and its leader "
-        f"has records up to {latest}. Either a broker that no longer leads it has told Spark an "
-        "end: then records would be written again. Or its end was lost, by an unclean leader "
-        "election, and the log has grown since",
-        next_step="look for an unclean election in the brokers' logs. Without one, "
-        f"{remove_planned(running.batch.batch_id)}, and start the query again: Spark asks for the "
-        f"end anew. After one, {AT_THE_NEW_END}",
-    )
-
-
-def _cut_off(
-    partition: TopicPartition, running: RunningBatch, offsets: tuple[int, int, int]
-) -> SourceDataLost:
-    start, end, latest = offsets
-    return SourceDataLost(
-        f"the log of {partition} ends at offset {latest}, and ended at {end} or behind when "
-        f"{running.batch} was planned: its end was lost (an unclean leader election, or a topic "
-        "created again)",
-        next_step="find out what the replicas that are left have lost, and prevent it "
-        "(unclean.leader.election.enable=false, replication); then "
-        f"{remove_planned(running.batch.batch_id)}, and start the query again: it goes on with "
-        "what the log has now"
-        + (
-            ""
-            if latest >= start
-            else ', started once with kafka_source(spark_options={"failOnDataLoss": False}), as '
-            f"this ends before offset {start}, from which the batch was to read: do so at once, "
-            "for what comes below that offset before is skipped"
-        ),
-        details={"partition": str(partition), "ended": end, "ends": latest},
-    )
-
-
 def _only(topics: set[str], ids: Mapping[str, str]) -> dict[str, str]:
     return {name: topic_id for name, topic_id in ids.items() if name in topics}
 
@@ -455,21 +456,3 @@ def _only(topics: set[str], ids: Mapping[str, str]) -> dict[str, str]:
 def source_topics(source: SourceRange) -> set[str]:
     """Return the topics that the batch has offsets of."""
     return set(source.end) if is_kafka_offset(source.end) else set()
-
-
-def _refuse_others(known: Mapping[str, str], found: Mapping[str, str]) -> None:
-    replaced = sorted(
-        name for name, topic_id in known.items() if found.get(name, topic_id) != topic_id
-    )
-    if replaced:
-        raise SourceTopicReplaced(
-            f"source topic {', '.join(replaced)} was deleted and created again: its id is "
-            f"{', '.join(found[name] for name in replaced)}, and the ledger ends in "
-            f"{', '.join(known[name] for name in replaced)}; the checkpoint's offsets name other "
-            "records",
-            next_step="to read the new topic from its beginning, start with a new pipeline_id, a "
-            'new checkpoint and kafka_source(starting="earliest"); if it holds the old records at '
-            "their old offsets, start with a new pipeline_id on this checkpoint, once with "
-            'resume="adopt"',
-            details={"topics": replaced},
-        )

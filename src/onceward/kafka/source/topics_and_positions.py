@@ -6,7 +6,8 @@ Start positions are JSON with an offset for every partition of every topic. Spar
 what nobody knows is filled in here, on purpose and by name. Topics are read by name, or all whose
 names match a pattern. What differs is what Spark is told, which topics there are, and what a topic
 is that nobody has a position of: of named ones it was added to the list, under a pattern it is
-new.
+new. At the end, for :mod:`onceward.kafka.source.identity`, the errors for positions that a log
+does not have.
 """
 
 from __future__ import annotations
@@ -20,11 +21,19 @@ from pyspark.sql import SparkSession
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import must_be_a_ledger
-from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.errors import (
+    BrokerUnreachable,
+    ConfigurationError,
+    ContradictoryOptions,
+    SourceDataLost,
+)
 from onceward.ids import PipelineId, TopicPartition, is_kafka_offset, partition_offsets, topic_name
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.reads.offsets import committed_offsets
+from onceward.spark.batch.checkpoint_files import remove_planned
+from onceward.spark.batch.failures import AT_THE_NEW_END
 from onceward.spark.batch.kafka_reader import matching, whole_names
+from onceward.spark.batch.query import RunningBatch
 
 
 class NamedTopics:
@@ -239,3 +248,53 @@ def starting_json(
                 offset = SPECIAL[fallback]
             starts.setdefault(topic, {})[str(number)] = offset
     return json.dumps(starts)
+
+
+def no_leader(partition: TopicPartition, running: RunningBatch, why: str) -> BrokerUnreachable:
+    """Return the error for a log of which nobody can be asked."""
+    return BrokerUnreachable(
+        f"the leader of {partition} cannot be asked what it has of {running.batch}: {why}",
+        next_step="nothing; the batch runs again. If it repeats, see that the partition has a "
+        "leader",
+    )
+
+
+def goes_back(
+    partition: TopicPartition, running: RunningBatch, offsets: tuple[int, int, int]
+) -> SourceDataLost:
+    """Return the error for a batch that ends before it starts. :param offsets: of its start, its
+    end, and the log's end."""
+    start, end, latest = offsets
+    return SourceDataLost(
+        f"{running.batch} goes back in {partition}, from offset {start} to {end}, and its leader "
+        f"has records up to {latest}. Either a broker that no longer leads it has told Spark an "
+        "end: then records would be written again. Or its end was lost, by an unclean leader "
+        "election, and the log has grown since",
+        next_step="look for an unclean election in the brokers' logs. Without one, "
+        f"{remove_planned(running.batch.batch_id)}, and start the query again: Spark asks for the "
+        f"end anew. After one, {AT_THE_NEW_END}",
+    )
+
+
+def cut_off(
+    partition: TopicPartition, running: RunningBatch, offsets: tuple[int, int, int]
+) -> SourceDataLost:
+    """Return the error for a log that ends before the batch does. :param offsets: as above."""
+    start, end, latest = offsets
+    return SourceDataLost(
+        f"the log of {partition} ends at offset {latest}, and ended at {end} or behind when "
+        f"{running.batch} was planned: its end was lost (an unclean leader election, or a topic "
+        "created again)",
+        next_step="find out what the replicas that are left have lost, and prevent it "
+        "(unclean.leader.election.enable=false, replication); then "
+        f"{remove_planned(running.batch.batch_id)}, and start the query again: it goes on with "
+        "what the log has now"
+        + (
+            ""
+            if latest >= start
+            else ', started once with kafka_source(spark_options={"failOnDataLoss": False}), as '
+            f"this ends before offset {start}, from which the batch was to read: do so at once, "
+            "for what comes below that offset before is skipped"
+        ),
+        details={"partition": str(partition), "ended": end, "ends": latest},
+    )

@@ -382,24 +382,22 @@ def _lost_input(causes: Sequence[Thrown]) -> OncewardError | None:
     gone = has_kind(causes, "OffsetOutOfRangeException")
     message = lost.message.partition(" SQLSTATE: ")[0]
     reason = message.partition(_WHAT_IS_LOST)[2] or message if gone is None else gone.message
-    where = " ".join(reason.split()).rstrip(".")
-    text, next_step = next(
-        (text, step) for part, text, step in _LOSSES if lost.condition.startswith(part, _SUB)
-    )
-    return SourceDataLost(
-        text.format(where), next_step=next_step, details={"condition": lost.condition}
-    )
+    return loss(lost.condition, " ".join(reason.split()).rstrip("."))
 
 
-_SUB = len(DATA_LOSS)
-_NOT_FOUND = (
-    "the query no longer finds partitions that its checkpoint has: their topic was taken out of "
-    "topic=, no longer fits topic_pattern=, or was deleted: {}",
-    "put the topic back into topic= or topic_pattern=; if it was created again, with fewer "
-    "partitions, begin anew with another pipeline_id and checkpoint; to go on without it, and "
-    "without its records that were not read, start once with "
-    'kafka_source(spark_options={"failOnDataLoss": False})',
-)
+def loss(condition: str, where: str) -> SourceDataLost:
+    """Return the error for one of Spark's conditions, of partitions or records ``where``."""
+    text, next_step = next((text, step) for part, text, step in _LOSSES if part in condition)
+    details = {"condition": condition}
+    return SourceDataLost(text.format(where), next_step=next_step, details=details)
+
+
+# or begins so: …_AND_GROUP_ID_CONFIG_PRESENT
+PARTITIONS_DELETED = f"{DATA_LOSS}.PARTITIONS_DELETED"
+OF_PARTITIONS = PARTITIONS_DELETED, f"{DATA_LOSS}.INITIAL_OFFSET_NOT_FOUND"
+"""Conditions that say nothing about a log: a batch has other partitions than its source finds."""
+
+_WHY_NOT_FOUND = "taken out of topic=, no longer fits topic_pattern=, or was deleted: {}"
 _LOSSES: Sequence[tuple[str, str, str]] = (
     (
         # KafkaOffsetReaderAdmin: an end before its start
@@ -410,10 +408,25 @@ _LOSSES: Sequence[tuple[str, str, str]] = (
         f"look for an unclean election in the brokers' logs. Without one, {remove_planned()}, and "
         f"start the query again. After one, {AT_THE_NEW_END}",
     ),
-    # or begins so: …_AND_GROUP_ID_CONFIG_PRESENT
-    (".PARTITIONS_DELETED", *_NOT_FOUND),
-    # of partitions that only the planned batch has
-    (".INITIAL_OFFSET_NOT_FOUND", *_NOT_FOUND),
+    (
+        OF_PARTITIONS[0],
+        "the query no longer finds partitions that its checkpoint has: their topic was "
+        f"{_WHY_NOT_FOUND}",
+        "put the topic back into topic= or topic_pattern=, and start the query again; if it says "
+        f"the same then, {remove_planned()}, and start it once more; if the topic was created "
+        "again, with fewer partitions, begin anew with another pipeline_id and checkpoint; to go "
+        "on without it, and without its records that were not read, start once with "
+        'kafka_source(spark_options={"failOnDataLoss": False}): a topic that is named again later '
+        "is read from its first record",
+    ),
+    (
+        # With failOnDataLoss=false the batch would end behind what it has not read
+        OF_PARTITIONS[1],
+        "the batch was planned with partitions that are new to the query, which no longer finds "
+        f"them: their topic was {_WHY_NOT_FOUND}",
+        "put the topic back into topic= or topic_pattern=, and start the query again; or, to go "
+        f"on without it, {remove_planned()}, and start it without",
+    ),
     (
         # A topic that was there before the query read it has nothing of the query's to lose; one
         # that came while the query was stopped may have lost its first records

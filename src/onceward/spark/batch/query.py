@@ -49,12 +49,18 @@ class KafkaSource:
     """One Kafka source of a query: which of ``RunningBatch.sources`` it is, where it reads, and
     whether it passes over records that are gone (``failOnDataLoss=false``). ``finds`` says whether
     its pattern fits a topic: only of a pattern brokers may leave out a topic without a word.
+    ``names``: the topics of its list (``subscribe``).
     """
 
     index: int
     bootstrap_servers: frozenset[str]
     may_lose: bool = False
     finds: Callable[[str], bool] = field(default=lambda topic: True, compare=False)
+    names: frozenset[str] = frozenset()
+
+    def reads(self, topic: str) -> bool:
+        """Return whether a batch that is planned now would have the topic, if it is there."""
+        return topic in self.names or self.finds(topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +366,13 @@ def _facts(execution: Any, run_id: str, *, stateful: bool) -> _RunFacts:
         streams,
         kafka,
         tuple(
-            KafkaSource(index, _servers(options), _may_lose(options), _pattern(options))
+            KafkaSource(
+                index,
+                _listed(options, "kafka.bootstrap.servers"),
+                _may_lose(options),
+                _pattern(options),
+                _listed(options, "subscribe"),
+            )
             for index, options in relations
         ),
         stateful,
@@ -455,10 +467,10 @@ def items(found: Any) -> list[Any]:
     return [found.apply(index) for index in range(found.size())]
 
 
-def _servers(options: Any) -> frozenset[str]:
-    """Return ``kafka.bootstrap.servers`` as a set of ``host:port``."""
-    servers = options.get("kafka.bootstrap.servers") or ""
-    return frozenset(server.strip() for server in servers.split(",") if server.strip())
+def _listed(options: Any, name: str) -> frozenset[str]:
+    """Return what an option lists: brokers (``host:port``), or topics."""
+    listed = options.get(name) or ""
+    return frozenset(each.strip() for each in listed.split(",") if each.strip())
 
 
 def _may_lose(options: Any) -> bool:
