@@ -510,8 +510,8 @@ class BatchNotWritten(AdmissionRefused):
 
 
 class SourceTopicReplaced(AdmissionRefused):
-    """A source topic was deleted and created again: offsets of the old one mean nothing in the new
-    one.
+    """A source topic was deleted and created again, or is another source's or cluster's: offsets
+    of the old one mean nothing in the new one.
     """
 
 

@@ -292,16 +292,23 @@ def test_a_topic_that_the_query_no_longer_reads_is_not_missed(
     assert len(pipeline.visible()) == 41
 
 
-@pytest.mark.parametrize("wrong", ["another topic", "one less"])
+@pytest.mark.parametrize("wrong", ["another topic", "one less", "another order"])
 def test_topics_that_are_wrong_for_one_start_are_read_on_once_they_are_put_back(
     pipeline: Pipeline, wrong: str
 ):
     """Spark has logged a batch of the wrong ones, and runs it again at each start."""
     other = pipeline.topic(1, prefix="other")
 
+    def both(first: str, second: str) -> DataFrame:
+        return pipeline.frame(topic=first).union(pipeline.frame(topic=second))
+
     right, mistaken = {
         "another topic": (pipeline.frame, lambda: pipeline.frame(topic=other)),
         "one less": (lambda: pipeline.frame(topic=[pipeline.source, other]), pipeline.frame),
+        "another order": (
+            lambda: both(pipeline.source, other),
+            lambda: both(other, pipeline.source),
+        ),
     }[wrong]
     pipeline.feed(20)
     if wrong != "another topic":
@@ -314,8 +321,12 @@ def test_topics_that_are_wrong_for_one_start_are_read_on_once_they_are_put_back(
         pipeline.feed(4, topic=other)
     trigger = {"processingTime": "0 seconds"}
     error = pipeline.refused(frame=mistaken(), trigger=trigger)
-    assert type(error) is SourceDataLost
-    assert "put the topic back into topic=" in error.next_step
+    if wrong == "another order":
+        assert type(error) is SourceTopicReplaced
+        assert "put them back in their order" in error.next_step
+    else:
+        assert type(error) is SourceDataLost
+        assert "put the topic back into topic=" in error.next_step
     anew = pipeline.refused(frame=right(), trigger=trigger)
     assert type(anew) is PartitionsAdded
     assert "remove the file offsets/1" in anew.next_step

@@ -726,6 +726,59 @@ def test_a_topic_that_is_taken_out_of_the_list_is_no_brokers_fault() -> None:
     assert identity.explain(ADDED, losing) is ADDED
 
 
+@pytest.mark.parametrize("may_lose", [False, True])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_sources_in_another_order_are_named_as_such(may_lose: bool, is_known: bool) -> None:
+    """Spark would read each topic from its first record, or from where the other one ended."""
+    client: Any = Client()
+    ids = {"a": "id-a", "b": "id-b"}
+    client.topic_ids = lambda topics: {topic: ids[topic] for topic in topics}
+    offsets = ({"a": 10}, {"b": 7}), ({"b": 5}, {"a": 20})
+    swapped = reading((*offsets[0], "b"), (*offsets[1], "a"), may_lose=may_lose)
+    identity = KafkaSourceIdentity(lambda source: client)
+    identity.start(swapped, known_at({"a": "id-a"}, {"b": "id-b"}) if is_known else None)
+    with raises(SourceTopicReplaced, "topic a of source 0 shows") as refused:
+        identity.check_parts(swapped)
+    assert refused.value.next_step.startswith("put them back in their order")
+    for lost in (DELETED, NEW_ONES, ADDED):
+        assert type(identity.explain(lost, swapped)) is SourceTopicReplaced
+    back = reading((*offsets[0], "a"), (*offsets[1], "b"), may_lose=may_lose)
+    with pytest.raises(PartitionsAdded, match="without topic a, b"):
+        identity.check_parts(back)
+
+
+def test_a_topic_of_another_cluster_may_come_where_one_of_its_name_goes() -> None:
+    client: Any = Client()
+    elsewhere: Any = Client()
+    elsewhere.topic_ids = lambda topics: dict.fromkeys(topics, "another-id")
+    running = reading(({"a": 10, "c": 1}, {"c": 1}, "c"), ({"b": 5}, {"b": 5, "a": 20}, "b a"))
+    identity = KafkaSourceIdentity(lambda source: elsewhere if source.index else client)
+    identity.start(running, known_at({"a": "an-id", "c": "an-id"}, {"b": "another-id"}))
+    identity.check_parts(running)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_source_that_is_another_is_told_by_its_id(number: int) -> None:
+    """One that another source has read, or one of a cluster that no source has read."""
+    clients: list[Any] = [Client(), Client()]
+    for n, client in enumerate(clients):
+        client.topic_ids = lambda topics, n=n: dict.fromkeys(topics, f"id-{n}")
+    ways = ({"orders": 10}, {"orders": 20}, "orders"), ({"orders": 5}, {"orders": 7}, "orders")
+    running = reading(*ways)
+    identity = KafkaSourceIdentity(lambda source: clients[1 - source.index])
+    known = [{"orders": "id-0"}, {"orders": "id-1"}]
+    with raises(SourceTopicReplaced, "have changed places, as topic orders of source 0") as order:
+        identity.start(running, known_at(*known, number=number))
+    known[1] = {"orders": "id-2"}
+    with raises(SourceTopicReplaced, "or bootstrap_servers= leads to another cluster") as other:
+        identity.start(running, known_at(*known, number=number))
+    # What is written stays planned, and is not written once more by another pipeline
+    is_written = number == 1
+    for refused in (order, other):
+        assert ("remove the file offsets/1" in refused.value.next_step) is not is_written
+    assert ("only counts batch 1" in other.value.next_step) is is_written
+
+
 def test_a_topic_that_nobody_can_ask_for_may_be_left_out() -> None:
     identity = KafkaSourceIdentity(lambda source: None)
     identity.check_parts(planned_without("left-out"))

@@ -151,6 +151,16 @@ def test_topics_that_are_new_or_gone_are_changes() -> None:
     assert new == Line(CHANGES, "sources", "new topics: more")
 
 
+def test_sources_in_another_order_are_a_change() -> None:
+    """Spark knows them by their places."""
+    swapped = [SourceRange(at(5), at(0, "more")), SourceRange(at(7, "more"), at(0))]
+    found = [line for line in lines([at(5), at(7, "more")], *swapped) if "order" in line.text]
+    assert [line.weight for line in found] == [CHANGES, CHANGES]
+    assert found[0].text.startswith("topic more was source 1's and is source 0's now")
+    kept = [SourceRange(at(5), at(9)), SourceRange(at(7, "more"), at(8, "more"))]
+    assert len(lines([at(5), at(7, "more")], *kept)) == 2
+
+
 def test_what_has_expired_is_a_change() -> None:
     zero, one = TopicPartition("people", 0), TopicPartition("people", 1)
     assert list(compare_kept({zero: 10, one: 20}, {zero: 10, one: 5})) == []

@@ -60,6 +60,8 @@ def compare_sources(ends: Sequence[Any], now: Sequence[Any]) -> Iterator[Line]:
     :param ends: where the checkpoint has each source end; empty without a checkpoint.
     :param now: the ranges of the first batch.
     """
+    left: dict[str, int] = {}
+    come: dict[str, int] = {}
     for number, source in enumerate(now):
         before = ends[number] if number < len(ends) else None
         if not is_kafka_offset(source.end):
@@ -80,10 +82,18 @@ def compare_sources(ends: Sequence[Any], now: Sequence[Any]) -> Iterator[Line]:
         if before is None or not is_kafka_offset(before):
             continue
         gone, new = sorted(set(before) - set(source.end)), sorted(set(source.end) - set(before))
+        left |= dict.fromkeys(gone, number)
+        come |= dict.fromkeys(new, number)
         if gone:
             yield Line(Weight.CHANGES, "sources", f"no longer read: {', '.join(gone)}")
         if new:
             yield Line(Weight.CHANGES, "sources", f"new topics: {', '.join(new)}")
+    for topic in sorted(left.keys() & come.keys()):
+        text = f"topic {topic} was source {left[topic]}'s and is source {come[topic]}'s now: put "
+        text += (
+            "the sources back in their order, by which alone Spark knows them; a start is refused"
+        )
+        yield Line(Weight.CHANGES, "sources", text)
 
 
 def compare_kept(

@@ -186,7 +186,7 @@ class KafkaSourceIdentity(SourceIdentity):
             topic_ids = _only(topics, self._known.get(source.index, {}))
             if question.clients and topics:
                 now = _only(topics, ids[question])
-                self._refuse_others(source, now)
+                self._refuse_others(source, now, running)
                 self._known[source.index] = dict(sorted((topic_ids | now).items()))
                 found[source.index] = self._known[source.index]
             elif topic_ids:
@@ -280,8 +280,8 @@ class KafkaSourceIdentity(SourceIdentity):
 
     def _misplanned(self, running: RunningBatch) -> OncewardError | None:
         """Return the error for a batch that starts with partitions that it does not end with,
-        though their topic is the same and there; or that has a topic which nobody has read and
-        nobody names any more. None also where nobody can be asked.
+        though their topic is the same and there, or is another source's now; or that has a topic
+        which nobody has read and nobody names any more. None also where nobody can be asked.
 
         :raises AccessDenied: the topic may not be described, so that brokers, asked for all topics
             (``topic_pattern``), leave it out without a word.
@@ -297,17 +297,30 @@ class KafkaSourceIdentity(SourceIdentity):
                     less.add(topic)
         if less or more:
             return _planned_otherwise(sorted(less), sorted(more), running)
+        for source, topic in dropped:
+            for other in () if source.reads(topic) else running.kafka_sources:
+                starts, ends = kafka_spans(running.sources[other.index])
+                comes, its_id = topic in ends.keys() - starts.keys(), self._id(other, topic, "")
+                # One of that name on another cluster has nothing to do with it
+                if comes and (not its_id or its_id == self._id(source, topic, its_id)):
+                    return _in_another_order([topic], source, running)
         return None
 
     def _id(self, source: KafkaSource, topic: str, unknown: str) -> str:
         return self._known.get(source.index, {}).get(topic, unknown)
 
-    def _refuse_others(self, source: KafkaSource, found: Mapping[str, str]) -> None:
+    def _refuse_others(
+        self, source: KafkaSource, found: Mapping[str, str], running: RunningBatch
+    ) -> None:
         known = self._known.get(source.index, {})
         others = [name for name in sorted(found) if known.get(name, found[name]) != found[name]]
+        of_others = [ids.values() for i, ids in self._known.items() if i != source.index]
+        is_committed = running.batch == self._committed
+        if others and all(any(found[name] in ids for ids in of_others) for name in others):
+            raise _in_another_order(others, source, running, is_committed=is_committed)
         if others:
             ids = [", ".join(each[name] for name in others) for each in (found, known)]
-            raise _replaced(others, ids)
+            raise _replaced(others, ids, running, is_committed=is_committed)
 
     def _found(self, source: KafkaSource, topic: str, running: RunningBatch) -> str | None:
         """Return the topic's id (old brokers: empty); None: none, or nobody can be asked."""
@@ -387,14 +400,40 @@ def _planned_otherwise(
     )
 
 
-def _replaced(topics: Sequence[str], ids: Sequence[str]) -> SourceTopicReplaced:
+def _in_another_order(
+    topics: Sequence[str],
+    source: KafkaSource,
+    running: RunningBatch,
+    *,
+    is_committed: bool = False,
+) -> SourceTopicReplaced:
     return SourceTopicReplaced(
-        f"source topic {', '.join(topics)} was deleted and created again: its id is {ids[0]}, and "
-        f"the ledger ends in {ids[1]}; the checkpoint's offsets name other records",
-        next_step="to read the new topic from its beginning, start with a new pipeline_id, a new "
-        'checkpoint and kafka_source(starting="earliest"); if it holds the old records at their '
-        "old offsets, start with a new pipeline_id on this checkpoint, once with "
-        'resume="adopt"',
+        f"the sources of the query have changed places, as topic {', '.join(topics)} of source "
+        f"{source.index} shows: they are in another order in the program than in the checkpoint, "
+        "or bootstrap_servers= of one leads to the cluster of another. Spark tells them apart by "
+        "their places alone, and would read each from where another one has ended",
+        next_step="put them back in their order (in a union or join, say), "
+        + ("" if is_committed else f"{remove_planned(running.batch.batch_id)}, ")
+        + "and start the query again",
+        details={"topics": list(topics)},
+    )
+
+
+def _replaced(
+    topics: Sequence[str], ids: Sequence[str], running: RunningBatch, *, is_committed: bool
+) -> SourceTopicReplaced:
+    number = running.batch.batch_id
+    counted = f" and a function that only counts batch {number}, being committed (frame.count())"
+    return SourceTopicReplaced(
+        f"source topic {', '.join(topics)} was deleted and created again, or bootstrap_servers= "
+        f"leads to another cluster: its id is {ids[0]}, and the ledger ends in {ids[1]}; the "
+        "checkpoint's offsets name other records",
+        next_step="where it is another cluster by mistake, correct bootstrap_servers=, "
+        + ("" if is_committed else f"{remove_planned(number)}, ")
+        + "and start the query again; to read the new topic from its beginning, start with a "
+        'new pipeline_id, a new checkpoint and kafka_source(starting="earliest"); if it holds the '
+        "old records at their old offsets, start with a new pipeline_id on this checkpoint, once "
+        'with resume="adopt"' + (counted if is_committed else ""),
         details={"topics": list(topics)},
     )
 
@@ -421,7 +460,8 @@ def _planned_with(missing: TopicMissing, running: RunningBatch) -> TopicMissing 
         return PartitionsAdded(message, next_step=step, details={PLAN_ANEW: number})
     return TopicMissing(
         message,
-        next_step="do not create it anew: its records would be others. To go on without it, and "
+        next_step="where bootstrap_servers= leads to another cluster now, correct it; else do "
+        "not create it anew: its records would be others. To go on without it, and "
         f"without its records that were not read, {remove_planned(number)}, take it out of topic= "
         "where that names it, and start once with "
         'kafka_source(spark_options={"failOnDataLoss": False})',
@@ -433,7 +473,8 @@ def _committed_with(missing: TopicMissing, running: RunningBatch) -> SourceDataL
     return SourceDataLost(
         f"{running.batch} is committed, and topic {_name(missing)}, which it has read, does not "
         "exist any more: what Spark has not noted of the batch cannot be computed again",
-        next_step="begin anew with another pipeline_id and checkpoint, without the topic",
+        next_step="where bootstrap_servers= leads to another cluster now, correct it; else begin "
+        "anew with another pipeline_id and checkpoint, without the topic",
         details=missing.details,
     )
 

@@ -267,8 +267,9 @@ def goes_back(
     start, end, latest = offsets
     return SourceDataLost(
         f"{running.batch} goes back in {partition}, from offset {start} to {end}, and its leader "
-        f"has records up to {latest}. Either a broker that no longer leads it has told Spark an "
-        "end: then records would be written again. Or its end was lost, by an unclean leader "
+        f"has records up to {latest}. Either a broker that no longer leads it, or one of another "
+        "cluster (bootstrap_servers=), has told Spark an end: then records would be written "
+        "again. Or its end was lost, by an unclean leader "
         "election, and the log has grown since",
         next_step="look for an unclean election in the brokers' logs. Without one, "
         f"{remove_planned(running.batch.batch_id)}, and start the query again: Spark asks for the "
@@ -284,7 +285,7 @@ def cut_off(
     return SourceDataLost(
         f"the log of {partition} ends at offset {latest}, and ended at {end} or behind when "
         f"{running.batch} was planned: its end was lost (an unclean leader election, or a topic "
-        "created again)",
+        "created again), or brokers of another cluster (bootstrap_servers=) have told it",
         next_step="find out what the replicas that are left have lost, and prevent it "
         "(unclean.leader.election.enable=false, replication); then "
         f"{remove_planned(running.batch.batch_id)}, and start the query again: it goes on with "

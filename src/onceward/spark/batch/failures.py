@@ -403,8 +403,8 @@ _LOSSES: Sequence[tuple[str, str, str]] = (
         # KafkaOffsetReaderAdmin: an end before its start
         ".PARTITION_OFFSET_CHANGED",
         "the end of the source's log went back, as Spark was told: {}. A broker that no longer "
-        "leads it was asked, or its end was lost (an unclean leader election, a topic that was "
-        "created again)",
+        "leads it was asked, or one of another cluster (bootstrap_servers=), or its end was lost "
+        "(an unclean leader election, a topic that was created again)",
         f"look for an unclean election in the brokers' logs. Without one, {remove_planned()}, and "
         f"start the query again. After one, {AT_THE_NEW_END}",
     ),
