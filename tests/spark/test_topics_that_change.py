@@ -342,6 +342,8 @@ def test_a_source_topic_that_is_missing(pipeline: Pipeline):
     assert type(error) is TopicMissing
     assert "no-such-topic" in error.message
     assert pipeline.bootstrap in error.message
+    assert error.next_step.startswith("correct topic= and bootstrap_servers=")
+    assert "start once with" in error.next_step
 
 
 def by_a_column(pipeline: Pipeline) -> Transform:

@@ -1356,18 +1356,22 @@ def test_a_replay_is_tried_as_often_as_a_batch(passes: bool) -> None:
     assert_once(target, 0)
 
 
-def test_a_replay_whose_state_cannot_be_computed_says_that_the_batch_is_written() -> None:
+@pytest.mark.parametrize("what", ["X", "INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS"])
+def test_a_replay_whose_state_cannot_be_computed_says_that_the_batch_is_written(what: str) -> None:
     target = MemoryTarget()
     batches(target).process(write(Frame()), running(0, run="one"))
-    lost = SourceDataLost("out of range", next_step="", details={"condition": "KAFKA_DATA_LOSS.X"})
+    details = {"condition": f"KAFKA_DATA_LOSS.{what}"}
+    lost = SourceDataLost("out of range", next_step="", details=details)
 
     class Cut(SourceIdentity):
         def explain(self, lost: SourceDataLost, running: RunningBatch) -> OncewardError:
             return SourceDataLost("cut off", next_step="remove the file offsets/0")
 
     again = batches(target, identity=Cut())
-    with raises(SourceDataLost, "is committed"):
+    with raises(SourceDataLost, "is committed") as refused:
         again.process(write(Frame(error=lost)), running(0, run="two", stateful=True))
+    # Topics that the query only does not name are there
+    assert refused.value.next_step.startswith("put back into topic=") is (what != "X")
 
 
 class At(History):

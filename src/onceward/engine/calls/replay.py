@@ -25,6 +25,7 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write, unwritten
 from onceward.errors import SourceDataLost
 from onceward.spark.batch.below import is_repeatable
+from onceward.spark.batch.failures import OF_PARTITIONS
 from onceward.spark.batch.job import naming_failures
 from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import count_rows
@@ -88,11 +89,14 @@ def _must_not_lack_rows(
     lost: SourceDataLost, running: RunningBatch, policy: SinkPolicy, *, lacking: bool
 ) -> None:
     """Raise for a committed batch that cannot be read again, unless it was to be counted only."""
+    # What the query only does not name is not gone
+    back = str(lost.details.get("condition", "")).startswith(OF_PARTITIONS)
+    put_back = "put back into topic= or topic_pattern= what the batch has read; " if back else ""
     if running.stateful and "condition" in lost.details:
         raise SourceDataLost(
             f"{running.batch} is committed, and the state behind it, which Spark has not "
             f"committed, cannot be computed again: {lost.message}",
-            next_step="to go on with a state that lacks what is gone, start once with "
+            next_step=f"{put_back}to go on with a state that lacks what is gone, start once with "
             'kafka_source(spark_options={"failOnDataLoss": False}); else begin anew with another '
             "pipeline_id and checkpoint",
             details=lost.details,
@@ -103,7 +107,7 @@ def _must_not_lack_rows(
         raise SourceDataLost(
             f"{running.batch} is committed, and whether it lacks rows that the function hands "
             f"over now cannot be found out: {lost.message}",
-            next_step="to leave the batch as it is committed, start once with "
+            next_step=f"{put_back}to leave the batch as it is committed, start once with "
             'resume="skip_missing"',
             details=lost.details,
         ) from lost

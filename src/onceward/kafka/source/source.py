@@ -358,7 +358,8 @@ def _lost(gone: Sequence[str], where: str) -> SourceDataLost:
         f"{where} ends in topic {', '.join(gone)}, which was deleted since, or is another "
         "cluster's, whether or not there is one of that name here: what was in it and is not in "
         "the ledger cannot be read",
-        next_step="to go on without, on purpose, give the sink a new pipeline_id and start it "
+        next_step="where bootstrap_servers= leads to another cluster by mistake, correct it; to "
+        "go on without, on purpose, give the sink a new pipeline_id and start it "
         'once with kafka_source(starting="ledger", pipeline_id=<the old one>, '
         'spark_options={"failOnDataLoss": False}) on a new checkpoint: all other topics go on '
         "where the ledger ends, and one that was created again begins at its first record",

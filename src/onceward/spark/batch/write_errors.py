@@ -90,10 +90,10 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
         return TopicMissing(
             f"Spark's Kafka source reads topic {topics}, which {servers} does not have (or not "
             "all of it)",
-            next_step="create the topic, or, where it was deleted, take it out of topic= and set "
-            'spark_options={"failOnDataLoss": False}; or correct topic= and bootstrap_servers= of '
-            "kafka_source, and start the query again; `onceward doctor --bootstrap-servers … "
-            "--source-topic …` looks for it",
+            next_step="correct topic= and bootstrap_servers= of kafka_source, or create the "
+            "topic, and start the query again; where it was deleted, take it out of topic=, and "
+            'start once with kafka_source(spark_options={"failOnDataLoss": False}); `onceward '
+            "doctor --bootstrap-servers … --source-topic …` looks for it",
             details={"topics": topics, "bootstrap_servers": servers},
         )
     if any(
