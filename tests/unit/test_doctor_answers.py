@@ -403,6 +403,20 @@ def test_what_to_do_is_said_in_options_of_the_command(
     assert not re.search(r"(?<![\w.])(url|options|table)=", said), said
 
 
+def test_a_host_or_a_subject_that_begins_as_a_setting_keeps_its_name() -> None:
+    what = "subject ssl.events.v1-value, table ssl.ca of ssl.example.org"
+    (found,) = in_options([CheckResult("fail", what, "set ssl.ca.location")], "--registry")
+    assert (found.what, found.next_step) == (what, "set schema.registry.ssl.ca.location")
+
+
+def test_an_address_of_a_redis_that_cannot_be_read_is_no_server_that_is_away() -> None:
+    """And what stands where its port is looked for may be half of a password."""
+    found = CliRunner().invoke(app, ["doctor", "--target", "redis://:sec/ret@cache:6379"])
+    assert found.exit_code == 1
+    assert "write special characters as %25" in found.output
+    assert "sec" not in found.output
+
+
 def test_a_redis_at_a_socket_of_this_machine_is_asked_as_the_sink_does(tmp_path: Path) -> None:
     socket = tmp_path / "redis.sock"
     found = CliRunner().invoke(app, ["doctor", "--target", f"unix://{socket}"])

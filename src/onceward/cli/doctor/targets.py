@@ -23,6 +23,7 @@ from onceward.delivery.opensearch_writer import OpenSearchWriter
 from onceward.errors import ConfigurationError, RegistryRefused, TargetUnreachable
 from onceward.formats.registry.client import SchemaRegistry
 from onceward.formats.registry.conversation import NO_RIGHT
+from onceward.formats.registry.settings import TLS_OPTIONS
 from onceward.sql.ledger.database import Database, Session, server_step
 from onceward.sql.ledger.mysql import MySQL, connected
 from onceward.sql.ledger.postgresql import PostgreSQL
@@ -89,7 +90,7 @@ _SETTINGS = {
     r"table=": "--tables",
     # As text of the properties file, which has Kafka's own ssl.… as well
     r'options=\{"([\w.]+)": "([^"]+)"\}': r"\1=\2 in options=",
-    r"(ssl\.[a-z]+\.)": r"schema.registry.\1",
+    rf"({'|'.join(map(re.escape, TLS_OPTIONS))})": r"schema.registry.\1",
     r"options=": "the file of --command-config",
 }
 """What errors of sinks, ledgers and registries call a setting: what the command has for it."""
@@ -177,14 +178,20 @@ def _redis(url: str) -> list[CheckResult]:
     where = f"Redis at {at.hostname or at.path}"
     hidden: list[CheckResult] = []
     try:
-        with closing(
-            library.Redis.from_url(
-                url,
-                decode_responses=True,
-                socket_timeout=_SECONDS,
-                socket_connect_timeout=_SECONDS,
-            )
-        ) as client:
+        made = library.Redis.from_url(
+            url,
+            decode_responses=True,
+            socket_timeout=_SECONDS,
+            socket_connect_timeout=_SECONDS,
+        )
+    except ValueError:
+        # No words of it: half of a password may stand where a port is looked for
+        raise ConfigurationError(
+            "--target=… cannot be read as the address of a Redis",
+            next_step="write special characters as %25 and the like",
+        ) from None
+    try:
+        with closing(made) as client:
             facts = _redis_facts(client.info())
             try:
                 facts |= {name: client.config_get(name).get(name) for name in _REDIS}

@@ -23,8 +23,8 @@ _SOURCES = {
     "basic.auth.credentials.source": "USER_INFO",
     "bearer.auth.credentials.source": "STATIC_TOKEN",
 }
-_TLS_OPTIONS = tuple(name for name in SECURITY_OPTIONS if name.startswith("ssl."))
-OPTIONS = (_USER_INFO, _TOKEN, *_SOURCES, *_TLS_OPTIONS)
+TLS_OPTIONS = tuple(name for name in SECURITY_OPTIONS if name.startswith("ssl."))
+OPTIONS = (_USER_INFO, _TOKEN, *_SOURCES, *TLS_OPTIONS)
 """Each also with ``schema.registry.`` before it."""
 
 _IN_A_PATH = frozenset(string.ascii_letters + string.digits + "-._~/%:@!$&'()*+,;=")
@@ -139,7 +139,7 @@ def _split_options(options: Mapping[str, Any]) -> tuple[dict[str, str], dict[str
             )
         if not isinstance(value, str):
             raise ConfigurationError(f"{name} is no text", next_step=f"pass {name} as a text")
-        where = tls if short in _TLS_OPTIONS else ours
+        where = tls if short in TLS_OPTIONS else ours
         if where.setdefault(short, value) != value:
             raise ContradictoryOptions(
                 f"{short} is given twice, also as {_PREFIX}{short}",
