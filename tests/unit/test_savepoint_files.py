@@ -371,7 +371,9 @@ def test_a_tilde_is_a_folder_of_that_name_as_to_spark(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "~").mkdir()
     checkpoint.rename(tmp_path / "~" / "checkpoint")
-    assert savepoints.create("~/checkpoint", "saved", ledger, "p").batch_id == 4
+    made = savepoints.create("~/checkpoint", "~/saved", ledger, "p")
+    assert made.batch_id == 4
+    assert Path(made.path).parent == tmp_path / "~" / "saved", "it is printed for a shell"
 
 
 @pytest.mark.parametrize("how", ["folder", "link", "volume", "uri"])

@@ -196,8 +196,10 @@ def create(
         except FileNotFoundError:
             target.remove()
             continue
+        # Absolute: where it is printed, a shell would take another folder for ~
         savepoint = Savepoint(
-            target.path, pipeline, query_id, batch_id, record.batch.batch_id, record.sequence,
+            target.root if target.is_local else target.path,
+            pipeline, query_id, batch_id, record.batch.batch_id, record.sequence,
             int(made_at.timestamp() * 1000), release(), files,
         )  # fmt: skip
         target.write(MANIFEST, [_document(savepoint)])
