@@ -410,8 +410,10 @@ FAN_OUTS: list[tuple[Wrong, str, Done]] = [
     (
         sink("ahead", store="s3://b/store"),
         r"pass the path, or the URI \((file:///)…\), of a folder that driver and executors see, on a "
-        r"disk that outlasts them, and \./ before a name that has a colon",
-        lambda uri: (sink("ahead", store="/store")(), sink("ahead", store=f"{uri}store")()),
+        r"disk that outlasts them, absolute where a name has a colon",
+        lambda uri: [
+            sink("ahead", store=store)() for store in ("/store", f"{uri}store", Path("/a:b"))
+        ],
     ),
 ]
 

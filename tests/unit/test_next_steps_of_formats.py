@@ -411,11 +411,12 @@ FILES: list[tuple[Wrong, str, Done]] = [
     ),
     (
         lambda: ow.FolderLedger("s3://bucket/ledger"),
-        r"pass the path of a folder, or its URI \((file:///)…\), and (\./) before a name that has a "
-        r"colon; for a ledger that several machines see, use (\w+)",
-        lambda uri, here, name: (
+        r"pass the path of a folder, or its URI \((file:///)…\), absolute where a name has a colon; "
+        r"for a ledger that several machines see, use (\w+)",
+        lambda uri, name: (
             ow.FolderLedger(f"{uri}ledger"),
-            ow.FolderLedger(f"{here}a:b"),
+            # As a command line has it, too
+            ow.FolderLedger(Path("/a:b")),
             getattr(ow, name)("b:9092"),
         ),
     ),

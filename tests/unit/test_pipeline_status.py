@@ -221,7 +221,8 @@ def run(*arguments: str) -> Any:
 
 
 def test_batches_that_come_between_two_looks_are_printed_however_many(folder: Path) -> None:
-    view = open_ledger(path=folder)
+    # A command line makes a Path of it
+    view = open_ledger(path=Path(f"file://{folder}"))
     printed = [None, *view.entries("second")]
     for known, last in enumerate(printed):
         found, is_the_same = _entries_since(view, "second", last)

@@ -179,6 +179,6 @@ def _store(path: str | os.PathLike[str]) -> Path:
         raise ConfigurationError(
             f"store={path!r} names no folder of a disk, local or mounted",
             next_step="pass the path, or the URI (file:///…), of a folder that driver and "
-            "executors see, on a disk that outlasts them, and ./ before a name that has a colon",
+            "executors see, on a disk that outlasts them, absolute where a name has a colon",
         )
     return Path(folder)

@@ -94,8 +94,8 @@ class FolderLedger(Ledger):
         if (folder := local_folder(self.path)) is None:
             raise ConfigurationError(
                 f"FolderLedger(path={self.path!r}) names no folder of a local disk",
-                next_step="pass the path of a folder, or its URI (file:///…), and ./ before a "
-                "name that has a colon; for a ledger that several machines see, use KafkaLedger",
+                next_step="pass the path of a folder, or its URI (file:///…), absolute where a "
+                "name has a colon; for a ledger that several machines see, use KafkaLedger",
             )
         object.__setattr__(self, "path", folder)
 
