@@ -93,7 +93,7 @@ def doctor(
         str,
         typer.Option(
             help='With --mysql: which tables, "shop.orders,shop.items"; none: all that the login '
-            "sees."
+            "sees. With --target: those of a PostgreSQL, or the index of an OpenSearch."
         ),
     ] = "",
     target: Annotated[
