@@ -363,6 +363,14 @@ class SequencerUnreachable(ResourceError):
     recovery = Recovery.RUN_AGAIN
 
 
+class LaunchFailed(ResourceError):
+    """Spark cannot be launched now: there is no memory, process or time for a JVM, or a repository
+    does not give the jars.
+    """
+
+    recovery = Recovery.RESTART
+
+
 class RegistryUnreachable(ResourceError):
     """The schema registry does not answer in time, says that it cannot now, or lacks a schema for
     now that it had.

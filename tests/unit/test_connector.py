@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from onceward.errors import ConfigurationError, ResourceError
+from onceward.errors import ConfigurationError, LaunchFailed
 from onceward.spark.session import connector as connectors
 from onceward.spark.session import jars
 from onceward.spark.session.connector import Connector, connector_to_name, spark_connector
@@ -43,7 +43,7 @@ class Repository:
             connectors = [coordinate for coordinate in wanted if coordinate.startswith(CONNECTOR)]
             wanted += [f"{PROVIDER}:{coordinate.rpartition(':')[2]}" for coordinate in connectors]
         if self.lacks & {*wanted}:
-            raise ResourceError("cannot resolve")
+            raise LaunchFailed("cannot resolve")
         answer = [self.folder / f"{coordinate.replace(':', '-')}.jar" for coordinate in wanted]
         for jar in answer:
             jar.touch()
@@ -99,7 +99,7 @@ def test_what_was_put_together_is_remembered(repository: Repository):
 
 def test_a_package_that_nobody_has(repository: Repository):
     repository.lacks.add("no:such:1")
-    with pytest.raises(ResourceError):
+    with pytest.raises(LaunchFailed):
         resolved("no:such:1", version="4.2.0")
 
 
@@ -131,7 +131,7 @@ def test_what_a_repository_did_not_give_once_has_no_substitute(
 ):
     """It may have been busy (429, 503), which Ivy calls "not found", too."""
     repository.lacks = {f"{part}:{v}" for v in ("4.0.0", "4.1.1", "4.1.3", "4.2.0")}
-    with pytest.raises(ResourceError):
+    with pytest.raises(LaunchFailed):
         resolved(version=version)
     repository.lacks.clear()
     found = resolved(version=version)

@@ -17,7 +17,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from onceward import patience
-from onceward.errors import ConfigurationError, ResourceError
+from onceward.errors import ConfigurationError, LaunchFailed
 from onceward.spark.session import jars
 from onceward_testing import server_files
 from support.errors import raises
@@ -140,7 +140,7 @@ def test_a_process_that_resolves_for_ever_is_not_waited_for_for_ever(
     monkeypatch.setattr(jars, "_OTHERS_SECONDS", 0.3)
     with (
         jars._one_resolver_at_a_time(tmp_path),
-        raises(ResourceError),
+        raises(LaunchFailed),
         jars._one_resolver_at_a_time(tmp_path),
     ):
         pytest.fail("two resolvers at a time")

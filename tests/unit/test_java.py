@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, LaunchFailed
 from onceward.spark.session import java
 from support.errors import raises
 
@@ -86,3 +89,54 @@ def test_a_java_without_the_module_that_spark_starts_it_with_is_named(java_home:
 def test_a_java_that_starts_with_that_module_is_taken(java_home: Path):
     make_java(java_home, '[ "$1" = --add-modules=jdk.incubator.vector ]')
     java.must_have_modules(java_home / "bin" / "java")
+
+
+NO_HEAP = "echo 'Could not reserve enough space for object heap' >&2; exit 1"
+NO_THREAD = "echo 'pthread_create failed (EAGAIN)' >&2; exit 1"
+
+
+@pytest.mark.parametrize("options", [(), ("--add-modules",)], ids=["version", "modules"])
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [(NO_HEAP, "object heap"), (NO_THREAD, "EAGAIN"), ("kill -9 $$", "-9"), ("exit 137", "137")],
+    ids=["heap", "thread", "killed", "killed-in-a-script"],
+)
+def test_a_jvm_that_has_no_room_now_may_start_later(
+    java_home: Path, script: str, says: str, options: tuple[str, ...]
+):
+    executable = java_home / "bin" / "java"
+    make_java(java_home, script)
+    with raises(LaunchFailed) as caught:
+        if options:
+            java.must_have_modules(executable)
+        else:
+            java.java_found()
+    assert says in str(caught.value)
+    make_java(java_home, "echo 'openjdk version \"17.0.1\"' >&2")
+    assert java.java_found() == (executable, 17)
+    java.must_have_modules(executable)
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (OSError(errno.EAGAIN, "no process left"), LaunchFailed),
+        (OSError(errno.ENOMEM, "no memory left"), LaunchFailed),
+        (subprocess.TimeoutExpired("java", 60), LaunchFailed),
+        (OSError(errno.ENOEXEC, "Exec format error"), ConfigurationError),
+        (OSError(errno.EACCES, "Permission denied"), ConfigurationError),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else "",
+)
+def test_only_a_program_that_is_none_is_one_for_good(
+    java_home: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, kind: type
+):
+    make_java(java_home, "")
+
+    def run(*_: Any, **__: Any) -> Any:
+        raise failure
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises((LaunchFailed, ConfigurationError)) as caught:
+        java.java_found()
+    assert type(caught.value) is kind

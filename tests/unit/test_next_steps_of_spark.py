@@ -263,7 +263,7 @@ def test_a_java_that_is_missing_or_old(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_java_without_a_module(tmp_path: Path) -> None:
     small = home(tmp_path / "small", "17") / "bin" / "java"
-    small.write_text("#!/bin/sh\nexit 1\n")
+    small.write_text("#!/bin/sh\necho 'Module jdk.incubator.vector not found' >&2\nexit 1\n")
     whole = home(tmp_path / "whole", "17") / "bin" / "java"
     follow(
         partial(java.must_have_modules, small),

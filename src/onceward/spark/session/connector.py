@@ -114,7 +114,7 @@ def spark_connector(*packages: str) -> Connector:
 
     :param packages: further Maven coordinates. Conflicting versions are settled over all of them.
     :raises ConfigurationError: Onceward was never run with the PySpark installed.
-    :raises ResourceError: one of them cannot be had.
+    :raises LaunchFailed: one of them cannot be had.
     """
     version = installed_spark()
     must_have_been_run(version)

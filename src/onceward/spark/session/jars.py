@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from onceward import patience
-from onceward.errors import ConfigurationError, ResourceError
+from onceward.errors import ConfigurationError, LaunchFailed
 from onceward.spark.session.java import java_executable, must_have_modules
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def resolve(*coordinates: str, without: Sequence[str] = (), transitive: bool = T
     :param without: ``group:artifact`` of dependencies to leave out.
     :param transitive: False: the coordinates themselves only, nothing that they depend on.
     :raises ConfigurationError: a coordinate is malformed, or there is no fit Java.
-    :raises ResourceError: a jar cannot be found or fetched, which Ivy does not tell apart; the
+    :raises LaunchFailed: a jar cannot be found or fetched, which Ivy does not tell apart; the
         message ends with what it printed.
     """
     for coordinate in coordinates:
@@ -155,7 +155,7 @@ def _one_resolver_at_a_time(folder: Path) -> Iterator[None]:
     with opened as lock:
         while not _taken(lock):
             if time.monotonic() >= deadline:
-                raise ResourceError(
+                raise LaunchFailed(
                     f"another process has been resolving jars for {_OTHERS_SECONDS} s, and holds "
                     f"{path}",
                     next_step="see what that process waits for, a repository that does not answer "
@@ -195,7 +195,7 @@ def _ask_spark(
 
 def read_answer(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) -> list[Path]:
     """Return what ``ask`` finds by a gateway to a JVM of its own, whose output is shown only if
-    that fails. :raises ResourceError: it finds nothing, or fails."""
+    that fails. :raises LaunchFailed: it finds nothing, or fails."""
     # A clear error now instead of a failed launch script later
     must_have_modules(java_executable())
     from py4j.protocol import Py4JError
@@ -274,12 +274,10 @@ def ivy_settings(gateway: Any, path: str | None) -> Any:
     return _in_bounds(gateway, maven.buildIvySettings(nothing, folder, True, errors))
 
 
-def _not_resolvable(
-    coordinates: tuple[str, ...], reason: str, chatter: IO[bytes]
-) -> ResourceError:
+def _not_resolvable(coordinates: tuple[str, ...], reason: str, chatter: IO[bytes]) -> LaunchFailed:
     chatter.seek(0)
     output = chatter.read().decode(errors="replace")
-    return ResourceError(
+    return LaunchFailed(
         f"cannot resolve {', '.join(coordinates)}: {reason}\n--- the resolver's last words "
         f"---\n{output[-_LOG_TAIL_CHARACTERS:]}",
         next_step="start again, for a repository that is busy counts as one that has not found "

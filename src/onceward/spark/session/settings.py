@@ -131,7 +131,7 @@ def spark_conf(*packages: str) -> dict[str, str]:
 
     :raises ConfigurationError: Onceward was never run with this Spark
         (:mod:`onceward.spark.session.connector`), or there is no fit Java.
-    :raises ResourceError: a coordinate cannot be resolved.
+    :raises LaunchFailed: a coordinate cannot be resolved.
     """
     version = installed_spark()
     must_have_been_run(version)
