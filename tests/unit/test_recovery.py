@@ -184,6 +184,68 @@ def test_a_start_that_fails_knows_what_its_checkpoint_has_said(
     assert ended.value.worked_before is (worked if named else None)
 
 
+@pytest.mark.parametrize(
+    ("said", "named", "starts", "words"),
+    [
+        (LookupError("no session yet"), True, 3, "not known, for its checkpoint could not be"),
+        (OSError("away"), True, 3, "not known, for its checkpoint could not be"),
+        (None, True, 1, "it has never committed a batch"),
+        (None, False, 1, "not known without checkpoint="),
+    ],
+    ids=["no-session-yet", "checkpoint-away", "never-worked", "not-named"],
+)
+def test_a_checkpoint_that_cannot_be_looked_at_does_not_say_never(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    said: Exception | None,
+    named: bool,
+    starts: int,
+    words: str,
+):
+    """A new process of a pipeline of years, whose certificate comes a moment late."""
+
+    def asked(checkpoint: str) -> None:
+        if said is not None:
+            raise said
+
+    monkeypatch.setattr(supervising, "newest_committed_at", asked)
+    monkeypatch.setattr(supervising, "newest_committed", lambda query: None)
+    monkeypatch.setattr(surroundings, "Event", lambda: Instant())
+    started: list[int] = []
+
+    def start() -> Any:
+        started.append(1)
+        if len(started) < 3:
+            raise errors.FileUnreadable("no certificate yet")
+        return Query(None)
+
+    with suppress(errors.FileUnreadable):
+        ow.supervise(start, checkpoint="/cp" if named else None)
+    assert len(started) == starts
+    assert words in caplog.text
+
+
+def test_a_query_whose_commits_cannot_be_read_is_started_again(
+    supervised: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """The store goes away while the query runs."""
+    looked_at = set()
+
+    def newest(query: Any) -> None:
+        if id(query) in looked_at:
+            raise OSError("away")
+        looked_at.add(id(query))
+
+    assert supervised(errors.AccessDenied("no Read on orders"), committed=None) == 1
+    refused = errors.AccessDenied("no Read on orders")
+    queries = [Query(refused), Query(refused), Query(None)]
+    left = list(queries)
+    for module in (supervising, waiting):
+        monkeypatch.setattr(module, "newest_committed", newest)
+    ow.supervise(lambda: left.pop(0))  # type: ignore[arg-type, return-value]
+    assert not left
+
+
 def test_what_an_earlier_life_has_committed_counts(
     supervised: Any, monkeypatch: pytest.MonkeyPatch
 ):

@@ -106,8 +106,9 @@ def supervise(
     :param stop: ends the query within a second when it is set; while a restart is waited for, the
         last error is raised. SIGTERM sets it.
     :param checkpoint: the query's ``checkpointLocation``. Only needed where ``start`` asks a
-        server before it starts the query (a schema registry, MySQL): by it a first start that is
-        refused knows whether the pipeline has worked.
+        server before it starts the query (a schema registry, MySQL), or builds session or sink:
+        by it a first start that is refused knows whether the pipeline has worked. One that cannot
+        be looked at has not said that it has not.
     :returns: the last query, which has ended without an error: by ``query.stop()``, by ``stop``,
         or because its trigger was ``availableNow``.
     :raises OncewardError: the query failed, and its error says *stop*, or the strategy has it no
@@ -168,12 +169,8 @@ def _supervise(
         if isinstance(error, OncewardError) and error.recovery is Recovery.RESTART_AT_ONCE:
             # It was started again for news, and reports the same
             error.next_step = _BUILD_INSIDE
-        # A batch may be in the ledger, and not in Spark's log
-        in_ledger = isinstance(error, OncewardError) and error.worked_before is True
-        worked = run.committed is not None or in_ledger
-        if isinstance(error, OncewardError) and run.worked_before is not None:
-            error.worked_before = worked
-        pause = _pause(restarts, failures, error, worked_before=worked)
+        worked = run.has_worked(error)
+        pause = _pause(restarts, failures, error, worked_before=worked, can_look=run.can_look)
         if isinstance(pause, str):
             log.error(
                 "query %s failed %d times in all and %s. %s",
@@ -189,7 +186,7 @@ def _supervise(
             "query %s failed, and is started again in %.1f s%s. %s",
             run.name,
             pause,
-            _describe_repetition(failures, error),
+            _describe_repetition(failures, error) + _describe_doubt(error, worked),
             _paragraph(error, is_logged=run.is_logged),
         )
         # Before the pause: nothing else tells of a failure that no sink has seen
@@ -199,15 +196,25 @@ def _supervise(
 
 
 def _pause(
-    strategy: RestartStrategy, failures: list[Failure], error: Exception, *, worked_before: bool
+    strategy: RestartStrategy,
+    failures: list[Failure],
+    error: Exception,
+    *,
+    worked_before: bool | None,
+    can_look: bool,
 ) -> float | str:
     """Return the seconds until the query is started again, or the reason why it is not."""
     if not may_pass(error):
         return "is not started again, because this error does not pass by itself"
-    if not may_pass(error, worked_before=worked_before):
-        return (
-            "is not started again, because it has never committed a batch: a setting may be wrong"
+    # A checkpoint that cannot be looked at now may be one of years
+    may_have_worked = can_look if worked_before is None else worked_before
+    if not may_pass(error, worked_before=may_have_worked):
+        why = (
+            "it has never committed a batch"
+            if worked_before is False
+            else "whether it has ever committed a batch is not known without checkpoint="
         )
+        return f"is not started again, because {why}: a setting may be wrong"
     delay = strategy.delay(failures)
     if delay is None:
         return f"is not started again: {strategy} is used up"
@@ -225,6 +232,15 @@ def _describe_repetition(failures: list[Failure], error: Exception) -> str:
         else "; if its source has changed, build the frame inside start()"
     )
     return f" (failure {count} without a batch in between{hint})"
+
+
+def _describe_doubt(error: Exception, worked_before: bool | None) -> str:
+    if worked_before is not None or may_pass(error, worked_before=False):
+        return ""
+    return (
+        "; whether it has ever committed a batch is not known, for its checkpoint could not be "
+        "looked at: a setting may be wrong"
+    )
 
 
 def _paragraph(error: BaseException, *, is_logged: bool) -> str:
@@ -285,6 +301,22 @@ class _Run:
     def worked_before(self) -> bool | None:
         """Whether a batch was ever committed; None: the checkpoint has not said."""
         return True if self.committed is not None else False if self._was_asked else None
+
+    @property
+    def can_look(self) -> bool:
+        """Whether there is a checkpoint to look at, even if it cannot be now."""
+        return self.query is not None or self._checkpoint is not None
+
+    def has_worked(self, error: Exception) -> bool | None:
+        """Return whether the pipeline has ever committed a batch, and note it in ``error``; None:
+        neither its checkpoint nor its ledger has said."""
+        # A batch may be in the ledger, and not in Spark's log
+        in_ledger = error.worked_before if isinstance(error, OncewardError) else None
+        told = (self.worked_before, in_ledger)
+        worked = True if True in told else False if False in told else None
+        if isinstance(error, OncewardError) and self.worked_before is not None:
+            error.worked_before = worked
+        return worked
 
     @property
     def event_ids(self) -> dict[str, str]:
@@ -411,11 +443,11 @@ class _Run:
         """Return the newest committed batch; if it cannot be read now, the one known before."""
         try:
             found = within(_ASK_SECONDS, lambda: self._newest(query))
-            self._was_asked = query is not None or self._checkpoint is not None
+            self._was_asked = self.can_look
         except Exception as error:  # noqa: BLE001
             # A checkpoint that is away is for the query to say.
             log.debug("query %s: which batches are committed is not known: %r", self.name, error)
-            found = None
+            found, self._was_asked = None, False
         self.committed = self.committed if found is None else found
         return self.committed
 
