@@ -429,6 +429,49 @@ def test_two_sources_of_one_cluster_may_have_a_login_each(monkeypatch: pytest.Mo
     assert logins.asked == ["2", "1", "2", "1", "2", "1", "2"], "the one that could comes first"
 
 
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone-at-first", "beside-others"])
+def test_a_source_keeps_its_login_however_many_others_come(
+    monkeypatch: pytest.MonkeyPatch, is_alone: bool
+):
+    """Another query of the process is started again and again, each time by a provider of its
+    own, and only so many logins are remembered of a cluster."""
+    logins = Logins(monkeypatch)
+    logins.may_see = dict.fromkeys(map(str, range(2, 30)), "people")
+    mine = OLD
+    others = [ClientSettings(tuple(HERE), request_timeout_ms=number) for number in range(2, 20)]
+    source_identity.remember(mine)
+    if not is_alone:
+        source_identity.remember(others.pop())
+    identity = KafkaSourceIdentity()
+    for number in range(3):
+        reading = batch(number, HERE, start=0, end=10)
+        assert identity.identify(reading) == ({"orders": "an-id"},)
+        # Also asked for a topic by name, as where a batch was planned without one
+        assert identity._found(reading.kafka_sources[0], "orders", reading) == "an-id"
+        for each in others:
+            source_identity.remember(each)
+    assert mine not in source_identity.known_logins(HERE)
+
+
+def test_the_login_of_one_cluster_is_not_asked_of_another(monkeypatch: pytest.MonkeyPatch):
+    """A topic of the same name has another id there: it would be taken for one created again."""
+    here = ClientSettings(tuple(HERE), request_timeout_ms=1)
+    elsewhere = ClientSettings(tuple(ELSEWHERE), request_timeout_ms=2)
+    clients = {1: Client(), 2: Client()}
+    clients[2].topic_ids = lambda topics: dict.fromkeys(topics, "another-id")  # type: ignore[method-assign]
+    shared = SimpleNamespace(shared=lambda settings: clients[settings.request_timeout_ms])
+    monkeypatch.setattr(source_identity, "_known", {})
+    monkeypatch.setattr(source_identity, "KafkaClient", shared)
+    for settings in (here, elsewhere):
+        source_identity.remember(settings)
+    identity = KafkaSourceIdentity()
+    for number in range(3):
+        assert identity.identify(batch(number, HERE, ELSEWHERE, start=0, end=10)) == (
+            {"orders": "an-id"},
+            {"orders": "another-id"},
+        )
+
+
 @pytest.mark.parametrize("client_for", [None, lambda source: None])
 def test_a_renewed_login_is_asked_and_else_an_older_one(
     monkeypatch: pytest.MonkeyPatch, client_for: Any

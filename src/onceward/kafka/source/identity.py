@@ -31,10 +31,16 @@ from onceward.ids import (
     kafka_ranges,
     kafka_spans,
 )
-from onceward.kafka.source.topics_and_positions import cut_off, goes_back, no_leader
+from onceward.kafka.source.topics_and_positions import (
+    committed_with,
+    cut_off,
+    goes_back,
+    missing_topic,
+    no_leader,
+)
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
-from onceward.kafka.wire.reads.offsets import ask_who_may, bounds_at_newest_leaders
+from onceward.kafka.wire.reads.offsets import ask_who_may, bounds_at_newest_leaders, logins_for
 from onceward.spark.batch.checkpoint_files import PLAN_ANEW, remove_planned
 from onceward.spark.batch.failures import (
     DATA_LOSS,
@@ -110,7 +116,7 @@ class KafkaSourceIdentity(SourceIdentity):
 
     def __init__(self, client_for: ClientFor | None = None) -> None:
         self._client_for = client_for
-        self._could: dict[int | None, KafkaClient] = {}
+        self._could: dict[int, KafkaClient] = {}
         self._known: dict[int, dict[str, str]] = {}
         self._first: BatchId | None = None
         # The ledger's newest when the run began
@@ -176,7 +182,7 @@ class KafkaSourceIdentity(SourceIdentity):
                 try:
                     self._topic_ids(question, read)
                 except TopicMissing as gone:
-                    raise _committed_with(gone, running) from gone
+                    raise committed_with(gone, running) from gone
             return tuple(map(self._known.get, range(len(running.sources))))
         found: list[Any] = [None] * len(running.sources)
         for source, question in questions.items():
@@ -349,12 +355,20 @@ class KafkaSourceIdentity(SourceIdentity):
 
     def _question(self, source: KafkaSource) -> _Question:
         client = None if self._client_for is None else self._client_for(source)
-        clients = tuple(known_clients(source)) if client is None else (client,)
+        if client is not None:
+            return _Question((client,), None)
+        clients = known_clients(source)
+        if len(clients) == 1:
+            # Sources by logins of their own may come, more than are remembered
+            self._could.setdefault(source.index, clients[0])
+        clients = logins_for(clients, self._could.get(source.index))
         # One login may see what another one may not
-        return _Question(clients, source.index if len(clients) > 1 else None)
+        return _Question(tuple(clients), source.index if len(clients) > 1 else None)
 
     def _topic_ids(self, question: _Question, topics: set[str]) -> dict[str, str]:
         clients = question.clients if topics else ()
+        if question.source is None:
+            return clients[0].topic_ids(topics) if clients else {}
         ids = ask_who_may(clients, lambda one: one.topic_ids(topics), self._could, question.source)
         return ids or {}
 
@@ -438,14 +452,10 @@ def _replaced(
     )
 
 
-def _name(missing: TopicMissing) -> str:
-    return str(missing.details.get("subject")).removeprefix("topic ")
-
-
 def _planned_with(missing: TopicMissing, running: RunningBatch) -> TopicMissing | PartitionsAdded:
     """Return the error for a batch of a topic that is gone: Spark reads what it has logged, and
     only a new plan leaves the topic out."""
-    topic, number = _name(missing), running.batch.batch_id
+    topic, number = missing_topic(missing), running.batch.batch_id
     read_by = [
         (each.may_lose and each.finds(topic)) or topic in _unwanted(each, running)
         for each in running.kafka_sources
@@ -465,16 +475,6 @@ def _planned_with(missing: TopicMissing, running: RunningBatch) -> TopicMissing 
         f"without its records that were not read, {remove_planned(number)}, take it out of topic= "
         "where that names it, and start once with "
         'kafka_source(spark_options={"failOnDataLoss": False})',
-        details=missing.details,
-    )
-
-
-def _committed_with(missing: TopicMissing, running: RunningBatch) -> SourceDataLost:
-    return SourceDataLost(
-        f"{running.batch} is committed, and topic {_name(missing)}, which it has read, does not "
-        "exist any more: what Spark has not noted of the batch cannot be computed again",
-        next_step="where bootstrap_servers= leads to another cluster now, correct it; else begin "
-        "anew with another pipeline_id and checkpoint, without the topic",
         details=missing.details,
     )
 

@@ -6,8 +6,8 @@ Start positions are JSON with an offset for every partition of every topic. Spar
 what nobody knows is filled in here, on purpose and by name. Topics are read by name, or all whose
 names match a pattern. What differs is what Spark is told, which topics there are, and what a topic
 is that nobody has a position of: of named ones it was added to the list, under a pattern it is
-new. At the end, for :mod:`onceward.kafka.source.identity`, the errors for positions that a log
-does not have.
+new. At the end, for :mod:`onceward.kafka.source.identity`, the errors for topics that
+are gone and positions that a log does not have.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from onceward.errors import (
     ConfigurationError,
     ContradictoryOptions,
     SourceDataLost,
+    TopicMissing,
 )
 from onceward.ids import PipelineId, TopicPartition, is_kafka_offset, partition_offsets, topic_name
 from onceward.kafka.wire.client import KafkaClient
@@ -298,4 +299,20 @@ def cut_off(
             "for what comes below that offset before is skipped"
         ),
         details={"partition": str(partition), "ended": end, "ends": latest},
+    )
+
+
+def missing_topic(missing: TopicMissing) -> str:
+    """Return the name of the topic that is missing."""
+    return str(missing.details.get("subject")).removeprefix("topic ")
+
+
+def committed_with(missing: TopicMissing, running: RunningBatch) -> SourceDataLost:
+    """Return the error for a topic that is gone, of a committed batch that is computed again."""
+    return SourceDataLost(
+        f"{running.batch} is committed, and topic {missing_topic(missing)}, which it has read, "
+        "does not exist any more: what Spark has not noted of the batch cannot be computed again",
+        next_step="where bootstrap_servers= leads to another cluster now, correct it; else begin "
+        "anew with another pipeline_id and checkpoint, without the topic",
+        details=missing.details,
     )

@@ -41,6 +41,14 @@ L = TypeVar("L")
 Who = TypeVar("Who", bound=Hashable)
 
 
+def logins_for(logins: Sequence[L], last: L | None) -> list[L]:
+    """Return the logins in the order in which to ask: first the one that ``last`` could, also if
+    it is not among them any more, for only so many are remembered of a cluster."""
+    if last is None or not logins:
+        return list(logins)
+    return [last, *(each for each in logins if each is not last)]
+
+
 def ask_who_may(
     logins: Sequence[L], ask: Callable[[L], T], could: dict[Who, L], who: Who
 ) -> T | None:
@@ -50,8 +58,7 @@ def ask_who_may(
     :raises OncewardError: what the first was refused with, if all were.
     """
     refused: OncewardError | None = None
-    last = could.get(who)
-    for login in sorted(logins, key=lambda one: one is not last):
+    for login in logins_for(logins, could.get(who)):
         try:
             answer = ask(login)
         except (AccessDenied, AuthenticationFailed, TopicMissing) as error:  # noqa: PERF203
