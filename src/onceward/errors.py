@@ -164,6 +164,14 @@ class WorkerPythonMismatch(ConfigurationError):
     recovery = Recovery.RESTART_IF_WORKED
 
 
+class LibraryMissing(ConfigurationError):
+    """A client library that an extra of the package brings is not installed where it is needed, or
+    too old there: an executor may have come that is not set up yet.
+    """
+
+    recovery = Recovery.RESTART_IF_WORKED
+
+
 class SourceContractViolated(ConfigurationError):
     """A custom source breaks its contract: too many rows, a position that stays where rows
     came, no JSON.

@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from onceward.errors import ConfigurationError
+from onceward.errors import LibraryMissing
 
 
 @cache
@@ -54,14 +54,14 @@ def library(why: str, extra: str, name: str, *parts: str) -> Any:
     """Return the module ``name``, its ``parts`` imported as well.
 
     :param why: who needs what, for the error. :param extra: of the package, which brings it.
-    :raises ConfigurationError: it is not installed, or cannot be imported.
+    :raises LibraryMissing: it is not installed, or cannot be imported.
     """
     try:
         for part in parts:
             import_module(f"{name}.{part}")
         return import_module(name)
     except ImportError as error:
-        raise ConfigurationError(
+        raise LibraryMissing(
             f"{why}: {error}", next_step=f'pip install "onceward[{extra}]"'
         ) from error
 

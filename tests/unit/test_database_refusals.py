@@ -5,6 +5,8 @@ blame for does not.
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -24,16 +26,20 @@ from onceward.errors import (
     ConfigurationError,
     ForeignKeyViolation,
     InvalidColumn,
+    LibraryMissing,
     OncewardError,
     Recovery,
     RowRefused,
     SendFailed,
     ServerMisconfigured,
     TableMissing,
+    from_json,
+    to_json,
 )
 from onceward.ids import BatchId, PipelineId, TaskAttempt
+from onceward.operate.restart import may_pass
 from onceward.sql.ledger.database import Database, Overdue, Patience
-from onceward.sql.ledger.mysql import MySQL
+from onceward.sql.ledger.mysql import MySQL, connected
 from onceward.sql.ledger.postgresql import PostgreSQL
 from onceward.sql.ledger.table import TableChain
 from onceward.sql.mysql import refusals as mysql
@@ -394,6 +400,27 @@ def test_a_delete_that_a_publication_does_not_allow_is_no_passing_state() -> Non
     assert "REPLICA IDENTITY" in error.next_step
 
 
+@pytest.mark.parametrize(
+    ("missing", "ask"),
+    [
+        ("adbc_driver_postgresql", lambda: staging.connect("host=h")),
+        ("pymysql", lambda: connected({"host": "h", "password": ""}, "onceward")),
+    ],
+)
+def test_an_executor_that_lacks_the_client_may_be_set_up_later(
+    monkeypatch: pytest.MonkeyPatch, missing: str, ask: Callable[[], Any]
+) -> None:
+    """A node that has just come, whose bootstrap is not through: what has worked may again."""
+    for name in [missing, *(each for each in sys.modules if each.startswith(f"{missing}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(LibraryMissing, match=missing) as caught:
+        ask()
+    error = from_json(to_json(caught.value))
+    assert type(error) is LibraryMissing
+    assert not may_pass(error, worked_before=False)
+    assert may_pass(error, worked_before=True)
+
+
 def test_a_client_that_stores_other_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = pa.record_batch({"x": pa.array([["a"], ["b", None], None])})
     for release, refuses_all, refuses_nulls in (
@@ -404,7 +431,7 @@ def test_a_client_that_stores_other_values_is_refused(monkeypatch: pytest.Monkey
         ("2.0", False, False),
     ):
         monkeypatch.setattr("adbc_driver_postgresql.__version__", release)
-        with raises(ConfigurationError, release) if refuses_all else nullcontext():
+        with raises(LibraryMissing, release) if refuses_all else nullcontext():
             staging.errors()
         with raises(ConfigurationError, release) if refuses_nulls else nullcontext():
             staging.storable(arrays)

@@ -57,7 +57,7 @@ WILL_NEVER_PASS = {
 }  # fmt: skip
 
 WRONG_OR_AWAY = {
-    "FileUnreadable",
+    "FileUnreadable", "LibraryMissing",
     "WorkerPythonMismatch", "ServerMisconfigured", "TransactionTimeoutTooLarge", "TransactionTimeoutTooShort",
     "ResourceError",
     "TopicMissing", "PartitionMissing", "TableMissing", "AuthenticationFailed", "AccessDenied",

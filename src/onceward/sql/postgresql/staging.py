@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from onceward import patience
 from onceward.engine.task_writer import TaskWriter
-from onceward.errors import ConfigurationError, RowRefused
+from onceward.errors import ConfigurationError, LibraryMissing, RowRefused
 from onceward.ids import TaskAttempt
 from onceward.sql.ledger.database import STATEMENT_SECONDS, Overdue, seconds_for
 from onceward.sql.ledger.postgresql import PINNED, UNLIMITED
@@ -250,12 +250,12 @@ def _driver() -> Any:
     try:
         import adbc_driver_postgresql.dbapi as driver
     except ImportError as error:
-        raise ConfigurationError(
+        raise LibraryMissing(
             f"a task cannot write to PostgreSQL: {error}",
             next_step='pip install "onceward[postgresql]" on executors too',
         ) from error
     if _version() < _EXACT:
-        raise ConfigurationError(
+        raise LibraryMissing(
             f"a task has adbc-driver-postgresql {_release()}, which stores some numerics and "
             "elements of arrays as other values",
             next_step='pip install -U "onceward[postgresql]" on executors too',
