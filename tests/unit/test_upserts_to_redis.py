@@ -11,6 +11,7 @@ from onceward.delivery.redis_writer import RedisWriter
 from onceward.errors import AccessDenied, AuthenticationFailed, ServerMisconfigured
 
 CROSSED = "CROSSSLOT Keys in request don't hash to the same slot"
+OF_A_ROW = "Command # 2 (EVALSHA 2 p:unknown command error: MOVED a) of pipeline caused error: "
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,12 @@ CROSSED = "CROSSSLOT Keys in request don't hash to the same slot"
             ServerMisconfigured,
         ),
         (errors_of_redis.ResponseError("unknown command 'SCRIPT', with args"), AccessDenied),
+        (
+            errors_of_redis.ResponseError(
+                f"{OF_A_ROW}Error running script: Unknown Redis command called from Lua script"
+            ),
+            AccessDenied,
+        ),
         (errors_of_redis.NoPermissionError("no permissions to run 'evalsha'"), AccessDenied),
         (errors_of_redis.AuthenticationError("WRONGPASS"), AuthenticationFailed),
         # At a failover, or for a time
@@ -35,6 +42,9 @@ CROSSED = "CROSSSLOT Keys in request don't hash to the same slot"
         (errors_of_redis.NoScriptError("No matching script"), None),
         (errors_of_redis.BusyLoadingError("loading the dataset in memory"), None),
         (errors_of_redis.OutOfMemoryError("command not allowed: p:MOVED a"), None),
+        # What a row has is nobody's word
+        (errors_of_redis.OutOfMemoryError(f"{OF_A_ROW}command not allowed"), None),
+        (errors_of_redis.ResponseError(f"{OF_A_ROW}MISCONF Redis is configured"), None),
         (errors_of_redis.ResponseError("MISCONF Redis is configured to save RDB"), None),
         (errors_of_redis.ConnectionError("Connection closed by server."), None),
     ],

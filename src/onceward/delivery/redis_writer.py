@@ -123,17 +123,23 @@ for _, call in ipairs({
   local answer = redis.pcall(unpack(call))
   local text = type(answer) == 'table' and answer.err or ''
   if string.find(text, 'NOPERM') or string.find(text, 'ACL failure in script')
-      or string.find(text, 'user executing the script') then
+      or string.find(text, 'user executing the script')
+      or string.find(text, 'Unknown Redis command') then
     return redis.error_reply('NOPERM ' .. call[1] .. ': ' .. text)
   end
 end
 return 'OK'
 """
-_DENIED = ("ACL failure in script", "user executing the script", "unknown command")
+_DENIED = (
+    "ACL failure in script", "user executing the script", "unknown command",
+    "Unknown Redis command",
+)  # fmt: skip
 """What a server says where the login has no right to what the script does, or a service has taken
 a command away.
 """
-_OF_A_CLUSTER = re.compile(r"(?:\A|error: )(?:CROSSSLOT|MOVED) ")
+_IN_A_PIPELINE = "of pipeline caused error: "
+"""Ends what redis-py puts before the server's words: the command, with the row's key and values."""
+_OF_A_CLUSTER = re.compile(r"(?:CROSSSLOT|MOVED) ")
 """What a cluster says that does not tell that it is one: a proxy's, or a service's."""
 
 
@@ -258,12 +264,13 @@ class RedisWriter(UpsertWriter):
             ) from error
         except Exception as error:
             self.close()
+            said = str(error).rpartition(_IN_A_PIPELINE)[2]
             of_cluster = (library.ClusterCrossSlotError, library.MovedError)
-            if isinstance(error, of_cluster) or _OF_A_CLUSTER.search(str(error)):
+            if isinstance(error, of_cluster) or _OF_A_CLUSTER.match(said):
                 raise _cluster_error(f": {error}") from error
             denied = (library.NoPermissionError, library.AuthorizationError)
             in_script = isinstance(error, library.ResponseError) and any(
-                words in str(error) for words in _DENIED
+                words in said for words in _DENIED
             )
             if isinstance(error, denied) or in_script:
                 raise AccessDenied(
