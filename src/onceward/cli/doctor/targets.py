@@ -176,7 +176,7 @@ def _redis(url: str) -> list[CheckResult]:
     library = redis_writer.client_library()
     at = urlsplit(url)
     where = f"Redis at {at.hostname or at.path}"
-    hidden: list[CheckResult] = []
+    refused: object = "nothing is answered"
     try:
         made = library.Redis.from_url(
             url,
@@ -194,14 +194,18 @@ def _redis(url: str) -> list[CheckResult]:
         with closing(made) as client:
             facts = _redis_facts(client.info())
             try:
-                facts |= {name: client.config_get(name).get(name) for name in _REDIS}
-            except library.exceptions.ResponseError as refused:
-                hidden = [_hidden(where, facts, refused)]
+                for name in _REDIS:
+                    # Some services answer with nothing, and what INFO has stays
+                    facts[name] = client.config_get(name).get(name) or facts.get(name)
+            except library.exceptions.ResponseError as error:
+                refused = error
     except (library.exceptions.RedisError, ValueError) as error:
         raise TargetUnreachable(
             f"{where} does not say its settings: {error}", next_step=_USUAL
         ) from None
-    return _sound(where, [*hidden, *diagnose("Redis", where, facts)])
+    hidden = [name for name in _REDIS if facts.get(name) is None]
+    found = [_hidden(where, hidden, refused)] if hidden else []
+    return _sound(where, [*found, *diagnose("Redis", where, facts)])
 
 
 def _redis_facts(info: Mapping[str, Any]) -> dict[str, str | None]:
@@ -217,10 +221,9 @@ def _redis_facts(info: Mapping[str, Any]) -> dict[str, str | None]:
     }
 
 
-def _hidden(where: str, facts: Mapping[str, str | None], refused: Exception) -> CheckResult:
-    names = ", ".join(name for name in _REDIS if facts.get(name) is None)
+def _hidden(where: str, names: Sequence[str], refused: object) -> CheckResult:
     return warn(
-        f"not checked: {names} of {where}, which refuses CONFIG GET: {refused}",
+        f"not checked: {', '.join(names)} of {where}, which refuses CONFIG GET: {refused}",
         "look at the service's pages, or grant the login CONFIG GET (ACL SETUSER … +config|get)",
     )
 
