@@ -126,6 +126,15 @@ DEFINED_IN_A_THREAD = """
 OF_OURS = 'raise ow.errors.ConfigurationError("no such topic", next_step="create it")'
 TOLD_TO_STOP = 'stopping._is_requested = True; raise RuntimeError("the session is gone")'
 
+WITHOUT_ITS_SESSION = """from pyspark import SparkContext
+        SparkContext._gateway = "of a session that the job has stopped"
+        raise RuntimeError("it has stopped")"""
+NOT_BUILT = """from pyspark import SparkContext
+        SparkContext._gateway = "of a session that is being built"
+        SparkContext(gateway=object())"""
+WITHOUT_ITS_QUERY = """from onceward.spark.batch.job import JobInterrupted
+        raise JobInterrupted"""
+
 CALLED_WRONGLY_IN_AN_EXECUTOR = """
     from concurrent.futures import ThreadPoolExecutor
     import onceward as ow
@@ -294,6 +303,24 @@ ENDS_WITH_PYTHON = """
             0,
             "finished",
             id="a thread that was told to stop",
+        ),
+        pytest.param(
+            DEFINED_IN_A_THREAD.format(failure=WITHOUT_ITS_SESSION, daemon=False),
+            0,
+            "RuntimeError: it has stopped",
+            id="a thread whose session was stopped",
+        ),
+        pytest.param(
+            DEFINED_IN_A_THREAD.format(failure=WITHOUT_ITS_QUERY, daemon=False),
+            0,
+            "finished",
+            id="a thread whose query was stopped",
+        ),
+        pytest.param(
+            DEFINED_IN_A_THREAD.format(failure=NOT_BUILT, daemon=False),
+            1,
+            "has no attribute 'gateway_parameters'",
+            id="a session that is not built in a thread",
         ),
         pytest.param(
             CALLED_WRONGLY_IN_AN_EXECUTOR.format(call="ow.wait"),

@@ -392,7 +392,7 @@ def hear_threads() -> None:
             isinstance(error, Exception)
             and thread is not None
             # Daemons may be a library's own: only an error of ours is about a pipeline
-            and (not thread.daemon or find_errors(error))
+            and (find_errors(error) or not (thread.daemon or _has_lost_its_session(error)))
             # Of a job that was told to stop the session may be gone already
             and not stopping.is_requested()
         ):
@@ -400,6 +400,21 @@ def hear_threads() -> None:
         tell(ended)
 
     threading.excepthook = hear
+
+
+def _has_lost_its_session(error: Exception) -> bool:
+    """Return whether a thread has ended so because the job has stopped its query, or its session:
+    with that a thread that compacts a table, say, fails at its next step. One that could not be
+    built was never there.
+    """
+    # By name: a job without Spark has no need of it
+    if type(error).__name__ == "JobInterrupted":
+        return True
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    if context is None or context._gateway is None or context._active_spark_context is not None:
+        return False
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return all(frame.f_code is not context.__init__.__code__ for frame in frames)
 
 
 def keep_status() -> None:

@@ -62,7 +62,8 @@ def note_failure(thread: threading.Thread, error: Exception) -> None:
     _failed.setdefault(thread, error)
     # Threads come and go
     for ended_first in list(_failed)[:-_MOST_FAILED]:
-        del _failed[ended_first]
+        # Another thread that ends may be here, too
+        _failed.pop(ended_first, None)
 
 
 def request() -> None:
