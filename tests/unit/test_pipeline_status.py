@@ -599,6 +599,18 @@ def test_sources_of_one_query_on_two_clusters_have_their_lags(
     assert ("TopicMissing" in done.stderr, done.exit_code) == ((lag is None), lag is None)
 
 
+def test_a_source_beside_kafkas_has_whatever_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any JSON: what is not understood hides no pipeline."""
+    monkeypatch.setattr(offsets, "list_offsets", lambda _, places, *__, **___: places)
+    client: Any = SimpleNamespace(
+        topic_ids=lambda names, **_: dict.fromkeys(names, "of 1"),
+        topic_partitions=lambda names, **_: {name: {0: 1} for name in names},
+    )
+    another = {"start": None, "end": "its own", "identity": {"whatever": ["it", "says"]}}
+    newest = replace(entry(5), sources=(BOTH[0], another))
+    assert [each.lag for each in status._lag(client, newest)] == [0, 0]
+
+
 def test_options_of_the_sources_cluster_are_those_of_commands_that_ask_it(folder: Path) -> None:
     """The others took them without effect."""
     taking = {

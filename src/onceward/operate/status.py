@@ -583,7 +583,7 @@ def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
         raise _another(missing, error.message) from error
     each = (source.get("identity") for source in newest.sources)
     # Of one name there are two where a source is on each cluster
-    known = {pair for one in each if isinstance(one, dict) for pair in one.items()}
+    known = [pair for one in each if isinstance(one, dict) for pair in one.items()]
     if others := sorted(
         {name for name, topic_id in known if found.get(name, topic_id) != topic_id}
     ):
