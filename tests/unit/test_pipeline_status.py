@@ -597,6 +597,8 @@ def test_sources_of_one_query_on_two_clusters_have_their_lags(
     done = run("lag", *at, "--pipeline-id", "first", "--json")
     assert json.loads(done.stdout) == found["partitions"]
     assert ("TopicMissing" in done.stderr, done.exit_code) == ((lag is None), lag is None)
+    in_words = run("lag", *at, "--pipeline-id", "first").stdout
+    assert ("not in all" in in_words, "offsets in" in in_words) == (lag is None, True)
 
 
 def test_a_source_beside_kafkas_has_whatever_identity(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,8 @@ def lag(*, at: LagOptions, pipeline_id: Pipeline, as_json: Json = False) -> None
         )
         names = ("TOPIC", "PARTITION>", "OFFSET>", "LAST STABLE OFFSET>", "LAG>")
         print_table(table(*names, rows=rows))
-        say(f"{sum(each.lag for each in found):,} offsets in all")
+        of = "in all" if refused is None else "in these, and not in all"
+        say(f"{sum(each.lag for each in found):,} offsets {of}")
     elif refused is None:
         say("the ledger names no offsets of Kafka for it", err=True)
     if refused is not None:
