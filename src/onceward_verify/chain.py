@@ -170,8 +170,14 @@ def _drop_repeated(read: Sequence[LedgerBatch], findings: Findings) -> list[Ledg
 
 
 def _is_rewritten(first: LedgerBatch, second: LedgerBatch) -> bool:
-    """Return whether ``second`` is ``first``, further on: what was decided is published since."""
-    return not first.finished and _content(first) == _content(second)
+    """Return whether ``second`` is ``first``, further on: what was decided is published since.
+
+    It was written later, and names the decision: one that is there twice is no progress.
+    """
+    if first.finished or second.writer is None or _content(first) != _content(second):
+        return False
+    (owner, epoch), (later_owner, later_epoch) = first.identity, second.writer
+    return later_owner != owner or later_epoch > epoch
 
 
 def _content(batch: LedgerBatch) -> tuple[object, ...]:

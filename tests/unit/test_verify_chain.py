@@ -29,6 +29,9 @@ from onceward_verify.ledger import (
 )
 from support.errors import raises
 
+LATER = (9, 0)
+"""Of another owner than all batches here."""
+
 
 def batch(sequence: int, start: Any, end: Any, **more: Any) -> LedgerBatch:
     told = {
@@ -384,18 +387,33 @@ def test_a_record_that_is_written_again_once_others_have_published_is_no_fork():
 )
 def test_a_record_that_is_written_again_says_the_same(other: dict[str, Any]):
     decided = batch(0, at(p0=0), at(p0=5), finished=False)
-    assert "ledger-fork" in names(decided, replace(decided, finished=True, **other))
-    finished = replace(decided, finished=True)
-    assert "ledger-fork" in names(finished, replace(finished, writer=(7, 2)))
+    again = replace(decided, finished=True, writer=LATER)
+    assert names(decided, again) == []
+    assert "ledger-fork" in names(decided, replace(again, **other))
+    assert "ledger-fork" in names(replace(decided, finished=True), again)
+
+
+@pytest.mark.parametrize("writer", [None, (7, 3), (7, 2)])
+def test_a_decision_that_is_there_twice_or_written_by_an_older_owner_is_no_progress(
+    writer: tuple[int, int] | None,
+):
+    """As where the append of a decision is repeated."""
+    decided = batch(0, at(p0=0), at(p0=5), finished=False, identity=(7, 3))
+    for finished in (False, True):
+        again = replace(decided, finished=finished, writer=writer, ledger_offset=1)
+        assert names(decided, again) == ["ledger-fork"]
+    on_and_on = [replace(decided, finished=n == 6, writer=(7, n)) for n in (4, 5, 6)]
+    assert names(decided, *on_and_on) == []
 
 
 def test_what_is_committed_when_a_record_is_written_again_is_no_difference():
     rows = TablePart("orders", 3, "append", (5,), published=False)
     decided = batch(0, at(p0=0), at(p0=5), finished=False, tables=(rows,))
-    again = replace(decided, finished=True, tables=(rows._replace(published=True),))
+    committed = replace(decided, finished=True, tables=(rows._replace(published=True),))
+    again = replace(committed, writer=LATER)
     findings = Findings()
     (told,) = build_chain((decided, again), findings).batches
-    assert (findings.verdict, told) == ("exactly_once", again)
+    assert (findings.verdict, told) == ("exactly_once", committed)
     more = replace(again, tables=(rows._replace(rows=4),))
     assert "ledger-fork" in names(decided, more)
 
