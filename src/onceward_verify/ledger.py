@@ -55,6 +55,8 @@ class TablePart(NamedTuple):
     """
     published: bool = True
     """All of them are committed."""
+    is_prepared: bool = False
+    """They are of a sink of their own, whose tasks prepare transactions."""
 
 
 class FilesPart(NamedTuple):
@@ -239,7 +241,7 @@ def _prepared_rows(output: Mapping[str, Any], finished: bool) -> TablePart:
     rows = int(output["records"])
     transactions = tuple(int(number[1]) & HALF for number in numbers if number)
     complete = transactions if len(transactions) == len(numbers) else None
-    return TablePart(str(data["table"]), rows, "append", complete, published=finished)
+    return TablePart(str(data["table"]), rows, "append", complete, finished, is_prepared=True)
 
 
 def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:

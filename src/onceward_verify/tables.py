@@ -8,7 +8,7 @@ Rows are counted, and not compared with what they should say: that only the quer
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -202,8 +202,8 @@ def _find_tables(
 ) -> dict[TableRef, frozenset[str]]:
     """Return the tables, each with all the names under which batches write to it.
 
-    One that is a part of another of them counts as that. Left out is one whose name two sinks of a
-    batch have: the other's may be in another database.
+    One that is a part of another of them counts as that. Left out is one that two sinks of a batch
+    name: the other's may be in another database.
     """
     tables: dict[TableRef, set[str]] = defaultdict(set)
     for name in sorted({part.table for batch in chain.batches for part in batch.tables}):
@@ -221,15 +221,23 @@ def _find_tables(
         )
         for root in roots
     }
-    counts = [Counter(part.table for part in batch.tables) for batch in chain.batches]
-    twice = {name for names in counts for name, number in names.items() if number > 1}
-    for root in [root for root, names in found.items() if names & twice]:
+    for root, names in list(found.items()):
+        if all(_count_sinks(batch, names) < 2 for batch in chain.batches):
+            continue
         del found[root]
         findings.cannot_judge(
             f"table {root.name}: two sinks of one batch write to a table of that name, and the "
             f"ledger does not say whether both are of this database"
         )
     return found
+
+
+def _count_sinks(batch: LedgerBatch, names: frozenset[str]) -> int:
+    """Return how many sinks wrote to a table. The one that decides may name several parts of it,
+    each that prepares is one.
+    """
+    are_prepared = [part.is_prepared for part in batch.tables if part.table in names]
+    return sum(are_prepared) + (not all(are_prepared))
 
 
 def _check_sources(question: TablesQuestion, chain: BatchChain, findings: Findings) -> None:

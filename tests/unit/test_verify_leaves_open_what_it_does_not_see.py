@@ -283,6 +283,21 @@ def test_a_table_that_two_sinks_name_may_be_of_two_databases(
     assert left_open(found) == ["table orders"]
 
 
+@pytest.mark.parametrize(("second", "is_judged"), [(staged(), True), (prepared_in(0), False)])
+def test_a_table_that_is_named_in_two_ways(
+    monkeypatch: pytest.MonkeyPatch, second: Output, is_judged: bool
+) -> None:
+    """By two sinks, or by one that writes to two parts of a table."""
+    other = {"@copy": replace(second, data={**second.data, "table": "public.orders"})}
+    other = {"public.orders": second} if is_judged else other
+    monkeypatch.setattr(Database, "find_table", lambda *_: TableRef("orders", "orders"))
+    found = about_tables(monkeypatch, records({"orders": staged()} | other, compacted=True))
+    if is_judged:  # The stub has the rows of one name
+        assert [one.name for one in found.anomalies] == ["lost-write"]
+    else:
+        assert left_open(found) == ["table orders"]
+
+
 def file_below(root: Path) -> Output:
     """A file of three rows below ``root``, which is a batch's."""
     folder = root / "batch=p@0000000000"
