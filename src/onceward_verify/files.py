@@ -124,7 +124,7 @@ def check_files(question: FilesQuestion) -> Findings:
     view = open_view(root, has_lists=has_lists)
     listing = view.list_files()
     known = {**batches, **read_entries(ledger, question.pipeline_id)}
-    if _is_another_path(view, known.values()):
+    if _is_another_path(question, view, listing, known.values()):
         findings.cannot_judge(
             f"files below {view.where}: no batch of the ledger has written there"
         )
@@ -160,10 +160,21 @@ def check_files(question: FilesQuestion) -> Findings:
     return findings
 
 
-def _is_another_path(view: FileView, batches: Iterable[LedgerBatch]) -> bool:
-    """Return whether all that the batches have written is below other paths."""
-    roots = {batch.files.root for batch in batches if batch.files and batch.files.files}
-    return bool(roots) and not any(view.has_root(root) for root in roots)
+def _is_another_path(
+    question: FilesQuestion, view: FileView, listing: Listing, batches: Iterable[LedgerBatch]
+) -> bool:
+    """Return whether the batches tell of other paths alone, and nothing of theirs is at this one.
+
+    Where the ledger lies below the path, that is the pipeline's, whatever it was called before.
+    """
+    parts = [batch.files for batch in batches if batch.files and batch.files.root]
+    return (
+        question.ledger is not None
+        and bool(parts)
+        and not any(view.has_root(root) for root in {part.root for part in parts})
+        # The same folder, moved, or mounted elsewhere
+        and all(listing.sizes.keys().isdisjoint(part.files) for part in parts)
+    )
 
 
 def _default_ledger(root: str) -> Path:

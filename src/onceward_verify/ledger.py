@@ -263,7 +263,7 @@ def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:
     rows, form = int(output["records"]), str(data["format"])
     committable = next(iter(data["committables"]), None)  # one at most
     if committable is None:
-        return FilesPart("", "", form, rows, {})
+        return FilesPart(str(data.get("root") or ""), "", form, rows, {})
     # With lists, files stay where they were written ("at"), and "to" is the list.
     folder = committable.get("at") or committable["to"]
     prefix = f"{folder}/" if folder else ""

@@ -338,6 +338,33 @@ def test_files_at_another_path_than_the_pipelines(tmp_path: Path, layout: str) -
     assert ours.verdict == "exactly_once", ours.not_covered
 
 
+@pytest.mark.parametrize("names_ledger", [False, True])
+def test_a_folder_that_was_moved_is_the_pipelines(tmp_path: Path, names_ledger: bool) -> None:
+    """So that a file of nobody is still found there."""
+    before, now = tmp_path / "before", tmp_path / "now"
+    folder_ledger(before, {"files": file_below(before)})
+    before.rename(now)
+    ledger = now / "_onceward" / "ledger" if names_ledger else None
+    question = FilesQuestion(root=now, ledger=ledger, pipeline_id="p")
+    assert len(left_open(check_files(question))) == 1
+    (now / "batch=p@0000000000" / "part-1.parquet").write_bytes(b"")
+    assert [one.name for one in check_files(question).anomalies] == ["unaccounted-write"]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_path_of_which_no_batch_has_files_yet(tmp_path: Path, is_there: bool) -> None:
+    """Its record names it, too: elsewhere there is nothing to judge, here a file is nobody's."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    empty = {"version": 1, "format": "orc", "root": str(ours), "committables": []}
+    ledger = folder_ledger(tmp_path, {"files": Output("files", 1, 0, empty)})
+    for path in (ours, theirs):
+        path.mkdir()
+        (path / "part-0.orc").write_bytes(b"")
+    root = ours if is_there else theirs
+    found = check_files(FilesQuestion(root=root, ledger=ledger, pipeline_id="p"))
+    assert found.verdict == ("violated" if is_there else "inconclusive")
+
+
 @pytest.mark.parametrize("kind", ["two_phase", "write_ahead", "delta", "iceberg"])
 def test_kinds_that_no_question_is_about(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
