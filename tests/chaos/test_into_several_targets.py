@@ -4,6 +4,7 @@ publishes.
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -66,10 +67,13 @@ def test_killed_around_the_decision(
     assert (newest.sequence, newest.state.value) == (BATCHES - 1, "finished")
     asked = (
         f"verify --bootstrap-servers {servers} --pipeline-id {topic} --ledger-topic "
-        f"{ledger_topic} --topic {topic}"
+        f"{ledger_topic} --topic {topic} --output json"
     )
     onceward = Path(sys.executable).with_name("onceward")
     judged = subprocess.run(
         [onceward, *asked.split()], capture_output=True, text=True, check=False, timeout=120
     )
-    assert judged.returncode == 0, judged.stdout + judged.stderr
+    assert judged.returncode == 2, judged.stdout + judged.stderr
+    answer = json.loads(judged.stdout)
+    (files,) = answer["facts"]["not_covered"]
+    assert (answer["anomalies"], "into files" in files) == ([], True), answer
