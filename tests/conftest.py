@@ -326,7 +326,7 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     from pyspark.sql import SparkSession
 
     if not LAKE_PACKAGES:
-        pytest.skip("neither Delta nor Iceberg has been published for this Spark")
+        pytest.skip("neither Delta nor Iceberg was run with this Spark")
     jvm, context = spark._jvm, spark.sparkContext._jsc.sc()
     sessions = jvm.org.apache.spark.sql.classic.SparkSession
     extensions = "spark.sql.extensions"

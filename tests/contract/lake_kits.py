@@ -9,9 +9,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import onceward as ow
 from onceward.lake.target import LakeTarget
 from onceward_testing.sink_contract import TwoPhaseKit
+from support.lake_packages import HAS_ICEBERG
 
 
 class LakeKit(TwoPhaseKit):
@@ -80,6 +83,8 @@ class IcebergKit(LakeKit):
     """A table of the session's Hadoop catalog."""
 
     def __init__(self, lake: Any, folder: Path) -> None:
+        if not HAS_ICEBERG:
+            pytest.skip("Iceberg was not run with this Spark")
         self.table = f"lake.contract.t{uuid.uuid4().hex}"
         lake.sql(
             f"CREATE TABLE {self.table} (value string) USING iceberg TBLPROPERTIES "

@@ -46,6 +46,7 @@ from onceward.spark.tables.delta_table import DeltaTable
 from onceward.spark.tables.iceberg_table import IcebergTable
 from onceward_testing.free_ports import free_ports
 from onceward_testing.sink_contract import FIRST, SECOND, Process, assert_holds
+from support.lake_packages import needs_iceberg
 
 pytestmark = pytest.mark.lengthy("ci")
 
@@ -1145,6 +1146,7 @@ def test_a_branch_or_a_snapshot_is_no_table_to_write_to(iceberg: IcebergKit):
     ).new_target().list_prepared()
 
 
+@needs_iceberg
 def test_tables_that_are_not_there(lake: Any, tmp_path: Path):
     ledger = ow.FolderLedger(tmp_path / "ledger")
     for sink in (
@@ -1168,6 +1170,7 @@ def test_a_path_that_the_jvm_cannot_write_is_the_settings_fault(
         DeltaTable(lake, f"{tmp_path}/\xe9t\xe9")
 
 
+@needs_iceberg
 def test_a_catalog_that_does_not_answer_is_waited_for(lake: Any):
     """Each start looks at its table: an outage would end every pipeline with the advice to create
     it.
@@ -1204,6 +1207,7 @@ def test_limits_of_catalogs_are_those_of_their_clients():
     }
 
 
+@needs_iceberg
 @pytest.mark.parametrize("kind", ["type", "catalog-impl"])
 def test_a_catalog_that_is_silent_is_waited_for_in_bounds(
     lake: Any, monkeypatch: pytest.MonkeyPatch, kind: str

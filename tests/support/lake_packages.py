@@ -1,21 +1,15 @@
-"""The table formats that the tests of their sinks run with: they are published for each minor
-version of Spark.
+"""The table formats that the tests of their sinks run with: of those that are published for this
+Spark. Tests that need another one are left out.
 """
 
 from __future__ import annotations
 
-import pyspark
+import pytest
 
-_BY_SPARK = {
-    "4.0": (
-        "io.delta:delta-spark_2.13:4.0.0",
-        "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
-    ),
-    "4.1": (
-        "io.delta:delta-spark_4.1_2.13:4.4.0",
-        "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
-    ),
-}
+from onceward.spark.session.connector import installed_spark, lake_packages
 
-LAKE_PACKAGES: tuple[str, ...] = _BY_SPARK.get(".".join(pyspark.__version__.split(".")[:2]), ())
-"""None: neither has been published for this Spark yet, and tests that need them are left out."""
+_PACKAGES = lake_packages(installed_spark())
+
+LAKE_PACKAGES = tuple(_PACKAGES.values())
+HAS_ICEBERG = "Iceberg" in _PACKAGES
+needs_iceberg = pytest.mark.skipif(not HAS_ICEBERG, reason="Iceberg was not run with this Spark")

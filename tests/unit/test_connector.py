@@ -5,6 +5,7 @@ not give. The resolver is Spark's.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -12,11 +13,19 @@ import pytest
 from onceward.errors import ConfigurationError, LaunchFailed
 from onceward.spark.session import connector as connectors
 from onceward.spark.session import jars
-from onceward.spark.session.connector import Connector, connector_to_name, spark_connector
+from onceward.spark.session.connector import (
+    RUN_WITH,
+    Connector,
+    connector_to_name,
+    lake_packages,
+    must_have_lake,
+    spark_connector,
+)
 from support.errors import raises
 
 CONNECTOR, AVRO = "org.apache.spark:spark-sql-kafka-0-10_2.13", "org.apache.spark:spark-avro_2.13"
 PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
+ICEBERG = "org.apache.iceberg:iceberg-spark-runtime"
 
 
 class Repository:
@@ -136,3 +145,48 @@ def test_what_a_repository_did_not_give_once_has_no_substitute(
     repository.lacks.clear()
     found = resolved(version=version)
     assert any(coordinate.startswith(AVRO) for coordinate in found.coordinates)
+
+
+def has_no_class(_session: object, _name: str, message: str, next_step: str) -> None:
+    raise ConfigurationError(message, next_step=next_step)
+
+
+@pytest.mark.parametrize(
+    ("lake", "version", "package", "spark"),
+    [
+        ("Delta", "4.0.0", "io.delta:delta-spark_2.13:4.0.0", ""),
+        ("Delta", "4.1.1-amzn-0", "io.delta:delta-spark_4.1_2.13:4.4.0", ""),
+        ("Delta", "4.2.0", "io.delta:delta-spark_4.2_2.13:4.4.0", ""),
+        ("Delta", "4.3.0", "io.delta:delta-spark_4.2_2.13:4.4.0", "4.2.0"),
+        ("Iceberg", "4.1.3", f"{ICEBERG}-4.1_2.13:1.11.0", ""),
+        ("Iceberg", "4.2.0", f"{ICEBERG}-4.1_2.13:1.11.0", "4.1.3"),
+        ("Iceberg", "4.3.0", f"{ICEBERG}-4.1_2.13:1.11.0", "4.1.3"),
+    ],
+)
+def test_a_session_without_a_table_format_is_told_the_package_for_its_spark(
+    lake: str, version: str, package: str, spark: str
+):
+    """Each is built against one minor release: another one fails somewhere in Java."""
+    session: Any = None
+    with (
+        patch.object(connectors, "installed_spark", return_value=version),
+        patch.object(connectors, "must_have", has_no_class),
+        raises(ConfigurationError) as found,
+    ):
+        must_have_lake(session, lake, "a.B", "a setting")
+    assert f'ow.spark_conf("{package}"), and with a setting' in found.value.next_step
+    assert (f'pip install "pyspark~={spark}"' in found.value.next_step) == bool(spark)
+    assert (f"published for PySpark {version}" in str(found.value)) == bool(spark)
+
+
+def test_the_page_has_the_package_of_each_table_format_for_each_spark():
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "delta-and-iceberg.md"
+    lines = page.read_text("utf-8").splitlines()
+    minors = {version.rpartition(".")[0] for version in RUN_WITH}
+    assert minors > {"4.0", "4.1"}
+    for minor in minors:
+        (line,) = [line for line in lines if line.startswith(f"| {minor} |")]
+        delta, iceberg = line.split("|")[2:4]
+        found = lake_packages(f"{minor}.0")
+        for cell, lake in ((delta, "Delta"), (iceberg, "Iceberg")):
+            assert found.get(lake, "none is published") in cell

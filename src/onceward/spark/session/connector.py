@@ -1,7 +1,8 @@
-"""Which jars of Spark's Kafka connector are taken for the PySpark that is installed.
+"""Which jars of Spark's Kafka connector are taken for the PySpark that is installed, and which
+packages of table formats belong to it.
 
-Called by :func:`onceward.spark.session.settings.spark_conf`, ``onceward jars`` and ``onceward
-doctor``. Driver only.
+Called by :func:`onceward.spark.session.settings.spark_conf`, ``onceward jars``, ``onceward
+doctor``, and of table formats by their sinks. Driver only.
 
 By its minor release alone, from one table: each patch and each vendor's build of it
 (``4.1.1-amzn-0``) gets the parts that were run with that minor release (``make matrix``), and none
@@ -90,6 +91,45 @@ _PARTS = {
     "4.2": ("4.2.0", "4.2.0"),
     "4.3": ("4.2.0", "4.2.0"),
 }
+
+
+_LAKES = {
+    "Delta": {
+        "4.0": "io.delta:delta-spark_2.13:4.0.0",
+        "4.1": "io.delta:delta-spark_4.1_2.13:4.4.0",
+        "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
+    },
+    "Iceberg": {
+        "4.0": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
+        "4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
+    },
+}
+"""The package of each table format that was run with each minor release of Spark. Each is built
+against the insides of one; for those that are missing here none has been published.
+"""
+
+
+def lake_packages(spark_version: str) -> dict[str, str]:
+    """Return the packages that were run with that Spark, by table format."""
+    minor = _minor(spark_version)
+    return {lake: packages[minor] for lake, packages in _LAKES.items() if minor in packages}
+
+
+def must_have_lake(session: SparkSession, lake: str, name: str, settings: str) -> None:
+    """Raise ConfigurationError where the table format ``lake``, whose class is ``name``, is not on
+    the driver's class path.
+
+    :param settings: of the session, that its users need beside the package.
+    """
+    version = installed_spark()
+    message, step = f"this Spark session has no {lake}", "build it with"
+    package = lake_packages(version).get(lake)
+    if package is None:
+        minor, package = list(_LAKES[lake].items())[-1]
+        newest = [each for each in RUN_WITH if _minor(each) == minor][-1]
+        message += f", and none is published for PySpark {version} that Onceward was run with"
+        step = f'pip install "pyspark~={newest}" and build the session with'
+    must_have(session, name, message, f'{step} ow.spark_conf("{package}"), and with {settings}')
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from onceward.spark.batch.job import asked_apart
 from onceward.spark.batch.query import items
 from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failed_outside, failures_told, must_write_name
-from onceward.spark.session.connector import must_have
+from onceward.spark.session.connector import must_have_lake
 from onceward.spark.types import (
     column_named,
     is_same_type,
@@ -245,12 +245,10 @@ class DeltaTable:
         jvm: Any = session.sparkContext._jvm
         self._jvm = jvm
         self.path = path
-        must_have(
+        must_have_lake(
             session,
+            "Delta",
             _CLASS,
-            "this Spark session has no Delta",
-            next_step='build it with ow.spark_conf("io.delta:delta-spark_2.13:4.0.0"), or the '
-            "version for your Spark, and with "
             'spark.sql.extensions="io.delta.sql.DeltaSparkSessionExtension" and '
             'spark.sql.catalog.spark_catalog="org.apache.spark.sql.delta.catalog.DeltaCatalog"',
         )

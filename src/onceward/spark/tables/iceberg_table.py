@@ -33,7 +33,7 @@ from onceward.spark.batch.causes import has_kind, thrown_by
 from onceward.spark.batch.job import asked_apart
 from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told
-from onceward.spark.session.connector import must_have
+from onceward.spark.session.connector import must_have_lake
 from onceward.spark.tables.iceberg_values import Metadata, guarded, misfit, parse_fields
 
 T = TypeVar("T")
@@ -118,14 +118,7 @@ class IcebergTable:
         jvm: Any = session.sparkContext._jvm
         self._jvm = jvm
         self.name = name
-        must_have(
-            session,
-            _CLASS,
-            "this Spark session has no Iceberg",
-            next_step="build it with "
-            'ow.spark_conf("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0"), or the '
-            "one for your Spark, and with a catalog (spark.sql.catalog.…)",
-        )
+        must_have_lake(session, "Iceberg", _CLASS, "a catalog (spark.sql.catalog.…)")
         self._iceberg = self._jvm.org.apache.iceberg
         try:
             self._table, self._named = self._answered(self._loaded)
