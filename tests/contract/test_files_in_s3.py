@@ -155,8 +155,8 @@ def test_read_by_spark(kit: S3Kit, spark: Any):
     target.open(batch(0))
     assert ow.read_files(spark, kit.path, schema="value string").columns == [
         "value",
-        "initial",
         "batch",
+        "initial",
     ]
     with pytest.raises(ConfigurationError, match="nothing is published"):
         ow.read_files(spark, kit.path)

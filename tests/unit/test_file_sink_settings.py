@@ -482,3 +482,40 @@ def test_a_file_system_that_stands_still_holds_no_query_that_is_stopped(
             files.size("a")
     finally:
         goes_on.set()
+
+
+@pytest.mark.parametrize("layout", ["batches", "flat", "manifest"])
+def test_a_path_with_nothing_published_has_a_frame_by_its_schema_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Any
+):
+    """Spark makes no column of folders that are not there, and guesses no schema."""
+    files = LocalFiles(str(tmp_path))
+    there = sink(path=files.root, ledger=KAFKA, layout=layout, partition_by="day").settings
+    Publisher(there, ledger_is_beside=False).check("")
+    empty = {"batches": "batch=p@0000000000", "flat": "day=1"}
+    files.make(empty.get(layout, "_hidden"))
+    frame = SimpleNamespace(columns=["value", "Day"], withColumns=list)
+    session: Any = SimpleNamespace(
+        conf={}, read=MagicMock(), createDataFrame=lambda rows, schema: frame
+    )
+    monkeypatch.setattr(reading, "f", MagicMock())
+    with raises(ConfigurationError, "schema="):
+        ow.read_files(session, files.root)
+    seen: Any = ow.read_files(session, files.root, schema="value string, Day string")
+    assert seen == ([] if layout == "flat" else ["batch"])
+    frame.columns = ["value"]
+    seen = ow.read_files(session, files.root, schema="value string")
+    assert seen == (["day"] if layout == "flat" else ["batch", "day"])
+    session.read.assert_not_called()
+
+
+@pytest.mark.parametrize("published", ["batch=p@0000000000/part-0", "day=1/part-0", "part-0"])
+def test_a_path_with_a_published_file_is_read(tmp_path: Path, published: str):
+    files = LocalFiles(str(tmp_path))
+    there = sink(path=files.root, ledger=KAFKA, layout="flat").settings
+    Publisher(there, ledger_is_beside=False).check("")
+    files.make(published.rpartition("/")[0])
+    files.mark(published)
+    session: Any = SimpleNamespace(conf={}, read=MagicMock())
+    assert ow.read_files(session, files.root) is not None
+    session.read.format.assert_called_once_with("parquet")

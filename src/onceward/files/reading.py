@@ -24,7 +24,7 @@ from onceward.errors import ConfigurationError, InvalidColumn, TargetUnreachable
 from onceward.files.manifest import ATTEMPT, DATA, MANIFESTS
 from onceward.files.settings import HIDDEN, FileSinkSettings, checked_path
 from onceward.spark.files import refuse_other_schemes
-from onceward.spark.files.file_system import Files, files_at
+from onceward.spark.files.file_system import Files, files_at, hidden
 
 log = logging.getLogger(__name__)
 
@@ -210,8 +210,8 @@ def read_files(
 
     With ``layout="manifest"`` the lists are read first, and the frame has the files that they
     name: whole batches, the same ones however often it is computed. With the other layouts it is
-    ``spark.read.load(path)``. Format, and for CSV, JSON and text the options, are those that the
-    path was written with.
+    ``spark.read.load(path)``, once there is a file. Format, and for CSV, JSON and text the
+    options, are those that the path was written with.
 
     :param spark: the session.
     :param path: as the sink has it.
@@ -220,8 +220,9 @@ def read_files(
     :param options: of the reader, over those that the path was written with, such as
         ``mergeSchema``, or for CSV ``multiLine``, ``lineSep`` and ``nullValue``
         (docs/how-to/files.md tells when).
-    :returns: the columns of the rows, those of ``partition_by``, and for all layouts but "flat"
-        ``batch`` (``batch_column``), which is ``<pipeline_id>@<number>``.
+    :returns: the columns of the rows, for all layouts but "flat" ``batch`` (``batch_column``),
+        which is ``<pipeline_id>@<number>``, and those of ``partition_by`` (texts, where nothing is
+        published yet).
     :raises ConfigurationError: no file sink has written there, or Spark's own has, too; or nothing
         is published yet, and there is no ``schema``.
     :raises TargetUnreachable: the path cannot be read.
@@ -231,9 +232,11 @@ def read_files(
     try:
         files = files_at(place, renames=False, session=spark)
         shape = _shape(files)
-        if shape["layout"] != "manifest":
+        if shape["layout"] == "manifest":
+            published = _listed(spark, files)
+        else:
             _must_read_the_folder(spark, files)
-        published = _listed(spark, files) if shape["layout"] == "manifest" else [files.root]
+            published = [files.root] if _has_files(files) else []
     except OSError as error:
         raise TargetUnreachable(
             f"{place} cannot be read: {error}",
@@ -256,8 +259,9 @@ def read_files(
             next_step="pass schema=, or read it again once there is a batch",
         )
     nothing = spark.createDataFrame([], schema)
-    folders = [*shape.get("partition_by", []), shape["batch_column"]]
-    missing = [name for name in folders if name.lower() not in map(str.lower, nothing.columns)]
+    folders = [shape.get("batch_column"), *shape.get("partition_by", [])]
+    known = [name.lower() for name in nothing.columns]
+    missing = [name for name in folders if name and name.lower() not in known]
     return nothing.withColumns({name: f.lit(None).cast("string") for name in missing})
 
 
@@ -269,6 +273,12 @@ def _must_read_the_folder(spark: SparkSession, files: Files) -> None:
             next_step=f"{_moved(files)}; or set {_IGNORE}=true in this session, at the same price",
             details={"path": files.root},
         )
+
+
+def _has_files(files: Files) -> bool:
+    """Return whether readers of the path find a file. Of a file there is no list, and of a folder
+    that is empty, as one whose files were taken away, an empty one."""
+    return any(files.listed(name) != {} for name in files.names("") if not hidden(name))
 
 
 def _shape(files: Files) -> dict[str, Any]:
