@@ -75,6 +75,15 @@ def test_a_bound_lets_the_batch_pass_and_no_flood(records: int, tasks: int):
     assert bound.record_bytes >= 1_000
 
 
+@pytest.mark.parametrize(
+    ("records", "rows"), [(0, 100), (50, 100), (51, 1_000), (500, 1_000), (501, RECORDS)]
+)
+def test_bounds_are_those_of_the_page(records: int, rows: int):
+    """docs/reference/configuration.md, "driver_records and driver_bytes"."""
+    assert Bound.for_batch(records, 4, RECORDS, BYTES).rows == rows
+    assert Bound.for_batch(records, 4, 80, BYTES).rows == 80
+
+
 def test_few_bounds_so_that_code_is_compiled_once():
     assert len({Bound.for_batch(n, 4, RECORDS, BYTES) for n in range(RECORDS + 1)}) <= 3
 

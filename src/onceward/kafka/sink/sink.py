@@ -155,11 +155,12 @@ class KafkaSink(ForeachBatchSink):
         records is sent by the driver, without Python workers, which saves their start; the plan
         itself runs in its tasks as ever. 0: never.
     :param driver_bytes: the driver goes on to send batches as long as they have at most so many
-        payload bytes. One that turns out to have more rows than ``driver_records`` or far larger
-        ones goes to tasks after all, and so do the next ones for a while. A plan that makes far
-        more than it was given can bring about 64 times ``driver_bytes`` into the driver, or
-        ``driver_records`` kilobytes a task of the plan where that is more (with the defaults from
-        some 27 tasks on). 0: never.
+        payload bytes. One that turns out to have more rows than ``driver_records`` (of up to 50
+        source records more than 100, of up to 500 more than 1,000) or far larger ones goes to
+        tasks after all, and so do the next ones for a while. A plan that makes far more than it
+        was given can bring about 64 times ``driver_bytes`` into the driver, or ``driver_records``
+        kilobytes a task of the plan where that is more (with the defaults from some 27 tasks on).
+        0: never.
     :param held_bytes: payload bytes that a task holds back before it sends, so that the
         transaction is open only while bytes move. A Python worker needs about 4 times as much
         beside some 140 MB for itself: 240 to 305 MB at the default of 32 MiB (measured with
