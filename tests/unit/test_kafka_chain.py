@@ -76,6 +76,17 @@ def test_a_new_producer_id_goes_on_where_the_ledger_is_ours():
     assert not ours._topic.answers, "it is looked at each time"
 
 
+def test_what_an_attempt_has_left_open_is_ended_before_the_topic_is_looked_at() -> None:
+    """The look may take seconds, and readers of the output would wait."""
+    ours = chain(OURS, OURS)
+    seen: list[State] = []
+    ours._topic.look_again = lambda: seen.append(ours.transaction.state)
+    ours.begin(OURS)
+    ours.begin(OURS)
+    assert seen == [State.READY, State.READY]
+    assert ours.transaction.aborted == 1
+
+
 @pytest.mark.fault("transactional-id-expired")
 @pytest.mark.parametrize(
     ("known", "found"), [(None, record(0, AttemptId(99, 0))), (OURS, record(1, AttemptId(99, 0)))]

@@ -152,8 +152,6 @@ class KafkaChain(Chain):
         return f"{self._client.cluster_id()}/{self._known_as}"
 
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
-        # While nothing is open: others' readers do not wait for it
-        self._topic.look_again()
         if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
             # An abort without an answer. Never a commit: while that is in doubt, the engine ends
             # the query.
@@ -161,6 +159,8 @@ class KafkaChain(Chain):
         elif self.transaction.state is State.OPEN:
             # of an attempt that nobody has ended
             self.transaction.abort()
+        # While nothing is open: others' readers do not wait for it
+        self._topic.look_again()
         identity = self.transaction.begin(self._topic.partition())
         if identity.producer_id != self._producer_id:
             log.debug("%s: goes on as %s", self._pipeline, identity)
