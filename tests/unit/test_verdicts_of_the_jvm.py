@@ -114,7 +114,8 @@ def test_a_failure_of_the_jvm_is_no_lack_of_a_class(error: Exception) -> None:
 
 
 def test_a_failure_of_the_jvm_is_no_verdict_on_ddl(monkeypatch: pytest.MonkeyPatch) -> None:
-    met: list[Exception] = [NO_VERDICTS[0], ParseException("at 'a'")]
+    collation = JavaError("org.apache.spark.SparkException", "no collation xx")
+    met = [NO_VERDICTS[0], NO_VERDICTS[2], ParseException("\nat 'a'\n== SQL =="), collation]
 
     def parse(_text: str) -> Any:
         raise met.pop(0)
@@ -122,5 +123,9 @@ def test_a_failure_of_the_jvm_is_no_verdict_on_ddl(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(DataType, "fromDDL", parse)
     with pytest.raises(Py4JNetworkError):
         parse_schema("a int")
-    with raises(UnsupportedSchema):
+    with pytest.raises(JavaError):
+        parse_schema("a int")
+    with raises(UnsupportedSchema, "is no DDL: at 'a'"):
         parse_schema("a intt")
+    with raises(UnsupportedSchema, "is no DDL: SparkException: no collation xx"):
+        parse_schema("a string collate xx")

@@ -42,6 +42,7 @@ from onceward.formats.validation import (
     refuse_frame,
     with_one,
 )
+from onceward.spark.batch.causes import is_verdict, thrown_by
 from onceward.spark.types import column_named, contains_type
 
 DECODED = "onceward_decoded"
@@ -336,9 +337,14 @@ def parse_schema(schema: object, function: str = "json.decode(…)") -> StructTy
     if isinstance(schema, str):
         try:
             schema = DataType.fromDDL(schema)
-        except PySparkException as error:
+        except Exception as error:
+            # Of what Spark throws, PySpark knows some: not of collations, nor of a stack overflow
+            if not isinstance(error, PySparkException) and not is_verdict(error):
+                raise
+            thrown = "" if isinstance(error, PySparkException) else str(thrown_by(error)[0])
+            words = (thrown or str(error)).strip().split("\n")[0]
             raise UnsupportedSchema(
-                f"schema={schema!r} is no DDL: {str(error).split(chr(10))[0]}", next_step=step
+                f"schema={schema!r} is no DDL: {words}", next_step=step
             ) from error
     if not isinstance(schema, StructType):
         raise UnsupportedSchema(f"schema={schema!r} is no struct", next_step=step)
