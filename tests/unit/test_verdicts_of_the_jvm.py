@@ -12,9 +12,10 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import ParseException
 from pyspark.sql.types import DataType, StringType
 
-from onceward.errors import ConfigurationError, UnsupportedSchema
+from onceward.errors import ConfigurationError, TableMissing, UnsupportedSchema
 from onceward.formats.json.decoding import parse_schema
 from onceward.spark.session.connector import must_have
+from onceward.spark.tables import iceberg_table
 from onceward.spark.tables.avro_java import (
     schema_for,
     why_not_a_column,
@@ -111,6 +112,23 @@ def test_a_failure_of_the_jvm_is_no_lack_of_a_class(error: Exception) -> None:
     session = Session(JavaError("java.lang.ClassNotFoundException", "a.B"))
     with pytest.raises(ConfigurationError, match="there is no B"):
         must_have(session, "a.B", "there is no B", "build it with B")
+
+
+@pytest.mark.parametrize("error", NO_VERDICTS, ids=repr)
+def test_a_failure_of_the_jvm_is_no_lack_of_a_table(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is opened anew for each batch."""
+    monkeypatch.setattr(iceberg_table, "must_have", lambda *_, **__: None)
+    monkeypatch.setattr(iceberg_table, "asked_apart", lambda _jvm, ask, *_: ask())
+    monkeypatch.setattr(iceberg_table.IcebergTable, "_names_a_catalog", lambda _: False)
+    session: Any = Session(error)
+    with pytest.raises(type(error)) as met:
+        iceberg_table.IcebergTable(session, "lake.shop.visits")
+    assert met.value is error
+    session = Session(JavaError("org.apache.iceberg.exceptions.NoSuchTableException", "none"))
+    with pytest.raises(TableMissing):
+        iceberg_table.IcebergTable(session, "lake.shop.visits")
 
 
 def test_a_failure_of_the_jvm_is_no_verdict_on_ddl(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from onceward.errors import (
     TableMissing,
     TargetUnreachable,
 )
-from onceward.spark.batch.causes import has_kind, thrown_by
+from onceward.spark.batch.causes import has_kind, is_verdict, thrown_by
 from onceward.spark.batch.job import asked_apart
 from onceward.spark.batch.shuffles import planned_once
 from onceward.spark.batch.write_errors import failures_told
@@ -43,8 +43,7 @@ _WAP_ID = "spark.wap.id"
 _WAP_BRANCH = "spark.wap.branch"
 _CASTS = "spark.sql.storeAssignmentPolicy"
 """By default Spark cuts the time off a timestamp for a column of dates, and rounds decimals;
-STRICT refuses that, and what else it lets through :func:`misfit` does not.
-"""
+STRICT refuses that, and what else it lets through :func:`misfit` does not."""
 
 _STAGED_AS = "wap.id"
 _OPTIONS = {
@@ -61,8 +60,7 @@ _NO_SUCH_TABLE = (
 )  # fmt: skip
 """What Spark and Iceberg say of a name that is none of theirs (Iceberg's
 ``Spark3Util.loadIcebergTable``). All else is of a catalog that does not answer as it should: for a
-time.
-"""
+time."""
 
 _GONE = (
     "NoSuchTableException", "NoSuchIcebergTableException", "NotFoundException",
@@ -95,8 +93,7 @@ _CHANGED_MEANWHILE = "CommitFailedException"
 
 _SELECTS = re.compile(r"branch_|tag_|snapshot_id_\d|at_timestamp_\d")
 """So begins what a catalog of Spark's takes behind a table's name to mean a part of its history,
-unless there is a table of that name.
-"""
+unless there is a table of that name."""
 
 _SEE_THE_CATALOG = (
     "see that the catalog (spark.sql.catalog.…) and the storage of its tables answer"
@@ -132,6 +129,9 @@ class IcebergTable:
                     f"{'; '.join(map(str, causes))}",
                     next_step=_SEE_THE_CATALOG,
                 ) from error
+            # The line to the JVM may break, or its memory be full for a moment
+            if not is_verdict(error):
+                raise
             raise TableMissing(
                 f"{name} is no Iceberg table of this session's catalogs: "
                 f"{str(error).strip().splitlines()[0]}",
