@@ -238,6 +238,8 @@ TRUSTING = {
         ({"kafka.sasl.login.callback.handler.class": "a.B"}, False),
         ({"kafka.ssl.keystore.location": "/a.jks"}, False),
         ({"kafka.ssl.engine.factory.class": "a.B"}, False),
+        ({"kafka.security.providers": "a", "kafka.ssl.keymanager.algorithm": "Spiffe"}, False),
+        ({"kafka.ssl.trustmanager.algorithm": "Spiffe"}, False),
         ({"kafka.ssl.endpoint.identification.algorithm": ""}, False),
     ],
 )

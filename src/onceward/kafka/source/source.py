@@ -60,6 +60,8 @@ _LOGINS = (
     "kafka.sasl.jaas.", "kafka.sasl.client.callback.", "kafka.sasl.login.callback.",
     "kafka.sasl.login.class", "kafka.sasl.oauthbearer.", "kafka.ssl.keystore.", "kafka.ssl.key.",
     "kafka.ssl.engine.", "kafka.ssl.endpoint.",
+    # of a provider (security.providers), as SPIFFE's: certificate and authorities are its own
+    "kafka.ssl.keymanager.", "kafka.ssl.trustmanager.",
 )  # fmt: skip
 """Options that say who logs in, or where, or let the reader in where our client would not go."""
 _TRUSTSTORE = "kafka.ssl.truststore."
