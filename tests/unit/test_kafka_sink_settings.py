@@ -341,6 +341,10 @@ def test_without_a_ledger_a_function_that_keeps_a_failure_is_told_at_the_next_ba
         call(6)
         return
     for batch_id in (6, 7):
-        with pytest.raises(BatchNotWritten, match=f"for batch {batch_id - 1}, had failed"):
+        with pytest.raises(BatchNotWritten, match="for batch 5 had failed") as refused:
             call(batch_id)
+        assert f"goes on behind batch {batch_id - 1}; write the rows from batch 5" in str(
+            refused.value
+        )
     call(7, run="another")
+    call(8, run="another")

@@ -68,8 +68,8 @@ class PlainBatches:
         self._by_topic: dict[str | None, KafkaSinkSettings] = {}
         self._limits = TopicLimits(settings)
         self._last: tuple[str, int] | None = None
-        # did the last call fail?
-        self._failed = False
+        # The first batch of those whose last call has failed
+        self._failed: int | None = None
         self._group: GroupOffsets | None = None
         self._shuffles = Shuffles()
         self._retention = RetentionCheck(settings.policy.pipeline, self._topic_config)
@@ -109,7 +109,7 @@ class PlainBatches:
                 }
             took = surroundings.monotonic() - began
             batch_log.log_batch(pipeline, running.batch, values, under_way, took)
-        self._failed = False
+        self._failed = None
         memory.succeed(running.batch)
 
     def _refuse_own_topics(self, running: RunningBatch) -> None:
@@ -130,10 +130,13 @@ class PlainBatches:
             what an earlier run has skipped is not known.
         """
         last, self._last = self._last, (running.run_id, running.batch.batch_id)
-        failed, self._failed = self._failed, True
+        in_this_run = last is not None and last[0] == running.run_id
+        failed = self._failed if in_this_run else None
+        # until it has ended well
+        self._failed = running.batch.batch_id if failed is None else failed
         must_know_one_state(running)
         must_have_files(running, logged_files(running))
-        if last is None or last[0] != running.run_id or running.batch.batch_id <= last[1]:
+        if last is None or not in_this_run or running.batch.batch_id <= last[1]:
             return
         may_skip = self._settings.policy.skipped_batches == "allow" and not any(
             write.set_aside for write in writes
@@ -149,14 +152,18 @@ class PlainBatches:
                 'skipped_batches="allow"',
                 details={ROWS_REFUSED: True, "batch_id": running.batch.batch_id},
             )
-        if failed:
+        if failed is not None:
+            newest = running.batch.batch_id - 1
+            # The function may have kept this very error to itself, too
+            others = "" if failed == newest else f", and none up to batch {newest} was written"
             raise BatchNotWritten(
-                f"{running.batch} was handed over, and the last call before it, for batch "
-                f"{last[1]}, had failed: the foreachBatch function kept the error to itself, so "
-                "that Spark counts the batch as done, and rows of it are missing",
+                f"{running.batch} was handed over, and the last call for batch {failed} had "
+                f"failed{others}: the foreachBatch function kept the error to itself, so that "
+                "Spark counts the batch as done, and rows may be missing",
                 next_step="let the sink's errors leave the function, and start again, which goes "
-                "on behind that batch; write its rows with a query of its own",
-                details={ROWS_REFUSED: True, "batch_id": last[1]},
+                f"on behind batch {newest}; write the rows from batch {failed} up to it with a "
+                "query of its own",
+                details={ROWS_REFUSED: True, "batch_id": failed},
             )
 
     def _compute(self, frame: DataFrame) -> int:
