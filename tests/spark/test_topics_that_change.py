@@ -337,6 +337,49 @@ def test_topics_that_are_wrong_for_one_start_are_read_on_once_they_are_put_back(
     assert Counter(source_records(pipeline.visible())) == Counter(pipeline.fed)
 
 
+def test_a_batch_that_is_committed_is_not_planned_anew_for_other_topics(pipeline: Pipeline):
+    """A driver dies before Spark has noted the batch, and the next one is the version before. Spark
+    fails before any sink is asked; planned anew, the batch would be none that the ledger knows.
+    """
+    other = pipeline.topic(1, prefix="other")
+    pipeline.feed(20)
+    pipeline.run()
+    pipeline.feed(4, topic=other)
+    pipeline.run(frame=pipeline.frame(topic=[pipeline.source, other]))
+    assert pipeline.forget_commit() == 1
+    pipeline.feed(20)
+    planned = (pipeline.checkpoint / "offsets" / "1").read_text()
+
+    def mistaken() -> StreamingQuery:
+        # As where its passwords change
+        return pipeline.start(trigger={"processingTime": "0 seconds"})
+
+    with pytest.raises(SourceDataLost, match=r"batch 1 of .* is committed by") as refused:
+        ow.supervise(mistaken, ow.restart.FixedDelay(attempts=1, delay_s=0))
+    assert "to what it was when the batch was planned" in refused.value.next_step
+    assert (pipeline.checkpoint / "offsets" / "1").read_text() == planned
+    both = pipeline.frame(topic=[pipeline.source, other])
+    query = pipeline.start(frame=both, trigger={"processingTime": "0 seconds"})
+    until(lambda: len(pipeline.visible()) == 44, query, "the last records never came")
+    query.stop()
+    assert Counter(source_records(pipeline.visible())) == Counter(pipeline.fed)
+
+
+def test_a_topic_that_was_created_again_with_fewer_partitions_is_not_waited_for(
+    pipeline: Pipeline,
+):
+    """Each new plan would lack them, too."""
+    pipeline.feed(20)
+    pipeline.run()
+    delete(pipeline, pipeline.source)
+    create(pipeline, pipeline.source, 1)
+    produce(pipeline, pipeline.source, [(b"k", b"of the new one")] * 40, 0)
+    for _ in range(2):
+        error = pipeline.refused(trigger={"processingTime": "0 seconds"})
+        assert type(error) is SourceDataLost
+        assert "with fewer partitions, begin anew" in error.next_step
+
+
 def test_a_source_topic_that_is_missing(pipeline: Pipeline):
     error = pipeline.refused(frame=pipeline.frame(topic="no-such-topic"))
     assert type(error) is TopicMissing

@@ -60,6 +60,12 @@ class Client:
     def topic_ids(self, topics: set[str]) -> dict[str, str]:
         return dict.fromkeys(topics, "an-id")
 
+    def brokers(self) -> list[int]:
+        return [1]
+
+    def topic_partitions(self, topics: set[str], turn: int = 0) -> dict[str, dict[int, int]]:
+        return {topic: {0: 1} for topic in topics}
+
 
 def at(offset: int) -> dict[str, dict[str, int]]:
     return {"orders": {"0": offset}}
@@ -509,7 +515,7 @@ class Brokers(Client):
     def brokers(self) -> list[int]:
         return [1, 2, 3]
 
-    def topic_partitions(self, topics: set[str]) -> None:
+    def topic_partitions(self, topics: set[str], turn: int = 0) -> Any:
         raise TopicMissing("asked of one that has not heard of it")
 
     def call(self, request: Any, node: int, timeout_ms: float) -> Any:
@@ -726,8 +732,26 @@ def test_a_list_of_topics_that_is_put_back_has_its_batch_planned_anew(
             assert asked.explain(lost, running).details[PLAN_ANEW] == 1
     # It cannot be: it is written
     identity.start(running, known_at({"a": "an-id", "b": "an-id"}, number=1))
+    identity.check_parts(running)
     for lost in (DELETED, NEW_ONES):
         assert identity.explain(lost, running) is lost
+
+
+def test_a_topic_with_fewer_partitions_is_another_one() -> None:
+    """To a process that knows no id of it. Each new plan would lack them, too."""
+    client: Any = Client()
+    one = SourceRange({"a": {"0": 5, "1": 5}}, {"a": {"0": 5}})
+    reads = (KafkaSource(0, HERE, finds=lambda topic: False, names=frozenset({"a"})),)
+    running = RunningBatch(BatchId("q", 1), "r", "", (one,), reads, False, None)
+    identity = KafkaSourceIdentity(lambda source: client)
+    assert identity.explain(DELETED, running) is DELETED
+
+    def topic_partitions(topics: set[str], turn: int = 0) -> dict[str, dict[int, int]]:
+        return {"a": {0: 1, 1: 1} if turn else {0: 1}}
+
+    # Only one of the brokers lags behind
+    client.brokers, client.topic_partitions = lambda: [1, 2], topic_partitions
+    assert identity.explain(DELETED, running).details[PLAN_ANEW] == 1
 
 
 def test_a_list_that_is_put_back_may_have_had_a_topic_that_is_gone() -> None:

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import Any, ClassVar, TypeVar
+from weakref import WeakValueDictionary
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.query import StreamingQuery
@@ -27,8 +28,16 @@ from onceward.engine.ledger.chain import LedgerPlace
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import SinkPlace, Target, Write
-from onceward.errors import Fenced, OncewardError, Recovery, UnsupportedQuery
+from onceward.errors import (
+    Fenced,
+    OncewardError,
+    Recovery,
+    SourceDataLost,
+    UnsupportedQuery,
+)
+from onceward.ids import BatchId
 from onceward.spark.batch import progress
+from onceward.spark.batch.checkpoint_files import PLAN_ANEW
 from onceward.spark.batch.job import JobInterrupted
 from onceward.spark.batch.query import (
     RunningBatch,
@@ -41,6 +50,8 @@ from onceward.spark.batch.write_errors import source_refusal
 log = logging.getLogger(__name__)
 
 _ASK_MS = 10_000
+# By id: a sink of the user's may have no hash
+_living: WeakValueDictionary[int, ForeachBatchSink] = WeakValueDictionary()
 _Sink = TypeVar("_Sink", bound="ForeachBatchSink")
 
 
@@ -76,6 +87,7 @@ class ForeachBatchSink(ABC):
         self._built_with = settings
         self._runs = SinkRuns(policy, settings, self.new_target)
         self._checked_run = ""
+        _living[id(self)] = self
 
     def __getstate__(self) -> Any:
         """Refuse to be sent to tasks, as ``writeStream.foreach`` would."""
@@ -299,7 +311,42 @@ def error_of(query: StreamingQuery) -> OncewardError | None:
     refused = source_refusal(query)
     if refused is None:
         return None
-    return decoding.explain_outside(target.explain_outside(refused, query))
+    explained = target.explain_outside(refused, query)
+    return decoding.explain_outside(_unless_written(explained, query, refused))
+
+
+def _unless_written(
+    error: OncewardError, query: StreamingQuery, refused: OncewardError
+) -> OncewardError:
+    """Return ``error``, unless it would have a batch planned anew that a ledger has."""
+    # 1. A batch is committed, and the process dies before Spark's commit log has it;
+    # 2. the next start names other topics, and Spark fails before any sink is asked;
+    # 3. planned anew, the batch would differ from the ledger's, and no start would go on.
+    if PLAN_ANEW not in error.details:
+        return error
+    batch = BatchId(str(query.id), error.details[PLAN_ANEW])
+    for sink in list(_living.values()):
+        if not sink._policy.has_ledger:
+            continue
+        try:
+            with patience.within(_ASK_MS):
+                newest = sink.newest_record()
+        except Exception as unknown:  # noqa: BLE001 — it is said, and the next start asks again
+            error.details = {k: v for k, v in error.details.items() if k != PLAN_ANEW}
+            error.next_step = (
+                f"see that the ledger of {sink._policy.pipeline} can be read, and start the query "
+                f"again: whether it has {batch} is not known ({unknown})"
+            )
+            return error
+        if newest is not None and newest.batch == batch:
+            return SourceDataLost(
+                f"{batch} is committed by {sink._policy.pipeline}, and Spark, which has not noted "
+                f"that, cannot run it again with other topics: {refused.message}",
+                next_step="set topic= or topic_pattern= to what it was when the batch was "
+                "planned, and start the query again; once Spark has run the batch, it may change",
+                details=refused.details,
+            )
+    return error
 
 
 def named_sinks(function: Any, deep: int = 3) -> list[ForeachBatchSink]:

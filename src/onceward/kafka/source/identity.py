@@ -211,8 +211,7 @@ class KafkaSourceIdentity(SourceIdentity):
         is_lost = str(lost.details.get("condition", "")).startswith(DATA_LOSS)
         if not is_lost and not isinstance(lost, PartitionsAdded):
             return lost
-        # What is committed cannot be planned anew
-        if running.batch != self._committed and (misplanned := self._misplanned(running)):
+        if misplanned := self._misplanned(running):
             return misplanned
         if not is_lost or lost.details["condition"].startswith(OF_PARTITIONS):
             return lost
@@ -292,6 +291,9 @@ class KafkaSourceIdentity(SourceIdentity):
         :raises AccessDenied: the topic may not be described, so that brokers, asked for all topics
             (``topic_pattern``), leave it out without a word.
         """
+        # What is committed cannot be planned anew
+        if running.batch == self._committed:
+            return None
         more = {topic for each in running.kafka_sources for topic in _unwanted(each, running)}
         less: set[str] = set()
         dropped = _dropped(running)
@@ -299,7 +301,10 @@ class KafkaSourceIdentity(SourceIdentity):
             # Taken out of the list, or a pattern that was changed no longer means it
             if source.reads(topic):
                 found = self._found(source, topic, running)
-                if found is not None and found == self._id(source, topic, found):
+                known = self._id(source, topic, "")
+                if found is not None and (
+                    found == known if known else self._has_parts(source, topic, running)
+                ):
                     less.add(topic)
         if less or more:
             return _planned_otherwise(sorted(less), sorted(more), running)
@@ -344,6 +349,19 @@ class KafkaSourceIdentity(SourceIdentity):
         if refused is not None:
             raise refused
         return None
+
+    def _has_parts(self, source: KafkaSource, topic: str, running: RunningBatch) -> bool:
+        """Return whether the topic has the partitions with which the batch starts, or nobody can be
+        asked. One that was created again with fewer is the same only by its name: each new plan
+        would lack them, too."""
+        starts, _ = kafka_spans(running.sources[source.index])
+        there: set[str] = set()
+        for client in self._question(source).clients:
+            # One that lags behind does not tell of all
+            for turn in range(len(client.brokers())):
+                with suppress(OncewardError):
+                    there |= set(map(str, client.topic_partitions({topic}, turn=turn)[topic]))
+        return not there or starts[topic].keys() <= there
 
     def _bounds(
         self, source: KafkaSource, partitions: Iterable[TopicPartition]
