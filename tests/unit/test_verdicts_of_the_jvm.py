@@ -4,16 +4,22 @@ breaks, and from a JVM that is short of memory. The JVM is a stand-in.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyspark
 import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import ParseException
 from pyspark.sql.types import DataType, StringType
 
 from onceward.errors import ConfigurationError, TableMissing, UnsupportedSchema
+from onceward.formats.avro import decoding, encoding
 from onceward.formats.json.decoding import parse_schema
+from onceward.spark.files.file_writer import must_know
 from onceward.spark.session.connector import must_have
 from onceward.spark.tables import iceberg_table
 from onceward.spark.tables.avro_java import (
@@ -147,3 +153,48 @@ def test_a_failure_of_the_jvm_is_no_verdict_on_ddl(monkeypatch: pytest.MonkeyPat
         parse_schema("a intt")
     with raises(UnsupportedSchema, "is no DDL: SparkException: no collation xx"):
         parse_schema("a string collate xx")
+
+
+class SparkAlone:
+    """A session whose JVM has Spark's own jars, and no package."""
+
+    version = "4.0.0"
+
+    def __init__(self) -> None:
+        self.classes = {
+            name.removesuffix(".class").replace("/", ".")
+            for jar in (Path(pyspark.__path__[0]) / "jars").glob("spark-sql*.jar")
+            for name in zipfile.ZipFile(jar).namelist()
+        }
+        self.sparkContext = self._jvm = self
+
+    def __getattr__(self, _name: str) -> Any:
+        return self
+
+    def __call__(self) -> Any:
+        return self
+
+    def loadClass(self, name: str) -> None:  # noqa: N802
+        if name not in self.classes:
+            raise JavaError("java.lang.ClassNotFoundException", name)
+
+
+@pytest.mark.parametrize("asked", ["decode", "encode", "a file"])
+def test_a_session_without_spark_avro_is_told_which_package_it_lacks(
+    asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's own jars have its writer of Avro files, and nothing that finds it."""
+    session: Any = SparkAlone()
+    assert "org.apache.spark.sql.avro.AvroFileFormat" in session.classes
+    frame: Any = SimpleNamespace(sparkSession=session)
+    monkeypatch.setattr(decoding, "_check", lambda *_: None)
+    with raises(ConfigurationError) as met:
+        if asked == "decode":
+            decoding.decode(frame, registry="http://registry", subject="s")
+        elif asked == "encode":
+            encoding.encode(frame, registry="http://registry", subject="s")
+        else:
+            must_know(session, "avro")
+    assert '"spark.jars.packages", "org.apache.spark:spark-avro_2.13:4.' in met.value.next_step
+    assert "ow.spark_conf()" in met.value.next_step
+    must_know(session, "parquet")

@@ -38,6 +38,7 @@ from onceward.formats.avro.types import (
 from onceward.formats.registry.answers import DOWNWARD, READING, UPWARD, Version, topic_subject
 from onceward.formats.validation import refuse_frame
 from onceward.spark.batch.kafka_reader import read_topics
+from onceward.spark.session.connector import must_have_avro
 from onceward.spark.session.settings import is_on
 from onceward.spark.tables.avro_java import (
     avro_column,
@@ -108,6 +109,7 @@ def decode(
 
     Of a frame that is no stream, the ids are looked for first, by a job of its own.
 
+    :raises ConfigurationError: the session has no spark-avro, or a setting contradicts another.
     :raises InvalidColumn: there is no such column, or it is not binary.
     :raises SchemaUnknown: the registry has no such subject or version. :raises
         RegistryUnreachable: it does not answer.
@@ -150,6 +152,7 @@ def decode_with(
     _check(frame, column, on_error, refresh_s, unknown_id_wait_s)
     registry = as_registry(registry)
     session = frame.sparkSession
+    must_have_avro(session)
     keep_within_limits(session)
     subject = _subject(frame, column, subject, required=not isinstance(reader_schema, str))
     registry = in_context(registry, subject)

@@ -41,6 +41,7 @@ from onceward.formats.avro.values import all_hold, or_true, texts_are_valid
 from onceward.formats.registry.answers import WRITING
 from onceward.formats.validation import in_place
 from onceward.spark.batch.failures import RAISED
+from onceward.spark.session.connector import must_have_avro
 from onceward.spark.tables.avro_java import (
     schema_for,
     why_not_a_schema,
@@ -87,11 +88,12 @@ def encode(
         Spark makes of the column's type. The registry refuses what is not compatible with older
         versions.
     :raises InvalidColumn: the column is missing, or its type is not the schema's.
-    :raises ConfigurationError: the session writes dates by another calendar.
+    :raises ConfigurationError: the session has no spark-avro, or writes dates by another calendar.
     :raises SchemaUnknown: the registry has no such subject, version or schema.
     :raises UnsupportedSchema: it is no Avro, or the registry refuses it. :raises
         RegistryUnreachable: it does not answer.
     """
+    must_have_avro(frame.sparkSession)
     registry = in_context(as_registry(registry), subject)
     kinds = {field.name: field for field in frame.schema.fields}
     if column not in kinds:

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from onceward.spark.batch import job
 from onceward.spark.batch.shuffles import Computation, planned_once
 from onceward.spark.batch.write_errors import failures_told
-from onceward.spark.session.connector import must_have
+from onceward.spark.session.connector import must_have_avro
 
 COMMITTER_OPTIONS = {
     # Version 2 moves a task's files while others run, and leaves them there if they fail.
@@ -33,8 +33,6 @@ COMMITTER_OPTIONS = {
 }
 MAX_RECORDS = "maxRecordsPerFile"
 """The option after how many rows a writer begins a new file."""
-
-_AVRO = "org.apache.spark.sql.avro.AvroFileFormat"
 
 
 class WrittenFiles(NamedTuple):
@@ -79,13 +77,7 @@ def guessed_row_bytes(frame: DataFrame) -> float:
 def must_know(session: SparkSession, format_name: str) -> None:
     """Raise ConfigurationError if this session cannot write files of that format."""
     if format_name == "avro":
-        must_have(
-            session,
-            _AVRO,
-            'format="avro": this Spark session has no spark-avro',
-            next_step="build the session with ow.spark_conf(), which brings it along, or add the "
-            "package org.apache.spark:spark-avro_2.13 of Spark's version",
-        )
+        must_have_avro(session)
 
 
 def _written(frame: DataFrame, folder: str, how: FileFormat) -> WrittenFiles:

@@ -148,6 +148,24 @@ def connector_to_name(spark_version: str) -> str:
     return _named(_CONNECTOR, version)
 
 
+def must_have_avro(session: SparkSession) -> None:
+    """Raise ConfigurationError where ``session`` has no spark-avro.
+
+    By a class of that jar alone: its writer of files is in Spark itself, from 4.0 on.
+    """
+    _, version = _PARTS.get(_minor(session.version), (session.version, session.version))
+    coordinate = _named(_AVRO, version)
+    must_have(
+        session,
+        "org.apache.spark.sql.avro.AvroDataToCatalyst",
+        f"this Spark session ({session.version}) has no spark-avro, by which Avro is read and "
+        "written",
+        next_step="build it with SparkSession.builder.config(map=ow.spark_conf()), which brings "
+        f'it along, or with .config("spark.jars.packages", "{coordinate}"), before anything else '
+        "builds one; with spark-submit, $(onceward jars --submit)",
+    )
+
+
 def spark_connector(*packages: str) -> Connector:
     """Resolve Spark's Kafka source and its Avro functions, together with ``packages``, by
     :func:`onceward.spark.session.jars.resolve`, which remembers the answer.
