@@ -86,8 +86,9 @@ def check_tables(question: TablesQuestion) -> Findings:
             raise CannotTell(
                 f"there is no ledger {question.ledger_table}, with "
                 f"{question.ledger_table}_batches beside it",
-                next_step="name it with --ledger-table, as schema.table if need be; tables whose "
-                "ledger is elsewhere are not looked at",
+                next_step="name it with --ledger-table, as schema.table if need be; MySQL and "
+                "MariaDB do not list tables that the login of the url may not SELECT from; tables "
+                "whose ledger is elsewhere are not looked at",
             )
         records = database.batches(batches, question.pipeline_id)
         from_ledger = _parse(records, question.ledger_table)

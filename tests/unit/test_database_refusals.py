@@ -26,6 +26,7 @@ from onceward.errors import (
     ConfigurationError,
     ForeignKeyViolation,
     InvalidColumn,
+    LedgerUnreachable,
     LibraryMissing,
     OncewardError,
     Recovery,
@@ -42,6 +43,7 @@ from onceward.sql.ledger.database import Database, Overdue, Patience
 from onceward.sql.ledger.mysql import MySQL, connected
 from onceward.sql.ledger.postgresql import PostgreSQL
 from onceward.sql.ledger.table import TableChain
+from onceward.sql.mysql import catalogue
 from onceward.sql.mysql import refusals as mysql
 from onceward.sql.mysql.staging import lines
 from onceward.sql.postgresql import refusals as postgresql
@@ -612,3 +614,67 @@ def test_names_of_columns_that_no_table_can_have_are_the_frames_fault() -> None:
         assert isinstance(error, InvalidColumn)
         assert "withColumnRenamed" in error.next_step
         assert not isinstance(postgresql.refusal(state, "words", "writing"), InvalidColumn)
+
+
+class HidesTables:
+    """A session of a MySQL whose login sees no table; ``number``: what it says of one."""
+
+    is_usable = True
+
+    def __init__(self, number: int, text: str) -> None:
+        self.patience, self.error = Patience("h"), pymysql.ProgrammingError(number, text)
+        self.asked: list[str] = []
+
+    def execute(self, statement: str, parameters: Any = None) -> Any:
+        self.asked.append(statement)
+        if "LIMIT 0" in statement:
+            raise self.error
+        return SimpleNamespace(fetchone=lambda: None, __iter__=lambda: iter(()))
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Listed(HidesTables):
+    def execute(self, statement: str, parameters: Any = None) -> Any:
+        super().execute(statement, parameters)
+        return []
+
+
+DENIED = (1142, "SELECT command denied to user 'w'@'h' for table 'orders'")
+GONE = (1146, "Table 'shop.orders' doesn't exist")
+
+
+@pytest.mark.parametrize("name", ["shop.orders", "orders", "`shop`.`or``ders`"])
+def test_a_target_on_which_the_login_has_no_right_is_not_said_to_be_missing(name: str) -> None:
+    """information_schema has no row of it."""
+    session: Any = Listed(*DENIED)
+    with raises(AccessDenied), mysql.translate_errors(f"looking at table {name}"):
+        catalogue.table_named(session, name, "onceward.ledger")
+    quoted = {"orders": "`orders`", "shop.orders": "`shop`.`orders`"}.get(name, name)
+    assert session.asked[-1].split()[3] == quoted
+    gone: Any = Listed(*GONE)
+    with raises(TableMissing) as met, mysql.translate_errors(f"looking at table {name}"):
+        catalogue.table_named(gone, name, "onceward.ledger")
+    assert met.value.next_step.startswith("create it")
+
+
+def test_a_ledger_on_which_the_login_has_no_right_is_not_an_empty_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pipeline would seem to be a new one."""
+    database = MySQL("mysql://u@h/d")
+    said: list[Any] = []
+    monkeypatch.setattr(database, "connect", lambda *_: said[-1])
+    chain = TableChain(database, "onceward.ledger", PipelineId("p"))
+    said.append(HidesTables(*DENIED))
+    for look in (chain.peek, chain.pipelines, lambda: list(chain.history())):
+        with raises(LedgerUnreachable, "1142", "may SELECT there"):
+            look()
+    for number in (1146, 1049):
+        said.append(HidesTables(number, "no such thing"))
+        assert (chain.peek(), chain.pipelines(), list(chain.history())) == (None, [], [])
+        chain.close()

@@ -74,6 +74,11 @@ SERVER_STEPS = {
 """The same, and where a server has no place for a login, or takes no writes."""
 
 
+def is_missing(error: BaseException) -> bool:
+    """Return whether a MySQL or MariaDB says that there is no such table, or no such database."""
+    return error.args[:1] in ((1049,), (1146,))
+
+
 class Overdue(Exception):
     """There is no answer, and no more waiting. The session is of no use any more, and whether the
     statement is carried out is not known.
@@ -208,6 +213,8 @@ class Database(ABC):
     host: str
     """Where it is, for messages."""
 
+    hides_tables: ClassVar[bool] = False
+    """Whether :meth:`asked_for` finds no table on which the login has no right."""
     create: ClassVar[str]
     """The ledger's table, ``{table}``, if it is missing."""
     be_there: ClassVar[str]

@@ -120,6 +120,7 @@ class MySQL(Database):
     """
 
     kind = "mysql"
+    hides_tables = True
     create = """
 CREATE TABLE IF NOT EXISTS {table} (
     pipeline varchar(200) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,

@@ -152,7 +152,26 @@ class TableChain(Chain):
         found = self._read_row(*self._database.asked_for(table))
         if found is not None:
             self._database.must_last(found, table, self._place)
+        elif self._database.hides_tables:
+            self._must_not_be_hidden(table)
         return found is not None
+
+    def _must_not_be_hidden(self, table: str) -> None:
+        """Let the server say what it has against a table that it does not list. Taken for one that
+        is not there, a ledger would seem empty, and a pipeline a new one.
+        """
+        with (
+            self._talking() as connection,
+            connection.patience.of(database.READ_SECONDS, "a look at the ledger"),
+        ):
+            self._database.begin(connection)
+            quoted = self._database.quoted(table)
+            try:
+                connection.execute(f"SELECT 1 FROM {quoted} LIMIT 0")  # noqa: S608
+            except self._database.errors as error:
+                if not database.is_missing(error):
+                    raise
+            connection.commit()
 
     def _now_ours(self, found: Any) -> LedgerRecord | None:
         if found is None:

@@ -55,8 +55,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from onceward.errors import ContradictoryOptions, ServerMisconfigured, TableMissing
-from onceward.sql.ledger.database import Session
+from onceward.errors import (
+    AccessDenied,
+    ContradictoryOptions,
+    ServerMisconfigured,
+    TableMissing,
+)
+from onceward.sql.ledger.database import Session, is_missing
 from onceward.sql.ledger.table import BATCHES
 from onceward.sql.sink.columns import (
     Column,
@@ -193,6 +198,7 @@ _LEFT = (
     "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND "
     "LEFT(table_name, %s) = %s"
 )
+_DENIED = 1142
 _TABLES = ("BASE TABLE", "SYSTEM VERSIONED")
 _ENGINE = "InnoDB"
 # An alias that will mean another one
@@ -269,6 +275,8 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
         for row in connection.execute(_RELATION, (schema, own_name))
         if row[4] != 0 or row[1] == own_name
     ]
+    if not found:
+        _must_not_be_hidden(connection, name, schema, own_name)
     if not found or found[0][2] not in _TABLES:
         what = "is no plain table, but a view or the like" if found else "does not exist"
         raise TableMissing(
@@ -292,6 +300,28 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
             next_step=f"ALTER TABLE … ENGINE = {_ENGINE}; or write to another table",
         )
     return _Relation(str(schema), str(own_name))
+
+
+def _must_not_be_hidden(connection: Session, name: str, *parts: str | None) -> None:
+    """Let the server say what it has against a table that ``information_schema`` leaves out: "only
+    the rows that correspond to objects for which the user has the proper access privileges"
+    (MySQL's manual).
+    """
+    sql = ".".join("`" + part.replace("`", "``") + "`" for part in parts if part is not None)
+    try:
+        connection.execute(f"SELECT 1 FROM {sql} LIMIT 0")  # noqa: S608 — quoted
+    except Exception as error:
+        if is_missing(error):
+            return
+        if error.args[:1] != (_DENIED,):
+            raise
+        # Whoever has no right is told so also of a table that is not there
+        raise AccessDenied(
+            f"the login of the sink's url has no right on table {name}: {error.args[1]}",
+            next_step="grant it SELECT and INSERT on the table (UPDATE and DELETE, too, unless "
+            'mode="append"); or, if there is no such table, which the server does not tell that '
+            "login, create it, or correct table=; then start the query again",
+        ) from error
 
 
 def _parts(name: str) -> tuple[str | None, str]:
