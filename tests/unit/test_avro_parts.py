@@ -5,10 +5,13 @@ then: without Spark.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import struct
 import threading
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward import patience
+from onceward.durable import RUN_FOLDER
 from onceward.errors import (
     InvalidRecord,
     NewSchemaId,
@@ -914,24 +918,24 @@ def test_an_id_that_the_login_may_not_read_keeps_no_query_from_its_start(
         remembered.schemas(registry, [1, 2])
 
 
-def test_a_query_has_a_file_of_its_own_and_reads_the_one_of_a_version_before(
-    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
-):
-    disk: dict[str, dict[str, str]] = {}
+class Checkpoints:
+    """Files beside checkpoints, and processes that read them, one after the other."""
 
-    class Files:
-        def __init__(self, _session: object, folder: str) -> None:
-            self.files = disk.setdefault(folder, {})
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folders: dict[str, dict[str, str]] = {}
+        monkeypatch.setattr(memory, "CheckpointFiles", self._files)
+        self._patch = monkeypatch
+        self.new_process()
 
-        def read(self) -> dict[str, str]:
-            return dict(self.files)
+    def _files(self, _session: object, folder: str) -> Any:
+        files = self.folders.setdefault(folder, {})
+        return SimpleNamespace(read=lambda: dict(files), write=files.__setitem__)
 
-        def write(self, name: str, text: str) -> None:
-            self.files[name] = text
+    def new_process(self) -> None:
+        self._patch.setattr(memory, "_used", set())
 
-    monkeypatch.setattr(memory, "CheckpointFiles", Files)
-
-    def start(subject: str | None, met: list[int]) -> list[int]:
+    def start(self, registry: MemoryRegistry, subject: str | None, met: list[int]) -> list[int]:
+        """Define a query and write what it met; return the ids that earlier ones had."""
         remembered = memory.SchemaMemory()
         file = memory.id_file(SESSION, "/cp", registry, subject)
         assert file is not None
@@ -940,10 +944,88 @@ def test_a_query_has_a_file_of_its_own_and_reads_the_one_of_a_version_before(
         file.write(remembered)
         return others
 
+
+IDS = "/cp/onceward/@schema-ids"
+
+
+def test_a_query_has_a_file_of_its_own_and_reads_the_one_of_a_version_before(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+):
+    checkpoints = Checkpoints(monkeypatch)
+    start = partial(checkpoints.start, registry)
     assert start(None, [1]) == []
+    before = hashlib.sha256(f"{registry.url} ".encode()).hexdigest()[:16]
+    files = checkpoints.folders[IDS]
+    files[f"ids-{before}.json"] = files.pop(*files)
     assert (start("s-key", []), start("s-value", [2])) == ([1], [1])
     assert (start("s-key", []), start("s-value", []), start(None, [])) == ([1], [1, 2], [1])
-    assert len(disk["/cp/onceward/@schema-ids"]) == 3
+    assert len(files) == 4
+
+
+def moved(registry: MemoryRegistry, changed: dict[int, Any]) -> MemoryRegistry:
+    other = MemoryRegistry()
+    other.url = "http://new"
+    for number, schema in registry.schemas.items():
+        if number not in changed:
+            other.schemas[number] = schema
+    for number, text in changed.items():
+        if text is not None:
+            other.add("s", text, number)
+    return other
+
+
+def test_a_registry_at_another_address_is_compared_with_what_the_checkpoint_knows(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+):
+    """It may count its ids anew, and records with the old ones are still to be read."""
+    checkpoints = Checkpoints(monkeypatch)
+    checkpoints.start(registry, "s", [1, 2, 77])
+    for changed in (1, 2):
+        checkpoints.new_process()
+        with pytest.raises(RegistryReplaced) as met:
+            checkpoints.start(moved(registry, {changed: "double"}), "s", [1])
+        assert "remove the folder onceward/@schema-ids" in met.value.next_step
+    # Of another subject nothing is known
+    assert checkpoints.start(moved(registry, {1: "double"}), "other", [1]) == []
+    # One that has them all, and one more
+    checkpoints.new_process()
+    assert checkpoints.start(moved(registry, {77: "int"}), "s", [1]) == [1, 2]
+    checkpoints.new_process()
+    with pytest.raises(RegistryReplaced):
+        checkpoints.start(moved(registry, {1: "double"}), "s", [])
+
+
+def test_an_old_id_that_a_registry_at_another_address_gets_later_is_compared(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+):
+    checkpoints = Checkpoints(monkeypatch)
+    checkpoints.start(registry, "s", [1, 2])
+    for ids in ([5], []):
+        checkpoints.new_process()
+        checkpoints.start(moved(registry, {1: None, 2: None, 5: "int"}), "s", ids)
+    checkpoints.new_process()
+    with pytest.raises(RegistryReplaced):
+        checkpoints.start(moved(registry, {1: "double", 2: None, 5: "int"}), "s", [])
+
+
+def test_a_registry_is_not_compared_with_another_one_of_its_query(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+):
+    """As of two clusters, whose topics have one name. A crash leaves the file of one alone."""
+    checkpoints = Checkpoints(monkeypatch)
+    checkpoints.start(registry, "s", [1])
+    assert checkpoints.start(moved(registry, {1: "int"}), "s", [1]) == []
+    # Nor with one of another query, in the folder of a run
+    checkpoints.new_process()
+    monkeypatch.setenv(RUN_FOLDER, "/cp")
+    for address in (registry, moved(registry, {1: "int"})):
+        file = memory.id_file(SESSION, None, address, "t")
+        assert file is not None
+        remembered = memory.SchemaMemory()
+        assert file.recall(remembered) == []
+        remembered.schemas(address, [1])
+        file.write(remembered)
+        checkpoints.new_process()
 
 
 def test_another_registry_under_the_same_url_is_noticed(registry: MemoryRegistry):

@@ -23,11 +23,14 @@ from onceward.formats.avro.memory import (
     id_file,
     in_context,
     memory_for,
-    why_not_plain_avro,
 )
 from onceward.formats.avro.plan import AvroPlan, Whole
 from onceward.formats.avro.resolution import why_some_are_lost, why_values_would_change
-from onceward.formats.avro.schemas import without_java_texts, without_times
+from onceward.formats.avro.schemas import (
+    why_not_plain_avro,
+    without_java_texts,
+    without_times,
+)
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
 from onceward.formats.avro.types import (
     why_names_collide,

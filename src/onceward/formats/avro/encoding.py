@@ -32,9 +32,8 @@ from onceward.formats.avro.memory import (
     SchemaMemory,
     as_registry,
     in_context,
-    why_not_plain_avro,
 )
-from onceward.formats.avro.schemas import prefix
+from onceward.formats.avro.schemas import prefix, why_not_plain_avro
 from onceward.formats.avro.step import RegistryMonitor
 from onceward.formats.avro.types import Type, parse_types
 from onceward.formats.avro.values import all_hold, or_true, texts_are_valid

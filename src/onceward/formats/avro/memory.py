@@ -39,7 +39,7 @@ from onceward.errors import (
     SchemaUnknown,
     UnsupportedSchema,
 )
-from onceward.formats.avro.schemas import is_bytes
+from onceward.formats.avro.schemas import why_not_plain_avro
 from onceward.formats.registry.answers import (
     LARGEST_ID,
     READING,
@@ -328,28 +328,14 @@ def _resolve(registry: Registry, schema_id: int) -> tuple[str, str | None]:
     return text, why_not_plain_avro(registry.schema(schema_id), text, READING)
 
 
-def why_not_plain_avro(schema: RegisteredSchema, text: str, modes: frozenset[str]) -> str | None:
-    """Return why a record of a schema may be another thing than its Avro behind the frame; None:
-    it is that.
-
-    :param text: of ``schema``, self-contained. :param modes: of the rules that count.
-    """
-    if rule := schema.rule_in(modes):
-        return f"its rule {rule} is for Confluent's serializers, and is not carried out here"
-    if not is_bytes(text):
-        return None
-    return (
-        "it is bytes alone, which Confluent's serializers in Java write without Avro's length, "
-        "and others with it: a record does not say which"
-    )
-
-
 def _replaced(registry: Registry, schema_id: int, *, is_gone: bool = False) -> RegistryReplaced:
     what = "there is none any more" if is_gone else "another schema was there before"
     return RegistryReplaced(
         f"{registry!r} is not the one that it was: {what} under id {schema_id}",
         next_step="give it its schemas back under their ids (from a backup, in import mode), or "
-        "begin with another topic: records under that id would be read as something else",
+        "begin with another topic: records under that id would be read as something else; or, "
+        "where no record with an id of before is left to read, remove the folder "
+        f"onceward/{_FOLDER} of the query's checkpoint, if there is one, and start a new process",
         details={"id": schema_id},
     )
 
@@ -382,7 +368,6 @@ def in_context(registry: Registry, subject: str | None) -> Registry:
 
 _FOLDER = PipelineId("@schema-ids")
 """Beside those of pipelines, whose ids have no @."""
-
 
 _BESIDE = "in this process or in another one: what was found out is beside the checkpoint"
 _IN_RUN = (
@@ -417,7 +402,8 @@ def who_knows(file: IdFile | None) -> str:
 
 
 class IdFile:
-    """The file of one registry and subject.
+    """The file of one registry and subject; where there is none, those of the subject's registries
+    at other addresses are read: what a checkpoint knows of ids holds wherever the registry is.
 
     :param checkpoint: the query's ``checkpointLocation``, or another folder.
     """
@@ -442,9 +428,12 @@ class IdFile:
         # Two objects of the user's without an address are not told apart, and have one file: ids
         # that the other has are but asked for once more, and of a schema it would be a mistake.
         self._has_address = isinstance(where, str)
-        place = f"{where if isinstance(where, str) else type(where).__qualname__} {context}"
+        address = where if isinstance(where, str) else type(where).__qualname__
+        self._same_ids = f"ids-{_digest(f'{context} {subject}')}-"
         # A version before had one for all subjects, which is read as long as there is no other
-        self._names = [_file_name(f"{place} {subject}" if subject else place), _file_name(place)]
+        own = f"{self._same_ids}{_digest(address)}.json"
+        self._names = [own, f"ids-{_digest(f'{address} {context}')}.json"]
+        _used.add(own)
         # As it is in the file, as far as is known
         self._text: str | None = None
 
@@ -456,22 +445,27 @@ class IdFile:
         """
         files = self._files.read()
         self._text = files.get(self._names[0])
-        text = files.get(self._names[1]) if self._text is None else self._text
-        if text is None:
-            return []
-        try:
-            document = json.loads(text)
-            ids, missing = (list(map(int, document[name])) for name in ("ids", "missing"))
-            # A file of a version before has none
-            fingerprints = {
-                int(number): str(found)
-                for number, found in document.get("fingerprints", {}).items()
-            }
-        except (ValueError, KeyError, TypeError, AttributeError):
-            # Cut short by a crash: what is lost is learnt again.
-            log.warning("the schema ids beside the checkpoint cannot be read: %r", text[:100])
-            return []
-        memory.recall(missing, fingerprints if self._has_address else {})
+        names = [name for name in self._names if name in files][:1]
+        has_moved = not names and self._has_address and self.who_knows == _BESIDE
+        if has_moved:
+            # Records with ids of the old address are still to be read. What this process has used
+            # is of another registry of the query; in a run's folder it may be another query's.
+            names = [n for n in files if n.startswith(self._same_ids) and n not in _used]
+        ids: list[int] = []
+        for text in [files[name] for name in names]:
+            try:
+                document = json.loads(text)
+                had, missing = (list(map(int, document[name])) for name in ("ids", "missing"))
+                # A file of a version before has none
+                found = document.get("fingerprints", {}).items()
+                fingerprints = {int(n): str(each) for n, each in found if self._has_address}
+            except (ValueError, KeyError, TypeError, AttributeError):
+                # Cut short by a crash: what is lost is learnt again.
+                log.warning("the schema ids beside the checkpoint cannot be read: %r", text[:100])
+                continue
+            # One that is missing there may be here
+            memory.recall(() if has_moved else missing, fingerprints)
+            ids += had
         return ids
 
     def write(self, memory: SchemaMemory) -> None:
@@ -490,5 +484,9 @@ class IdFile:
             self._text = text
 
 
-def _file_name(place: str) -> str:
-    return f"ids-{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"
+_used: set[str] = set()
+"""Files of registries that this process has asked."""
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceward.errors import UnsupportedSchema
+from onceward.formats.registry.answers import RegisteredSchema
 
 MAGIC = b"\x00"
 PREFIX_BYTES = 5
@@ -43,6 +44,22 @@ def is_bytes(text: str) -> bool:
     while isinstance(schema, dict):
         schema = schema.get("type")
     return bool(schema == "bytes")
+
+
+def why_not_plain_avro(schema: RegisteredSchema, text: str, modes: frozenset[str]) -> str | None:
+    """Return why a record of a schema may be another thing than its Avro behind the frame; None:
+    it is that.
+
+    :param text: of ``schema``, self-contained. :param modes: of the rules that count.
+    """
+    if rule := schema.rule_in(modes):
+        return f"its rule {rule} is for Confluent's serializers, and is not carried out here"
+    if not is_bytes(text):
+        return None
+    return (
+        "it is bytes alone, which Confluent's serializers in Java write without Avro's length, "
+        "and others with it: a record does not say which"
+    )
 
 
 def prefix(schema_id: int) -> bytes:
