@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +32,7 @@ from pyspark.sql.types import (
 
 import onceward as ow
 from onceward import patience
+from onceward.engine.two_phase import CommitResult
 from onceward.errors import (
     ConfigurationError,
     ContradictoryOptions,
@@ -375,6 +377,43 @@ class TestLocalFiles:
         with raises(TargetUnreachable):
             publisher.opened("p@1.1", 1)
         assert not shape.exists()
+
+    @pytest.mark.parametrize("layout", ["batches", "flat", "manifest"])
+    @pytest.mark.parametrize("before", ["nothing", "an empty folder with the shape"])
+    def test_a_batch_that_was_decided_before_its_path_was_moved_is_published_there(
+        self, files: LocalFiles, layout: str, before: str
+    ):
+        """A crash is between the two, or somebody moves the folder before the next start."""
+        root = Path(str(files.local))
+        old, new = root / "old", root / "new"
+        settings = sink(path=f"file://{old}", ledger=KAFKA, layout=layout).settings
+        publisher = Publisher(settings, ledger_is_beside=False)
+        publisher.check("")
+        at = "_onceward/files/_attempt=p@m-1-1/batch=p@0" if layout == "manifest" else ""
+        prepared = at or "_onceward/prepared/p@m-1-1.ready"
+        (old / prepared).mkdir(parents=True)
+        (old / prepared / "part-0.txt").write_text("row\n")
+        to = {"batches": "batch=p@0", "flat": "", "manifest": "_symlink_format_manifest/p@0"}[
+            layout
+        ]
+        decided = {
+            "folder": "p@m-1-1", "root": f"file://{old}", "layout": layout, "to": to,
+            "files": {"part-0.txt": 4}, "at": at,
+        }  # fmt: skip
+        shutil.move(old, new)
+        if before != "nothing":
+            publisher.check("")
+        moved = sink(path=f"file://{new}", ledger=KAFKA, layout=layout).settings
+        publisher = Publisher(moved, ledger_is_beside=False)
+        publisher.check(f"file://{old}")
+        assert publisher.commit(decided) is CommitResult.DONE
+        there = {"batches": "batch=p@0/part-0.txt", "flat": "part-0.txt", "manifest": to}[layout]
+        assert (new / there).read_text() == (
+            f"file://{new}/{at}/part-0.txt\n" if layout == "manifest" else "row\n"
+        )
+        assert publisher.commit(decided) is CommitResult.ALREADY_DONE
+        publisher.remove_marks("p@m")
+        assert layout == "manifest" or "p@m" not in str(list(new.rglob("*")))
 
     @pytest.mark.parametrize("name", ["_spark_metadata", "_delta_log"])
     @pytest.mark.parametrize("layout", ["flat", "batches", "manifest"])

@@ -29,6 +29,7 @@ mark of a batch goes when the next attempt begins.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -49,6 +50,8 @@ from onceward.files.manifest import PREPARED, Committable, lost_files, report_lo
 from onceward.files.settings import HIDDEN, FileSinkSettings
 from onceward.spark.files.file_system import Files, files_at, finished
 from onceward.spark.files.file_writer import WrittenFiles
+
+log = logging.getLogger(__name__)
 
 _READY, _PUBLISHED = ".ready", ".published"
 _DIGITS = 10
@@ -260,7 +263,7 @@ class Publisher:
             result = manifest.publish(files, batch)
         else:
             result = _publish_renaming(files, batch)
-            self._marks |= {_mark(batch)} if files is self.files else set()
+            self._marks |= {_mark(batch)} if files.root == self.files.root else set()
         if result is CommitResult.LOST:
             # or it is the disk that is away
             reading.must_be_there(files, self._settings)
@@ -285,9 +288,19 @@ class Publisher:
         return self.commit(batch._replace(files=whole).as_told())
 
     def _committed_files(self, batch: Committable) -> Files:
+        """Return the files below the path of ``batch``: that of then; or the sink's own, where
+        the folder was moved there between decision and publication."""
         if batch.root == self.files.root:
             return self.files
-        return files_at(batch.root, renames=batch.layout != "manifest")
+        renames = batch.layout != "manifest"
+        files, here = (files_at(root, renames=renames) for root in (batch.root, self.files.root))
+        # An attempt's name is its own
+        if _has(files, batch) or not _has(here, batch):
+            return files
+        log.warning(
+            "%s was prepared below %s, and is below %s", batch.folder, batch.root, here.root
+        )
+        return here
 
     def abort(self, committable: Mapping[str, Any]) -> None:
         """Drop what an attempt has prepared."""
@@ -351,6 +364,12 @@ def _ready(batch: Committable) -> str:
 
 def _mark(batch: Committable) -> str:
     return f"{PREPARED}/{batch.folder}{_PUBLISHED}"
+
+
+def _has(files: Files, batch: Committable) -> bool:
+    """Return whether the files of an attempt are there, or the mark that they were published."""
+    prepared = files.listed(batch.at or _ready(batch))
+    return prepared is not None or files.size(_mark(batch)) is not None
 
 
 def _publish_renaming(files: Files, batch: Committable) -> CommitResult:

@@ -70,9 +70,9 @@ def must_be_there(files: Files, settings: FileSinkSettings) -> None:
         raise TargetUnreachable(
             f"{files.uri(SHAPE)} is not there, though this pipeline has written below "
             f"{files.root}: its disk may not be mounted, or somebody has removed that file",
-            next_step="mount it; nothing was written in its place. Where only that file is gone, "
-            f"or the path was emptied on purpose, write {json.dumps(reader_shape(settings))} into "
-            f"{files.uri(SHAPE)}",
+            next_step="mount it, or, if the folder was moved, pass where it is now as path=; "
+            "nothing was written here. Where only that file is gone, or the path was emptied on "
+            f"purpose, write {json.dumps(reader_shape(settings))} into {files.uri(SHAPE)}",
             details={"path": files.root, "shape": reader_shape(settings)},
         )
 
