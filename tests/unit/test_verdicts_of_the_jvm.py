@@ -125,7 +125,7 @@ def test_a_failure_of_the_jvm_is_no_lack_of_a_table(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is opened anew for each batch."""
-    monkeypatch.setattr(iceberg_table, "must_have", lambda *_, **__: None)
+    monkeypatch.setattr(iceberg_table, "must_have_lake", lambda *_, **__: None)
     monkeypatch.setattr(iceberg_table, "asked_apart", lambda _jvm, ask, *_: ask())
     monkeypatch.setattr(iceberg_table.IcebergTable, "_names_a_catalog", lambda _: False)
     session: Any = Session(error)
