@@ -34,7 +34,8 @@ from onceward.kafka.sink.sequencer.leases import EpochLeases
 from onceward.kafka.sink.sequencer.listener import Sequencer
 from onceward.kafka.sink.settings import KafkaSinkSettings
 from onceward.kafka.sink.topics import ReplacedTopics, RetentionCheck, TopicLimits
-from onceward.kafka.source.identity import has_the_same, remember_sink, source_topics
+from onceward.kafka.source.identity import has_the_same, remember_sink
+from onceward.kafka.source.topics_and_positions import source_topics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.error_table import PENDING_OFFSETS
 from onceward.kafka.wire.options.settings import ProducerSettings

@@ -31,7 +31,7 @@ from onceward.errors import (
 from onceward.ids import TopicPartition
 from onceward.kafka.sink.settings import KafkaSinkSettings
 from onceward.kafka.sink.task_reports import KIND, Written
-from onceward.kafka.source.identity import source_topics
+from onceward.kafka.source.topics_and_positions import source_topics
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ProducerSettings
 from onceward.spark.batch.checkpoint_files import remove_planned

@@ -6,7 +6,7 @@ take the missing ones for lost."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,14 +20,11 @@ from onceward.errors import (
     OncewardError,
     PartitionsAdded,
     SourceDataLost,
-    SourceTopicReplaced,
     TopicMissing,
 )
 from onceward.ids import (
     BatchId,
-    SourceRange,
     TopicPartition,
-    is_kafka_offset,
     kafka_ranges,
     kafka_spans,
 )
@@ -35,13 +32,18 @@ from onceward.kafka.source.topics_and_positions import (
     committed_with,
     cut_off,
     goes_back,
-    missing_topic,
+    hidden,
+    in_another_order,
     no_leader,
+    planned_otherwise,
+    planned_with,
+    replaced,
+    source_topics,
+    unwanted,
 )
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.options.settings import ClientSettings
 from onceward.kafka.wire.reads.offsets import ask_who_may, bounds_at_newest_leaders, logins_for
-from onceward.spark.batch.checkpoint_files import PLAN_ANEW, remove_planned
 from onceward.spark.batch.failures import (
     DATA_LOSS,
     OF_PARTITIONS,
@@ -175,7 +177,7 @@ class KafkaSourceIdentity(SourceIdentity):
             if self._first is None:
                 raise
             if running.batch != self._committed:
-                raise _planned_with(missing, running) from missing
+                raise planned_with(missing, running) from missing
             # Spark makes no task for what it reads nothing of
             for source, question in questions.items():
                 read = {each.topic for each in kafka_ranges(running.sources[source.index])}
@@ -294,7 +296,7 @@ class KafkaSourceIdentity(SourceIdentity):
         # What is committed cannot be planned anew
         if running.batch == self._committed:
             return None
-        more = {topic for each in running.kafka_sources for topic in _unwanted(each, running)}
+        more = {topic for each in running.kafka_sources for topic in unwanted(each, running)}
         less: set[str] = set()
         dropped = _dropped(running)
         for source, topic in dropped:
@@ -307,14 +309,14 @@ class KafkaSourceIdentity(SourceIdentity):
                 ):
                     less.add(topic)
         if less or more:
-            return _planned_otherwise(sorted(less), sorted(more), running)
+            return planned_otherwise(sorted(less), sorted(more), running)
         for source, topic in dropped:
             for other in () if source.reads(topic) else running.kafka_sources:
                 starts, ends = kafka_spans(running.sources[other.index])
                 comes, its_id = topic in ends.keys() - starts.keys(), self._id(other, topic, "")
                 # One of that name on another cluster has nothing to do with it
                 if comes and (not its_id or its_id == self._id(source, topic, its_id)):
-                    return _in_another_order([topic], source, running)
+                    return in_another_order([topic], source, running)
         return None
 
     def _id(self, source: KafkaSource, topic: str, unknown: str) -> str:
@@ -328,10 +330,10 @@ class KafkaSourceIdentity(SourceIdentity):
         of_others = [ids.values() for i, ids in self._known.items() if i != source.index]
         is_committed = running.batch == self._committed
         if others and all(any(found[name] in ids for ids in of_others) for name in others):
-            raise _in_another_order(others, source, running, is_committed=is_committed)
+            raise in_another_order(others, source, running, is_committed=is_committed)
         if others:
             ids = [", ".join(each[name] for name in others) for each in (found, known)]
-            raise _replaced(others, ids, running, is_committed=is_committed)
+            raise replaced(others, ids, running, is_committed=is_committed)
 
     def _found(self, source: KafkaSource, topic: str, running: RunningBatch) -> str | None:
         """Return the topic's id (old brokers: empty); None: none, or nobody can be asked."""
@@ -345,14 +347,14 @@ class KafkaSourceIdentity(SourceIdentity):
             except (AccessDenied, AuthenticationFailed) as error:
                 refused = refused or error
         if isinstance(refused, AccessDenied):
-            raise _hidden(topic, running, refused) from refused
+            raise hidden(topic, running, refused) from refused
         if refused is not None:
             raise refused
         return None
 
     def _has_parts(self, source: KafkaSource, topic: str, running: RunningBatch) -> bool:
-        """Return whether the topic has the partitions with which the batch starts, or nobody can be
-        asked. One that was created again with fewer is the same only by its name: each new plan
+        """Return whether the topic has the partitions with which the batch starts, or nobody can
+        be asked. One that was created again with fewer is the same only by its name: each new plan
         would lack them, too."""
         starts, _ = kafka_spans(running.sources[source.index])
         there: set[str] = set()
@@ -403,115 +405,5 @@ def _dropped(running: RunningBatch) -> list[tuple[KafkaSource, str]]:
     ]
 
 
-def _unwanted(source: KafkaSource, running: RunningBatch) -> set[str]:
-    """Return the topics that are new in the batch, and no longer in the source's list: of them
-    nothing is written, and Spark would end the batch behind what it cannot read."""
-    starts, ends = kafka_spans(running.sources[source.index])
-    return ends.keys() - starts.keys() - source.names if source.names else set()
-
-
-def _plan_anew(number: int, how: str = "with the topics of now") -> str:
-    return (
-        f"{remove_planned(number)}, and start the query again: it is planned anew, {how}; "
-        "ow.supervise does both by itself"
-    )
-
-
-def _planned_otherwise(
-    less: Sequence[str], more: Sequence[str], running: RunningBatch
-) -> PartitionsAdded:
-    number = running.batch.batch_id
-    without = f" without topic {', '.join(less)}, or a part of it, which earlier batches have read"
-    how = [f"{without} and which is there"] if less else []
-    how += [f" with topic {', '.join(more)}, which is new and not in topic= now"] if more else []
-    return PartitionsAdded(
-        f"{running.batch} was planned{', and'.join(how)}: topic= or topic_pattern= was another "
-        "one then, the principal lacked the right to describe a topic, or a broker lagged behind",
-        next_step=_plan_anew(number),
-        details={"topics": [*less, *more], PLAN_ANEW: number},
-    )
-
-
-def _in_another_order(
-    topics: Sequence[str],
-    source: KafkaSource,
-    running: RunningBatch,
-    *,
-    is_committed: bool = False,
-) -> SourceTopicReplaced:
-    return SourceTopicReplaced(
-        f"the sources of the query have changed places, as topic {', '.join(topics)} of source "
-        f"{source.index} shows: they are in another order in the program than in the checkpoint, "
-        "or bootstrap_servers= of one leads to the cluster of another. Spark tells them apart by "
-        "their places alone, and would read each from where another one has ended",
-        next_step="put them back in their order (in a union or join, say), "
-        + ("" if is_committed else f"{remove_planned(running.batch.batch_id)}, ")
-        + "and start the query again",
-        details={"topics": list(topics)},
-    )
-
-
-def _replaced(
-    topics: Sequence[str], ids: Sequence[str], running: RunningBatch, *, is_committed: bool
-) -> SourceTopicReplaced:
-    number = running.batch.batch_id
-    counted = f" and a function that only counts batch {number}, being committed (frame.count())"
-    return SourceTopicReplaced(
-        f"source topic {', '.join(topics)} was deleted and created again, or bootstrap_servers= "
-        f"leads to another cluster: its id is {ids[0]}, and the ledger ends in {ids[1]}; the "
-        "checkpoint's offsets name other records",
-        next_step="where it is another cluster by mistake, correct bootstrap_servers=, "
-        + ("" if is_committed else f"{remove_planned(number)}, ")
-        + "and start the query again; to read the new topic from its beginning, start with a "
-        'new pipeline_id, a new checkpoint and kafka_source(starting="earliest"); if it holds the '
-        "old records at their old offsets, start with a new pipeline_id on this checkpoint, once "
-        'with resume="adopt"' + (counted if is_committed else ""),
-        details={"topics": list(topics)},
-    )
-
-
-def _planned_with(missing: TopicMissing, running: RunningBatch) -> TopicMissing | PartitionsAdded:
-    """Return the error for a batch of a topic that is gone: Spark reads what it has logged, and
-    only a new plan leaves the topic out."""
-    topic, number = missing_topic(missing), running.batch.batch_id
-    read_by = [
-        (each.may_lose and each.finds(topic)) or topic in _unwanted(each, running)
-        for each in running.kafka_sources
-        if topic in source_topics(running.sources[each.index])
-    ]
-    message = (
-        f"{running.batch} was planned with topic {topic}, which does not exist any more, and "
-        "Spark would look for it at each start"
-    )
-    if read_by and all(read_by):
-        step = _plan_anew(number, "without the topic")
-        return PartitionsAdded(message, next_step=step, details={PLAN_ANEW: number})
-    return TopicMissing(
-        message,
-        next_step="where bootstrap_servers= leads to another cluster now, correct it; else do "
-        "not create it anew: its records would be others. To go on without it, and "
-        f"without its records that were not read, {remove_planned(number)}, take it out of topic= "
-        "where that names it, and start once with "
-        'kafka_source(spark_options={"failOnDataLoss": False})',
-        details=missing.details,
-    )
-
-
-def _hidden(topic: str, running: RunningBatch, denied: AccessDenied) -> AccessDenied:
-    return AccessDenied(
-        f"{running.batch} was planned without topic {topic}, which earlier batches have read: "
-        "brokers, asked for all topics (topic_pattern), leave out without a word what the "
-        f"principal may not describe. Asked for it by name: {denied.message}",
-        next_step=f"grant Read on topic {topic} (kafka-acls --add), also where it was deleted; "
-        f"then {_plan_anew(running.batch.batch_id)}",
-        details=denied.details,
-    )
-
-
 def _only(topics: set[str], ids: Mapping[str, str]) -> dict[str, str]:
     return {name: topic_id for name, topic_id in ids.items() if name in topics}
-
-
-def source_topics(source: SourceRange) -> set[str]:
-    """Return the topics that the batch has offsets of."""
-    return set(source.end) if is_kafka_offset(source.end) else set()

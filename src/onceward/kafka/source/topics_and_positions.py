@@ -6,8 +6,8 @@ Start positions are JSON with an offset for every partition of every topic. Spar
 what nobody knows is filled in here, on purpose and by name. Topics are read by name, or all whose
 names match a pattern. What differs is what Spark is told, which topics there are, and what a topic
 is that nobody has a position of: of named ones it was added to the list, under a pattern it is
-new. At the end, for :mod:`onceward.kafka.source.identity`, the errors for topics that
-are gone and positions that a log does not have.
+new. At the end, for :mod:`onceward.kafka.source.identity`, the errors for topics that are gone or
+others, batches planned with them, and positions that a log does not have.
 """
 
 from __future__ import annotations
@@ -22,19 +22,30 @@ from onceward.engine.ledger.chain import Ledger
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import must_be_a_ledger
 from onceward.errors import (
+    AccessDenied,
     BrokerUnreachable,
     ConfigurationError,
     ContradictoryOptions,
+    PartitionsAdded,
     SourceDataLost,
+    SourceTopicReplaced,
     TopicMissing,
 )
-from onceward.ids import PipelineId, TopicPartition, is_kafka_offset, partition_offsets, topic_name
+from onceward.ids import (
+    PipelineId,
+    SourceRange,
+    TopicPartition,
+    is_kafka_offset,
+    kafka_spans,
+    partition_offsets,
+    topic_name,
+)
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.reads.offsets import committed_offsets
-from onceward.spark.batch.checkpoint_files import remove_planned
+from onceward.spark.batch.checkpoint_files import PLAN_ANEW, remove_planned
 from onceward.spark.batch.failures import AT_THE_NEW_END
 from onceward.spark.batch.kafka_reader import matching, whole_names
-from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.query import KafkaSource, RunningBatch
 
 
 class NamedTopics:
@@ -315,4 +326,118 @@ def committed_with(missing: TopicMissing, running: RunningBatch) -> SourceDataLo
         next_step="where bootstrap_servers= leads to another cluster now, correct it; else begin "
         "anew with another pipeline_id and checkpoint, without the topic",
         details=missing.details,
+    )
+
+
+def source_topics(source: SourceRange) -> set[str]:
+    """Return the topics that the batch has offsets of."""
+    return set(source.end) if is_kafka_offset(source.end) else set()
+
+
+def unwanted(source: KafkaSource, running: RunningBatch) -> set[str]:
+    """Return the topics that are new in the batch, and no longer in the source's list: of them
+    nothing is written, and Spark would end the batch behind what it cannot read."""
+    starts, ends = kafka_spans(running.sources[source.index])
+    return ends.keys() - starts.keys() - source.names if source.names else set()
+
+
+def planned_otherwise(
+    less: Sequence[str], more: Sequence[str], running: RunningBatch
+) -> PartitionsAdded:
+    """Return the error for a batch planned without topics that it should have, or with others."""
+    number = running.batch.batch_id
+    without = f" without topic {', '.join(less)}, or a part of it, which earlier batches have read"
+    how = [f"{without} and which is there"] if less else []
+    how += [f" with topic {', '.join(more)}, which is new and not in topic= now"] if more else []
+    return PartitionsAdded(
+        f"{running.batch} was planned{', and'.join(how)}: topic= or topic_pattern= was another "
+        "one then, the principal lacked the right to describe a topic, or a broker lagged behind",
+        next_step=_plan_anew(number),
+        details={"topics": [*less, *more], PLAN_ANEW: number},
+    )
+
+
+def in_another_order(
+    topics: Sequence[str],
+    source: KafkaSource,
+    running: RunningBatch,
+    *,
+    is_committed: bool = False,
+) -> SourceTopicReplaced:
+    """Return the error for sources that have changed places since the checkpoint."""
+    return SourceTopicReplaced(
+        f"the sources of the query have changed places, as topic {', '.join(topics)} of source "
+        f"{source.index} shows: they are in another order in the program than in the checkpoint, "
+        "or bootstrap_servers= of one leads to the cluster of another. Spark tells them apart by "
+        "their places alone, and would read each from where another one has ended",
+        next_step="put them back in their order (in a union or join, say), "
+        + ("" if is_committed else f"{remove_planned(running.batch.batch_id)}, ")
+        + "and start the query again",
+        details={"topics": list(topics)},
+    )
+
+
+def replaced(
+    topics: Sequence[str], ids: Sequence[str], running: RunningBatch, *, is_committed: bool
+) -> SourceTopicReplaced:
+    """Return the error for topics that were created again; ``ids`` of now and of the ledger."""
+    number = running.batch.batch_id
+    counted = f" and a function that only counts batch {number}, being committed (frame.count())"
+    return SourceTopicReplaced(
+        f"source topic {', '.join(topics)} was deleted and created again, or bootstrap_servers= "
+        f"leads to another cluster: its id is {ids[0]}, and the ledger ends in {ids[1]}; the "
+        "checkpoint's offsets name other records",
+        next_step="where it is another cluster by mistake, correct bootstrap_servers=, "
+        + ("" if is_committed else f"{remove_planned(number)}, ")
+        + "and start the query again; to read the new topic from its beginning, start with a "
+        'new pipeline_id, a new checkpoint and kafka_source(starting="earliest"); if it holds the '
+        "old records at their old offsets, start with a new pipeline_id on this checkpoint, once "
+        'with resume="adopt"' + (counted if is_committed else ""),
+        details={"topics": list(topics)},
+    )
+
+
+def planned_with(missing: TopicMissing, running: RunningBatch) -> TopicMissing | PartitionsAdded:
+    """Return the error for a batch of a topic that is gone: Spark reads what it has logged, and
+    only a new plan leaves the topic out."""
+    topic, number = missing_topic(missing), running.batch.batch_id
+    read_by = [
+        (each.may_lose and each.finds(topic)) or topic in unwanted(each, running)
+        for each in running.kafka_sources
+        if topic in source_topics(running.sources[each.index])
+    ]
+    message = (
+        f"{running.batch} was planned with topic {topic}, which does not exist any more, and "
+        "Spark would look for it at each start"
+    )
+    if read_by and all(read_by):
+        step = _plan_anew(number, "without the topic")
+        return PartitionsAdded(message, next_step=step, details={PLAN_ANEW: number})
+    return TopicMissing(
+        message,
+        next_step="where bootstrap_servers= leads to another cluster now, correct it; else do "
+        "not create it anew: its records would be others. To go on without it, and "
+        f"without its records that were not read, {remove_planned(number)}, take it out of topic= "
+        "where that names it, and start once with "
+        'kafka_source(spark_options={"failOnDataLoss": False})',
+        details=missing.details,
+    )
+
+
+def hidden(topic: str, running: RunningBatch, denied: AccessDenied) -> AccessDenied:
+    """Return the error for a topic that the principal may not describe."""
+    return AccessDenied(
+        f"{running.batch} was planned without topic {topic}, which earlier batches have read: "
+        "brokers, asked for all topics (topic_pattern), leave out without a word what the "
+        f"principal may not describe. Asked for it by name: {denied.message}",
+        next_step=f"grant Read on topic {topic} (kafka-acls --add), also where it was deleted; "
+        f"then {_plan_anew(running.batch.batch_id)}",
+        details=denied.details,
+    )
+
+
+def _plan_anew(number: int, how: str = "with the topics of now") -> str:
+    return (
+        f"{remove_planned(number)}, and start the query again: it is planned anew, {how}; "
+        "ow.supervise does both by itself"
     )
