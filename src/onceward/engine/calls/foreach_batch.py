@@ -325,19 +325,16 @@ def _unless_written(
     if PLAN_ANEW not in error.details:
         return error
     batch = BatchId(str(query.id), error.details[PLAN_ANEW])
+    is_known, unknown = False, ""
     for sink in list(_living.values()):
         if not sink._policy.has_ledger:
             continue
         try:
             with patience.within(_ASK_MS):
                 newest = sink.newest_record()
-        except Exception as unknown:  # noqa: BLE001 — it is said, and the next start asks again
-            error.details = {k: v for k, v in error.details.items() if k != PLAN_ANEW}
-            error.next_step = (
-                f"see that the ledger of {sink._policy.pipeline} can be read, and start the query "
-                f"again: whether it has {batch} is not known ({unknown})"
-            )
-            return error
+        except Exception as failure:  # noqa: BLE001 — it is said, and the next start asks again
+            unknown = unknown or f"{sink._policy.pipeline}: {failure}"
+            continue
         if newest is not None and newest.batch == batch:
             return SourceDataLost(
                 f"{batch} is committed by {sink._policy.pipeline}, and Spark, which has not noted "
@@ -346,6 +343,14 @@ def _unless_written(
                 "planned, and start the query again; once Spark has run the batch, it may change",
                 details=refused.details,
             )
+        is_known = is_known or (newest is not None and newest.batch.query_id == batch.query_id)
+    # That of another query may be away, or its sink have been given up
+    if unknown and not is_known:
+        error.details = {k: v for k, v in error.details.items() if k != PLAN_ANEW}
+        error.next_step = (
+            "see that the ledger can be read, and start the query again: whether it has "
+            f"{batch} is not known ({unknown})"
+        )
     return error
 
 
