@@ -47,7 +47,7 @@ from onceward.formats.registry.answers import (
     Version,
     subject_context,
 )
-from onceward.formats.registry.client import SchemaRegistry
+from onceward.formats.registry.client import SchemaRegistry, must_be_subject
 from onceward.formats.registry.conversation import NO_RIGHT
 from onceward.ids import PipelineId
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
@@ -360,8 +360,13 @@ def registry_place(registry: Registry) -> tuple[Hashable, str]:
 def in_context(registry: Registry, subject: str | None) -> Registry:
     """Return ``registry``, asking for ids in the context that ``subject`` names, if it names
     one.
+
+    :raises ConfigurationError: ``subject`` is none.
     """
-    if subject is None or not subject_context(subject) or not isinstance(registry, SchemaRegistry):
+    if subject is None:
+        return registry
+    must_be_subject(subject)
+    if not subject_context(subject) or not isinstance(registry, SchemaRegistry):
         return registry
     return registry.in_context(subject)
 

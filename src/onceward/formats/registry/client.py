@@ -478,9 +478,10 @@ def _must_be_id(number: Any, what: str = "id") -> None:
         )
 
 
-def _in_path(subject: Any) -> str:
-    """Quote a subject for a path: ``.`` and ``..`` would be taken for steps in it."""
+def must_be_subject(subject: Any) -> None:
+    """Raise ConfigurationError where ``subject`` is none that a registry can have."""
     if (
+        # In a path . and .. would be taken for steps
         not isinstance(subject, str)
         or subject in ("", ".", "..")
         or len(subject) > _SUBJECT_CHARACTERS
@@ -489,4 +490,8 @@ def _in_path(subject: Any) -> str:
             f"{subject!r:.200} is no subject",
             next_step="pass its name, such as orders-value for the topic orders",
         )
+
+
+def _in_path(subject: Any) -> str:
+    must_be_subject(subject)
     return quote(subject, safe="")
