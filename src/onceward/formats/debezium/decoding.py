@@ -36,7 +36,7 @@ from onceward.formats.avro.plan import Whole
 from onceward.formats.debezium.types import PLACEHOLDER, TableTypes, why_unavailable
 from onceward.formats.json.decoding import decode_with as decode_json_with
 from onceward.formats.json.decoding import parse_schema
-from onceward.formats.validation import refuse_other_than_a_frame
+from onceward.formats.validation import refuse_frame
 from onceward.spark.types import column_named, contains_type, quoted
 
 _LONG = ("ts_ms", "server_id", "pos")
@@ -229,7 +229,7 @@ def decode(
             next_step="pass what the connector has as unavailable.value.placeholder, or leave it "
             "out",
         )
-    _check(frame, column, schema, registry)
+    _check(frame, column, on_error, schema, registry)
     if registry is not None:
         if wrapped or decimals or source is not SOURCE:
             raise ContradictoryOptions(
@@ -282,8 +282,8 @@ def _flat(read: DataFrame, column: str, place: str, tombstones: str) -> DataFram
     return read.select(*others, *(field.alias(name) for name, field in fields.items()))
 
 
-def _check(frame: DataFrame, column: str, schema: object, registry: object) -> None:
-    refuse_other_than_a_frame(frame)
+def _check(frame: DataFrame, column: str, on_error: str, schema: object, registry: object) -> None:
+    refuse_frame(frame, column, on_error)
     if (schema is None) == (registry is None):
         both = "neither schema= nor registry=" if schema is None else "both schema= and registry="
         raise ContradictoryOptions(
