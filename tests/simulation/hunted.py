@@ -22,7 +22,7 @@ _TASKS = ("spark:", "line:", "report:", "kafka:", "net:")
 PLACES: Sequence[Place] = (
     ("engine/two_phase", _DECIDED, (*_COPIES, "target:", "fs:")),
     ("engine/target", _DECIDED, (*_COPIES, "broker:", "target:")),
-    ("engine/spark_jobs", ("files",), (*_COPIES, "spark:", "fs:")),
+    ("engine/spark_jobs", ("files", *_DECIDED), (*_COPIES, "spark:", "fs:")),
     ("engine/fan_out", ("fan_out",), (*_COPIES, "target:", "fs:")),
     ("engine/task_writer", _KAFKA, ("spark:", "line:", "report:")),
     ("engine/driver_rows", _KAFKA, ("spark:", "kafka:")),

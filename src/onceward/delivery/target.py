@@ -63,7 +63,6 @@ from onceward.errors import (
 )
 from onceward.ids import AttemptId, PipelineId
 from onceward.spark.batch.query import RunningBatch
-from onceward.spark.batch.shuffles import Computation
 
 log = logging.getLogger(__name__)
 
@@ -224,10 +223,7 @@ class WriteAheadTarget(TwoPhaseTarget):
             log.warning("%s: left out: %s", self._policy.pipeline, self._lost.message)
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> WriteAheadAttempt:
-        attempt = WriteAheadAttempt(
-            self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles)
-        )
-        attempt.target = self
+        attempt = WriteAheadAttempt(self, attempt_id)
         attempt.sequence = 0 if newest is None else newest.sequence + 1
         return attempt
 
@@ -381,7 +377,6 @@ class WriteAheadTarget(TwoPhaseTarget):
 class WriteAheadAttempt(TwoPhaseAttempt):
     """One attempt at a batch: files of its tasks."""
 
-    kind = KIND
     target: WriteAheadTarget
     sequence: int
 

@@ -11,16 +11,16 @@ import logging
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 
-from onceward import patience
+from onceward import events, patience
 from onceward.engine.ending import TimeLimit
 from onceward.engine.ledger.chain import Chain, takeover_error
 from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Attempt, Prepared
+from onceward.engine.target import Attempt, Prepared, Write, event_ids
 from onceward.engine.task_writer import (
     RESULT_DDL,
     OpenWriter,
@@ -90,7 +90,8 @@ def compute(frame: DataFrame, shuffles: Shuffles, limit: TimeLimit) -> None:
 
 log = logging.getLogger(__name__)
 
-_FORMAT = 1
+RECORD_FORMAT = 1
+"""Of outputs that have committables, in ledger records."""
 
 
 def attempt_name(pipeline: PipelineId, mark: str, attempt: AttemptId, branch: str) -> str:
@@ -104,45 +105,108 @@ def attempt_name(pipeline: PipelineId, mark: str, attempt: AttemptId, branch: st
     )
 
 
-class SparkJobsAttempt(Attempt):
-    """One try at one batch, with at most one committable.
+class RecordedTarget(Protocol):
+    """A two-phase target (:mod:`onceward.engine.two_phase`), as far as its attempts ask it."""
 
-    :param kind: of its output in the ledger record: ``{"version": of the committable,
-        "committables": [it]}``, and what :meth:`_extra_data` says besides.
-    :param name: of the attempt in the target.
-    :param sequence: the number that the batch will have in the ledger.
+    kind: str
+    chain: Chain
+    branch: str
+    committer: Any
+    _policy: SinkPolicy
+    _shuffles: Shuffles
+
+
+class NamingTarget(RecordedTarget, Protocol):
+    """One whose names of what is prepared have the chain's mark."""
+
+    mark: str
+
+
+class RecordedAttempt(Attempt):
+    """One try at a batch that its ledger record decides, with the committables in it.
+
+    Its output there is of the target's kind: ``{"version": of the committables, "committables":
+    […]}``, and what :meth:`_extra_data` says besides.
     """
 
-    committable_version: ClassVar[int] = 1
+    target: RecordedTarget
+
+    def __init__(self, target: RecordedTarget, attempt_id: AttemptId) -> None:
+        self.id = attempt_id
+        self.target = target
+        self._committer = target.committer
+        self._chain = target.chain
+        self._policy = target._policy
+        self._computation = Computation(target._shuffles)
+        self._limit = TimeLimit(target._policy)
+        self._rows = 0
+
+    def write(self, write: Write, running: RunningBatch) -> int:
+        ids = {**event_ids(self._policy.pipeline, running), **self.ids}
+        with events.step(events.SEND, **ids) as values:
+            values["records"] = rows = self._written(write, running)
+        self._rows += rows
+        return rows
+
+    @abstractmethod
+    def _written(self, write: Write, running: RunningBatch) -> int:
+        """Write one frame of the batch by one job; return how many rows it has."""
+
+    @abstractmethod
+    def _committables(self) -> list[Any]:
+        """Return what the ledger record is to name. All of it is durable."""
+
+    def _extra_data(self) -> Mapping[str, Any]:
+        """Return what the ledger record is to hold besides."""
+        return {}
+
+    def _summary(self, committables: Sequence[Any]) -> str:
+        """Return what was prepared, for the log."""
+        return f"{len(committables)} committables of {self.id}"
+
+    def prepared(self) -> Prepared:
+        self._computation.must_be_one()
+        committables = self._committables()
+        kind = self.target.kind
+        data = {
+            "version": self._committer.committable_version,
+            **self._extra_data(),
+            "committables": committables,
+        }
+        return Prepared(
+            {kind: Output(kind, RECORD_FORMAT, self._rows, data)},
+            self._summary(committables),
+            RecordState.DECIDED if committables else RecordState.FINISHED,
+        )
+
+
+class SparkJobsAttempt(RecordedAttempt):
+    """One try at one batch, with at most one committable."""
 
     def __init__(
-        self,
-        kind: str,
-        chain: Chain,
-        policy: SinkPolicy,
-        attempt_id: AttemptId,
-        name: str,
-        sequence: int,
-        computation: Computation,
+        self, target: NamingTarget, attempt_id: AttemptId, newest: LedgerRecord | None
     ) -> None:
-        self.id = attempt_id
-        self._kind = kind
-        self._chain = chain
-        self._policy = policy
-        self._name = name
-        self._sequence = sequence
-        self._computation = computation
-        self._limit = TimeLimit(policy)
-        self._rows = 0
+        super().__init__(target, attempt_id)
+        self._name = attempt_name(self._policy.pipeline, target.mark, attempt_id, target.branch)
+        # The number that the batch will have in the ledger
+        self._sequence = 0 if newest is None else newest.sequence + 1
         self._decided = False
 
     @abstractmethod
     def _committable(self) -> dict[str, Any]:
         """Return what the ledger record is to name, of a batch with rows. All of it is durable."""
 
-    def _committable_of_ours(self) -> dict[str, Any]:
+    @abstractmethod
+    def _drop(self) -> None:
+        """Drop what was written, and will never be decided."""
+
+    def _committables(self) -> list[dict[str, Any]]:
+        if not self._rows:
+            # Whoever writes a schema without rows makes something all the same
+            self._try_to_drop()
+            return []
         try:
-            return self._committable()
+            return [self._committable()]
         except (ConfigurationError, ReportMismatch) as error:
             # A newer copy may have put its batch there, or have dropped ours: then it is for
             # Fenced to say so.
@@ -152,35 +216,6 @@ class SparkJobsAttempt(Attempt):
                     self._policy.pipeline, f"the ledger, which has {newest.batch}"
                 ) from error
             raise
-
-    @abstractmethod
-    def _drop(self) -> None:
-        """Drop what was written, and will never be decided."""
-
-    def _extra_data(self) -> Mapping[str, Any]:
-        """Return what the ledger record is to hold besides."""
-        return {}
-
-    def _summary(self, committables: Sequence[Mapping[str, Any]]) -> str:
-        """Return what was prepared, for the log."""
-        return f"as {self._name}"
-
-    def prepared(self) -> Prepared:
-        self._computation.must_be_one()
-        committables = [self._committable_of_ours()] if self._rows else []
-        # Whoever writes a schema without rows makes something all the same
-        if not committables:
-            self._try_to_drop()
-        data = {
-            "version": self.committable_version,
-            **self._extra_data(),
-            "committables": committables,
-        }
-        return Prepared(
-            {self._kind: Output(self._kind, _FORMAT, self._rows, data)},
-            self._summary(committables),
-            RecordState.DECIDED if committables else RecordState.FINISHED,
-        )
 
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         if record.sequence != self._sequence:

@@ -24,18 +24,16 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
-from onceward import events, patience, surroundings
+from onceward import patience, surroundings
 from onceward.engine import spark_jobs
-from onceward.engine.ending import TimeLimit
 from onceward.engine.ledger.chain import Chain, takeover_error
-from onceward.engine.ledger.record import LedgerRecord, Output, RecordState
+from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.engine.policy import SinkPolicy
+from onceward.engine.spark_jobs import RECORD_FORMAT, RecordedAttempt
 from onceward.engine.target import (
     Attempt,
-    Prepared,
     Target,
     Write,
-    event_ids,
     foreign_output_error,
 )
 from onceward.engine.task_writer import Beginner, OpenTaskWriter, OpenWriter, TaskResult
@@ -47,9 +45,9 @@ from onceward.errors import (
     PublishIncomplete,
     summary,
 )
-from onceward.ids import AttemptId, PipelineId
+from onceward.ids import AttemptId, PipelineId, chain_mark, chain_prefix
 from onceward.spark.batch.query import RunningBatch
-from onceward.spark.batch.shuffles import Computation, Shuffles
+from onceward.spark.batch.shuffles import Shuffles
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +58,6 @@ that keeps more there has a kind of its own."""
 _TASK_NAME = re.compile(r"([A-Za-z0-9._-]+)@[^@/\\\\\"\s]{1,8}-\d+-\d+\.\d+-\d+-\d+\.\d+")
 """As ``Task.name`` has it, with the pipeline's id in front."""
 
-_FORMAT = 1
 # Characters of a committable in an error
 _LONGEST_TEXT = 300
 
@@ -231,15 +228,10 @@ class TwoPhaseTarget(Target):
     def attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> Attempt:
         """Return a fresh attempt with the name that the chain has given out for it."""
         self._drop_undecided()
-        attempt = self._attempt(attempt_id, newest)
-        if isinstance(attempt, TwoPhaseAttempt):
-            attempt.left = self._undecided
-        return attempt
+        return self._attempt(attempt_id, newest)
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> Attempt:
-        return TwoPhaseAttempt(
-            self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles)
-        )
+        return TwoPhaseAttempt(self, attempt_id)
 
     def _drop_undecided(self) -> None:
         """Drop what earlier runs have prepared and not decided, now that this one was admitted."""
@@ -341,7 +333,7 @@ class TwoPhaseTarget(Target):
     def _committables(self, record: LedgerRecord) -> list[Any]:
         """Return the committables. :raises LedgerUnreadable: another sink's, or too new."""
         output = record.outputs.get(self.kind)
-        if output is None or (output.kind, output.version) != (self.kind, _FORMAT):
+        if output is None or (output.kind, output.version) != (self.kind, RECORD_FORMAT):
             raise foreign_output_error(record)
         version, known = int(output.data["version"]), self.committer.committable_version
         if version > known:
@@ -364,64 +356,48 @@ class TwoPhaseTarget(Target):
         self.chain.close()
 
 
-class TwoPhaseAttempt(Attempt):
+class MarkedTarget(TwoPhaseTarget):
+    """One that prepares under names which have the chain in them. What another ledger's pipeline
+    of the same id has prepared may be decided there."""
+
+    # Of the chain, once it is ours
+    identity = mark = ""
+
+    def must_be_of_this_chain(self) -> None:
+        self.identity = self.chain.identity()
+        self.mark = chain_mark(self.identity)
+
+    def is_of_this_chain(self, recovered: Any) -> bool:
+        """Return whether its name begins as those of this chain do."""
+        name = self._name_of(recovered)
+        return name.startswith(chain_prefix(self._policy.pipeline, self.mark))
+
+    def _name_of(self, recovered: Any) -> str:
+        return str(recovered)
+
+
+class TwoPhaseAttempt(RecordedAttempt):
     """One attempt at a batch: what its tasks have prepared, until it is decided or dropped."""
 
-    kind: ClassVar[str] = KIND
+    target: TwoPhaseTarget
 
-    def __init__(
-        self,
-        committer: Committer,
-        chain: Chain,
-        policy: SinkPolicy,
-        attempt_id: AttemptId,
-        computation: Computation,
-    ) -> None:
-        self.id = attempt_id
-        self._committer = committer
-        self._chain = chain
-        self._policy = policy
-        self._computation = computation
-        self._limit = TimeLimit(policy)
+    def __init__(self, target: TwoPhaseTarget, attempt_id: AttemptId) -> None:
+        super().__init__(target, attempt_id)
         self._results: list[list[TaskResult]] = []
-        self.left: list[Any] = []
-        """What :meth:`abort` had no time to drop, for the next attempt."""
 
-    def write(self, write: Write, running: RunningBatch) -> int:
-        ids = {**event_ids(self._policy.pipeline, running), **self.ids}
-        with events.step(events.SEND, **ids) as values:
-            opening = self._opening(write, running, len(self._results))
-            results: list[TaskResult] = []
-            # Before they are looked at: what is prepared can be dropped then
-            self._results.append(results)
-            spark_jobs.run(write.frame, opening, self._computation, self._limit, results)
-            values["records"] = sum(result.rows for result in results)
-        return int(values["records"])
+    def _written(self, write: Write, running: RunningBatch) -> int:
+        opening = self._opening(write, running, len(self._results))
+        results: list[TaskResult] = []
+        # Before they are looked at: what is prepared can be dropped then
+        self._results.append(results)
+        spark_jobs.run(write.frame, opening, self._computation, self._limit, results)
+        return sum(result.rows for result in results)
 
     def _opening(self, write: Write, running: RunningBatch, frame: int) -> OpenWriter:
         """Return what opens the writers of the batch's frame number ``frame``."""
         return OpenTaskWriter(
             self._committer, self._policy.pipeline, running.batch, self.id, frame
         )
-
-    def prepared(self) -> Prepared:
-        self._computation.must_be_one()
-        committables = self._committables()
-        rows = sum(result.rows for results in self._results for result in results)
-        data = {
-            "version": self._committer.committable_version,
-            **self._extra_data(),
-            "committables": committables,
-        }
-        return Prepared(
-            {self.kind: Output(self.kind, _FORMAT, rows, data)},
-            f"{len(committables)} committables of {self.id}",
-            RecordState.DECIDED if committables else RecordState.FINISHED,
-        )
-
-    def _extra_data(self) -> dict[str, Any]:
-        """Return what the ledger record is to hold besides."""
-        return {}
 
     def _committables(self) -> list[Any]:
         """Return those of all frames, in their order and that of their partitions."""
@@ -435,7 +411,9 @@ class TwoPhaseAttempt(Attempt):
         """Drop what reports have named; the rest, of tasks that died, is for ``recover``."""
         committables, self._results = self._committables(), []
         try:
-            self.left += drop_all(self._committer, committables, self._policy.pipeline)
+            # What it has no time for, the next attempt drops
+            left = drop_all(self._committer, committables, self._policy.pipeline)
+            self.target._undecided += left
         finally:
             self._chain.abort()
 

@@ -26,19 +26,17 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from onceward import events, patience
-from onceward.engine.ledger.chain import Chain
+from onceward import patience
 from onceward.engine.ledger.record import LedgerRecord
-from onceward.engine.spark_jobs import SparkJobsAttempt, attempt_name
-from onceward.engine.target import Write, event_ids
-from onceward.engine.two_phase import CommitResult, TwoPhaseTarget
+from onceward.engine.spark_jobs import SparkJobsAttempt
+from onceward.engine.target import Write
+from onceward.engine.two_phase import CommitResult, MarkedTarget
 from onceward.errors import InvalidColumn, PublishIncomplete
 from onceward.files.manifest import ATTEMPT
 from onceward.files.publishing import Publisher
 from onceward.files.settings import FileSinkSettings
-from onceward.ids import AttemptId, chain_mark, chain_prefix
+from onceward.ids import AttemptId, chain_prefix
 from onceward.spark.batch.query import RunningBatch
-from onceward.spark.batch.shuffles import Computation
 from onceward.spark.files import file_writer
 from onceward.spark.files.file_writer import (
     MAX_RECORDS,
@@ -181,52 +179,42 @@ whose form is :class:`~onceward.files.manifest.Committable`.
 
 
 class FileAttempt(SparkJobsAttempt):
-    """One batch into files: a Spark job for each frame, all into one hidden folder.
+    """One batch into files: a Spark job for each frame, all into one hidden folder, which has its
+    name.
 
-    :param folder: of the attempt, by its name.
     :param row_bytes: as :func:`_format_for` takes it.
     """
 
-    committable_version: ClassVar[int] = Publisher.committable_version
-
     def __init__(
         self,
-        publisher: Publisher,
-        settings: FileSinkSettings,
-        row_bytes: float | None,
-        chain: Chain,
+        target: FileTarget,
         attempt_id: AttemptId,
-        folder: str,
-        sequence: int,
-        computation: Computation,
+        newest: LedgerRecord | None,
+        row_bytes: float | None,
     ) -> None:
-        super().__init__(KIND, chain, settings.policy, attempt_id, folder, sequence, computation)
-        self._publisher = publisher
-        self._settings = settings
+        super().__init__(target, attempt_id, newest)
+        self._publisher = target._publisher
+        self._settings = target._settings
         self._row_bytes = row_bytes
-        self._written: list[WrittenFiles] = []
+        self._jobs: list[WrittenFiles] = []
 
-    def write(self, write: Write, running: RunningBatch) -> int:
-        ids = {**event_ids(self._policy.pipeline, running), **self.ids}
-        with events.step(events.SEND, **ids) as values:
-            if self._settings.format == "csv":
-                self._publisher.must_have(
-                    columns_in_files(write.frame.columns, self._settings.partition_by)
-                )
-            written = file_writer.write(
-                write.frame,
-                self._publisher.opened(self._name, self._sequence),
-                _format_for(write.frame, self._settings, self._row_bytes),
-                self._computation,
-                self._limit.passed,
+    def _written(self, write: Write, running: RunningBatch) -> int:
+        if self._settings.format == "csv":
+            self._publisher.must_have(
+                columns_in_files(write.frame.columns, self._settings.partition_by)
             )
-            self._written.append(written)
-            values["records"] = written.rows
-        self._rows += written.rows
+        written = file_writer.write(
+            write.frame,
+            self._publisher.opened(self._name, self._sequence),
+            _format_for(write.frame, self._settings, self._row_bytes),
+            self._computation,
+            self._limit.passed,
+        )
+        self._jobs.append(written)
         return written.rows
 
     def _committable(self) -> dict[str, Any]:
-        return self._publisher.prepare(self._name, self._sequence, self._written).as_told()
+        return self._publisher.prepare(self._name, self._sequence, self._jobs).as_told()
 
     def _extra_data(self) -> Mapping[str, Any]:
         return {"format": self._settings.format, "root": self._publisher.files.root}
@@ -241,7 +229,7 @@ class FileAttempt(SparkJobsAttempt):
         self._publisher.abort({"folder": self._name})
 
 
-class FileTarget(TwoPhaseTarget):
+class FileTarget(MarkedTarget):
     """One run of a query, writing files below one path."""
 
     kind: ClassVar[str] = KIND
@@ -252,8 +240,6 @@ class FileTarget(TwoPhaseTarget):
         super().__init__(publisher, chain, policy, commit_timeout_s=settings.commit_timeout_s)
         self._settings = settings
         self._publisher = publisher
-        # of the chain, once it is ours
-        self._mark = ""
         self._row_bytes: float | None = None
 
     def list_prepared(self) -> list[Any]:
@@ -271,26 +257,14 @@ class FileTarget(TwoPhaseTarget):
         roots = [str(one["root"]) for one in output.data["committables"]]
         return str(output.data.get("root") or next(iter(roots), ""))
 
-    def must_be_of_this_chain(self) -> None:
-        self._mark = chain_mark(self.chain.identity())
-
-    def is_of_this_chain(self, recovered: Any) -> bool:
-        return str(recovered["folder"]).startswith(chain_prefix(self._policy.pipeline, self._mark))
+    def _name_of(self, recovered: Any) -> str:
+        return str(recovered["folder"])
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> FileAttempt:
         if newest is not None:
             self._row_bytes = self._size_of_a_row(newest) or self._row_bytes
-        self._publisher.remove_marks(chain_prefix(self._policy.pipeline, self._mark))
-        return FileAttempt(
-            self._publisher,
-            self._settings,
-            self._row_bytes,
-            self.chain,
-            attempt_id,
-            attempt_name(self._policy.pipeline, self._mark, attempt_id, self.branch),
-            0 if newest is None else newest.sequence + 1,
-            Computation(self._shuffles),
-        )
+        self._publisher.remove_marks(chain_prefix(self._policy.pipeline, self.mark))
+        return FileAttempt(self, attempt_id, newest, self._row_bytes)
 
     def _size_of_a_row(self, record: LedgerRecord) -> float | None:
         """Return a row's average size in files; None: the batch has no rows, or it is not told."""

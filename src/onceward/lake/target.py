@@ -12,24 +12,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from onceward import events
-from onceward.engine.ledger.chain import Chain, Ledger
+from onceward.engine.ledger.chain import Ledger
 from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import SinkPolicy, must_be_decided
-from onceward.engine.spark_jobs import SparkJobsAttempt, attempt_name
-from onceward.engine.target import Write, event_ids, run_again_after
-from onceward.engine.two_phase import TwoPhaseTarget
+from onceward.engine.spark_jobs import SparkJobsAttempt
+from onceward.engine.target import Write, run_again_after
+from onceward.engine.two_phase import MarkedTarget
 from onceward.errors import (
     ConfigurationError,
     LedgerBehind,
     PreparedDataLost,
     TargetUnreachable,
 )
-from onceward.ids import AttemptId, chain_mark, chain_prefix
+from onceward.ids import AttemptId
 from onceward.lake.table import LakeTable, Latest, Staged, concatenated
 from onceward.spark.batch import job
 from onceward.spark.batch.query import RunningBatch
-from onceward.spark.batch.shuffles import Computation
 
 log = logging.getLogger(__name__)
 
@@ -62,56 +60,45 @@ class LakeSettings:
 class LakeAttempt(SparkJobsAttempt):
     """One batch into a table: a Spark job for each frame, none of which readers see.
 
-    :param kind: of its output in the ledger record.
-    :param name: of the attempt in the table.
-    :param branch: the sink's name in a fan-out, or empty.
-    :param identity: of the chain.
     :param latest: what the table has of the batches before.
     """
 
-    committable_version = LakeTable.committable_version
+    target: LakeTarget
 
     def __init__(
         self,
-        table: LakeTable,
-        kind: str,
-        chain: Chain,
-        policy: SinkPolicy,
+        target: LakeTarget,
         attempt_id: AttemptId,
-        name: str,
-        *,
-        branch: str,
-        identity: str,
-        sequence: int,
+        newest: LedgerRecord | None,
         latest: Latest | None,
-        computation: Computation,
     ) -> None:
-        super().__init__(kind, chain, policy, attempt_id, name, sequence, computation)
-        self._table = table
-        self._branch = branch
-        self._identity = identity
+        super().__init__(target, attempt_id, newest)
+        self._table = target._table
         self._latest = latest
         self._staged: list[Staged] = []
 
     @run_again_after(TargetUnreachable)
     def write(self, write: Write, running: RunningBatch) -> int:
-        ids = {**event_ids(self._policy.pipeline, running), **self.ids}
-        with events.step(events.SEND, **ids) as values:
-            frame = self._table.fitting(write.frame)
-            with self._computation.read_once(frame):
-                with job.watched(frame, self._limit.passed):
-                    staged = self._table.stage(frame, self._name, len(self._staged))
-                    self._staged.append(staged)
-                self._computation.counts(frame)
-            values["records"] = staged.rows
-        self._rows += staged.rows
+        return super().write(write, running)
+
+    def _written(self, write: Write, running: RunningBatch) -> int:
+        frame = self._table.fitting(write.frame)
+        with self._computation.read_once(frame):
+            with job.watched(frame, self._limit.passed):
+                staged = self._table.stage(frame, self._name, len(self._staged))
+                self._staged.append(staged)
+            self._computation.counts(frame)
         return staged.rows
 
     @run_again_after(TargetUnreachable)
     def _committable(self) -> dict[str, Any]:
+        target = self.target
         return self._table.committable(
-            self._name, self._identity, self._branch, self._sequence, self._staged
+            self._name, target.identity, target.branch, self._sequence, self._staged
         )
+
+    def _summary(self, committables: Sequence[Any]) -> str:
+        return f"as {self._name}"
 
     def _extra_data(self) -> Mapping[str, Any]:
         latest = self._latest
@@ -125,7 +112,7 @@ class LakeAttempt(SparkJobsAttempt):
         self._table.abort({"attempt": self._name, "staged": concatenated(staged)})
 
 
-class LakeTarget(TwoPhaseTarget):
+class LakeTarget(MarkedTarget):
     """One run of a query, writing to one table."""
 
     def __init__(self, settings: LakeSettings, table: LakeTable) -> None:
@@ -134,8 +121,6 @@ class LakeTarget(TwoPhaseTarget):
         super().__init__(table, chain, policy, commit_timeout_s=settings.commit_timeout_s)
         self._ledger = f"the ledger {settings.ledger.where}"
         self._table = table
-        # of the chain, once it is ours
-        self._identity = self._mark = ""
         # The newest batch of earlier runs; None: table and ledger are yet to be compared
         self._inherited_last: int | None = None
 
@@ -144,9 +129,8 @@ class LakeTarget(TwoPhaseTarget):
         return super().list_prepared()
 
     def must_be_of_this_chain(self) -> None:
-        self._identity = self.chain.identity()
-        self._mark = chain_mark(self._identity)
-        self._table.must_belong_to(self._identity, self._ledger)
+        super().must_be_of_this_chain()
+        self._table.must_belong_to(self.identity, self._ledger)
 
     @run_again_after(TargetUnreachable)
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> LakeAttempt:
@@ -155,25 +139,13 @@ class LakeTarget(TwoPhaseTarget):
         if self._inherited_last is None:
             # Once a run, before anything is decided: afterwards nobody but us can decide
             try:
-                self._table.must_not_be_ahead(self._identity, last, self._ledger)
+                self._table.must_not_be_ahead(self.identity, last, self._ledger)
             except LedgerBehind:
                 # a newer copy may have published its batch there: then this raises Fenced
                 self.chain.newest()
                 raise
             self._inherited_last = last
-        return LakeAttempt(
-            self._table,
-            self.kind,
-            self.chain,
-            self._policy,
-            attempt_id,
-            attempt_name(self._policy.pipeline, self._mark, attempt_id, self.branch),
-            branch=self.branch,
-            identity=self._identity,
-            sequence=last + 1,
-            latest=self._latest(newest),
-            computation=Computation(self._shuffles),
-        )
+        return LakeAttempt(self, attempt_id, newest, self._latest(newest))
 
     def _latest(self, newest: LedgerRecord | None) -> Latest | None:
         """Return what the table has of the batches up to ``newest``, for the next record.
@@ -185,7 +157,7 @@ class LakeTarget(TwoPhaseTarget):
             return None
         latest = Latest(**output.data[_LATEST])
         try:
-            self._table.must_not_be_behind(latest, self._identity, self.branch)
+            self._table.must_not_be_behind(latest, self.identity, self.branch)
         except PreparedDataLost as lost:
             # whoever has gone on without them may be a newer copy: then this raises Fenced
             self.chain.newest()
@@ -203,14 +175,13 @@ class LakeTarget(TwoPhaseTarget):
             return record
         # It is left out: the next start is not to look for it
         output = record.outputs[self.kind]
-        found = self._table.newest_batch(self._identity, self.branch)
+        found = self._table.newest_batch(self.identity, self.branch)
         latest = Latest(self._table.place, self._table.id, found)._asdict()
         data = {**output.data, _LATEST: latest}
         return replace(record, outputs={self.kind: replace(output, data=data)})
 
-    def is_of_this_chain(self, recovered: Any) -> bool:
-        ours = chain_prefix(self._policy.pipeline, self._mark)
-        return str(recovered["attempt"]).startswith(ours)
+    def _name_of(self, recovered: Any) -> str:
+        return str(recovered["attempt"])
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
         return [{"attempt": committable["attempt"]} for committable in self._committables(record)]

@@ -27,11 +27,10 @@ from onceward import events
 from onceward.engine.ledger.record import LedgerRecord, RecordState
 from onceward.engine.target import Write, event_ids
 from onceward.engine.task_writer import OpenTaskWriter, OpenWriter
-from onceward.engine.two_phase import TwoPhaseAttempt, TwoPhaseTarget, drop_all
+from onceward.engine.two_phase import MarkedTarget, TwoPhaseAttempt, drop_all
 from onceward.errors import OncewardError, PreparedDataLost, SendFailed, TargetUnreachable
-from onceward.ids import AttemptId, chain_mark, chain_prefix
+from onceward.ids import AttemptId
 from onceward.spark.batch.query import RunningBatch
-from onceward.spark.batch.shuffles import Computation
 from onceward.sql.sink import dialect as names
 from onceward.sql.sink.prepared import PreparedTransactions
 from onceward.sql.sink.run import DatabaseSinkSettings
@@ -53,7 +52,7 @@ _REMEMBERED = 16
 """Attempts of a run whose tasks are looked for when late; all others at the next start."""
 
 
-class PreparedTarget(TwoPhaseTarget):
+class PreparedTarget(MarkedTarget):
     """One run of a query."""
 
     kind = KIND
@@ -68,8 +67,6 @@ class PreparedTarget(TwoPhaseTarget):
             policy,
             commit_timeout_s=settings.commit_timeout_s,
         )
-        # of the chain, once it is ours
-        self._mark = ""
         self._begun: deque[AttemptId] = deque(maxlen=_REMEMBERED)
         # Transactions of the newest finished batch that has any; None: not looked for yet
         self._published: list[str] | None = None
@@ -90,13 +87,6 @@ class PreparedTarget(TwoPhaseTarget):
             ) from error
         self.transactions.make_markers()
         return super().list_prepared()
-
-    def must_be_of_this_chain(self) -> None:
-        self._mark = chain_mark(self.chain.identity())
-
-    def is_of_this_chain(self, recovered: Any) -> bool:
-        """Return whether it is of this chain; another's holds its locks until ended there."""
-        return str(recovered).startswith(chain_prefix(self._policy.pipeline, self._mark))
 
     def published_in(self, newest: LedgerRecord) -> list[str]:
         """Return the transactions of the newest finished batch that has any, and of those before
@@ -140,12 +130,7 @@ class PreparedTarget(TwoPhaseTarget):
             self._drop_what_came_late(attempt_id.owner if self.chain.owners_grow else None)
             self._remove_markers()
         self._begun.append(attempt_id)
-        attempt = PreparedAttempt(
-            self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles)
-        )
-        attempt.transactions, attempt.mark = self.transactions, self._mark
-        attempt.table = str(self._settings.table)
-        return attempt
+        return PreparedAttempt(self, attempt_id)
 
     def _drop_what_came_late(self, owner: int | None = None) -> None:
         """Roll back what tasks of earlier batch attempts prepared late: each of those attempts is
@@ -156,7 +141,7 @@ class PreparedTarget(TwoPhaseTarget):
             through what was there, and not taken the chain.
         """
         late = tuple(
-            names.attempt_prefix(self._policy.pipeline, self._mark, attempt)
+            names.attempt_prefix(self._policy.pipeline, self.mark, attempt)
             for attempt in self._begun
         )
         if not late and owner is None:
@@ -177,7 +162,7 @@ class PreparedTarget(TwoPhaseTarget):
         drop_all(self.committer, late_ones, self._policy.pipeline)
 
     def _is_older(self, name: str, owner: int | None) -> bool:
-        theirs = names.owner_in(name, self._policy.pipeline, self._mark)
+        theirs = names.owner_in(name, self._policy.pipeline, self.mark)
         return owner is not None and theirs is not None and theirs < owner
 
     def _remove_markers(self) -> None:
@@ -217,26 +202,23 @@ class PreparedTarget(TwoPhaseTarget):
 
 
 class PreparedAttempt(TwoPhaseAttempt):
-    """One attempt at a batch: transactions of its tasks. The others as the target has them."""
+    """One attempt at a batch: transactions of its tasks."""
 
-    kind = KIND
-    transactions: PreparedTransactions
-    mark: str
-    table: str
+    target: PreparedTarget
 
     def _extra_data(self) -> dict[str, Any]:
-        return {"table": self.table, _MARKED: True}
+        return {"table": str(self.target._settings.table), _MARKED: True}
 
     def _opening(self, write: Write, running: RunningBatch, frame: int) -> OpenWriter:
         with events.step(events.PLAN, **event_ids(self._policy.pipeline, running), **self.ids):
-            landing = self.transactions.landing(write.frame.schema, self.mark)
+            landing = self.target.transactions.landing(write.frame.schema, self.target.mark)
         return OpenTaskWriter(landing, self._policy.pipeline, running.batch, self.id, frame)
 
     def abort(self) -> None:
         """Roll back the attempt's transactions, those that no report has named included: they
         would hold their locks until the next start.
         """
-        beginning = names.attempt_prefix(self._policy.pipeline, self.mark, self.id)
+        beginning = names.attempt_prefix(self._policy.pipeline, self.target.mark, self.id)
         with ExitStack() as last:
             last.callback(super().abort)
             try:
@@ -250,4 +232,5 @@ class PreparedAttempt(TwoPhaseAttempt):
                 )
             else:
                 self._results = []
-                self.left += drop_all(self._committer, found, self._policy.pipeline)
+                left = drop_all(self._committer, found, self._policy.pipeline)
+                self.target._undecided += left
