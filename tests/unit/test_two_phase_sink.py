@@ -148,7 +148,7 @@ def test_what_a_target_has_lost_is_told_by_the_newest_record(
     )
     target = sink.new_target()
     assert isinstance(target, WriteAheadTarget)
-    monkeypatch.setattr(target, "_check", asked.append)
+    monkeypatch.setattr(sink, "_check_place", asked.append)
     known = {"version": 1, "committables": [], "store": str(target.folder), "written_to": {"a": 1}}
     put(ledger, "write_ahead", known, RecordState.FINISHED)
     if not is_certain:

@@ -123,22 +123,11 @@ class WriteAheadSink(TwoPhaseCommitSink):
         return True
 
     def _new_target(self, policy: SinkPolicy) -> Target:
-        return WriteAheadTarget(
-            self,
-            self._ledger.chain(policy.pipeline),
-            policy,
-            commit_timeout_s=self._commit_timeout_s,
-            deliver=self.deliver,
-            folder=self.folder,
-            chunk_rows=self.chunk_rows,
-            settings=self._what_rows_become(),
-            ledger=f"{type(self._ledger).__name__} {self._ledger.where}",
-            place=self._written_to,
-            check=self._check_place,
-        )
+        return WriteAheadTarget(self, policy)
 
     def _written_to(self) -> Mapping[str, Any] | None:
-        """Return what tells the target from others of its name, as JSON; None: not known."""
+        """Return what tells the target from others of its name, as JSON; None: not known. It is in
+        the ledger from the first chunk on."""
         return None
 
     def _check_place(self, then: Mapping[str, Any] | None) -> None:

@@ -32,7 +32,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from onceward import events, patience, surroundings
 from onceward.delivery.chunks import Chunk, Delivery, output_data
@@ -46,7 +46,7 @@ from onceward.delivery.row_files import (
     reached,
 )
 from onceward.durable import make, sync, write_new
-from onceward.engine.ledger.chain import Chain, takeover_error
+from onceward.engine.ledger.chain import Ledger, takeover_error
 from onceward.engine.ledger.record import DELIVERED, LedgerRecord
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Prepared, Write
@@ -133,47 +133,39 @@ Deliver = Callable[[Chunk], object]
 """Returns None; anything else is refused: who knows what it says (an HTTP status 500?)."""
 
 
-class WriteAheadTarget(TwoPhaseTarget):
-    """One run of a query.
+class DeliveringSink(Committer, Protocol):
+    """What a target asks of its sink, a :class:`onceward.WriteAheadSink`."""
 
-    :param deliver: the user's; called in the query's own thread, for one chunk after the other.
-        Its ``close``, if any, is called when the query has ended; ``deliver`` may be called
-        again after that.
-    :param folder: where tasks store rows, and nobody else's.
-    :param chunk_rows: of batches that are decided from now on.
-    :param settings: of the sink, by name, as JSON: those that say what stored rows become.
-    :param ledger: where the chain is kept, in words.
-    :param place: what tells the target from any other of its name, as JSON; None: not known. It is
-        in the ledger from the first chunk on.
-    :param check: called before the chain is taken, with what ``place`` was then; whatever it
-        raises but an ``OncewardError`` may pass.
+    deliver: Deliver
+    folder: Path
+    chunk_rows: int
+    _ledger: Ledger
+    _commit_timeout_s: float
+
+    def _what_rows_become(self) -> Mapping[str, Any]: ...
+
+    def _written_to(self) -> Mapping[str, Any] | None: ...
+
+    def _check_place(self, then: Mapping[str, Any] | None) -> None: ...
+
+
+class WriteAheadTarget(TwoPhaseTarget):
+    """One run of a query. ``sink`` is its committer, and has the user's ``deliver``: called in the
+    query's own thread, for one chunk after the other. Its ``close``, if any, is called when the
+    query has ended; ``deliver`` may be called again after that.
     """
 
     kind = KIND
 
-    def __init__(
-        self,
-        committer: Committer,
-        chain: Chain,
-        policy: SinkPolicy,
-        *,
-        commit_timeout_s: float,
-        deliver: Deliver,
-        folder: Path,
-        chunk_rows: int,
-        settings: Mapping[str, Any],
-        ledger: str,
-        place: Callable[[], Mapping[str, Any] | None],
-        check: Callable[[Mapping[str, Any] | None], None],
-    ) -> None:
-        super().__init__(committer, chain, policy, commit_timeout_s=commit_timeout_s)
-        self.deliver = deliver
-        self.folder = folder
-        self.chunk_rows = chunk_rows
-        self.settings = settings
-        self._ledger = ledger
-        self.place = place
-        self._check = check
+    def __init__(self, sink: DeliveringSink, policy: SinkPolicy) -> None:
+        ledger = sink._ledger
+        chain, timeout_s = ledger.chain(policy.pipeline), sink._commit_timeout_s
+        super().__init__(sink, chain, policy, commit_timeout_s=timeout_s)
+        self.sink = sink
+        self.deliver = sink.deliver
+        self.folder = sink.folder
+        self.settings = sink._what_rows_become()
+        self._ledger = f"{type(ledger).__name__} {ledger.where}"
         self._owned_at = 0.0
         # as the store of this chain's newest batch
         self._is_known = False
@@ -193,7 +185,7 @@ class WriteAheadTarget(TwoPhaseTarget):
 
     def _ask_place(self, then: Mapping[str, Any] | None) -> None:
         try:
-            self._check(then)
+            self.sink._check_place(then)
         except PreparedDataLost as lost:
             if self._policy.resume != "skip_missing":
                 raise
@@ -355,7 +347,7 @@ class WriteAheadTarget(TwoPhaseTarget):
     def _counted(self, chunk: Chunk, record: LedgerRecord) -> LedgerRecord:
         """Append the record that says that ``chunk`` is delivered."""
         output = record.outputs[KIND]
-        data = {**output.data, DELIVERED: chunk.number + 1, PLACE: self.place()}
+        data = {**output.data, DELIVERED: chunk.number + 1, PLACE: self.sink._written_to()}
         return self._progress(replace(record, outputs={KIND: replace(output, data=data)}))
 
     def _progress(self, wanted: LedgerRecord) -> LedgerRecord:
@@ -416,9 +408,9 @@ class WriteAheadAttempt(TwoPhaseAttempt):
                 )
         data = {
             **output.data,
-            **output_data(self.id, target.chunk_rows, target.settings),
+            **output_data(self.id, target.sink.chunk_rows, target.settings),
             "store": str(target.folder),
-            PLACE: target.place(),
+            PLACE: target.sink._written_to(),
         }
         return prepared._replace(outputs={KIND: replace(output, data=data)})
 
