@@ -106,54 +106,40 @@ def compute_again(running: RunningBatch, failed: OncewardError | None) -> None:
     if running.computes_once:
         raise state_of_failed(running, failed) from failed
     if (state := _state_of_failures(running)) is not None:
-        state.note(running)
+        copies, snapshots = state
+        copies.note(running)
+        snapshots.note(running.batch.batch_id)
 
 
 def must_know_one_state(running: RunningBatch) -> None:
-    """Refuse a batch whose tasks may find the state of an attempt that failed.
+    """Refuse a batch whose tasks may find the state of an attempt that failed; remove snapshots.
 
     :raises StateOfFailedAttempt: executors keep it; a restart knows nothing of it.
     """
-    state = _state_of_failures(running)
-    if state is not None and (left := state.left(running)):
-        raise state_is_left(running, left)
+    if (state := _state_of_failures(running)) is not None:
+        copies, snapshots = state
+        snapshots.clear(running.batch.batch_id)
+        if left := copies.left(running):
+            raise state_is_left(running, left)
 
 
 def settle_state(running: RunningBatch) -> None:
-    """Look, when a batch is written, whether an attempt that failed has left its state."""
+    """Look, when a batch is written, whether an attempt that failed has left its state at
+    executors, and remove snapshots."""
     if (state := _state_of_failures(running)) is not None:
-        state.settle(running)
-
-
-class StateOfFailures:
-    """The state of attempts that failed, at executors and as snapshots in the checkpoint. One for
-    a run."""
-
-    def __init__(self, checkpoint: str) -> None:
-        self._copies, self._snapshots = StateCopies(), SnapshotsOfFailures(checkpoint)
-
-    def note(self, running: RunningBatch) -> None:
-        """Note that the batch is computed once more."""
-        self._copies.note(running)
-        self._snapshots.note(running.batch.batch_id)
-
-    def left(self, running: RunningBatch) -> frozenset[str]:
-        """Remove snapshots before a batch; return the executors where it would find a state."""
-        self._snapshots.clear(running.batch.batch_id)
-        return self._copies.left(running)
-
-    def settle(self, running: RunningBatch) -> None:
-        """Look at executors, and remove snapshots, when the batch is written."""
-        self._copies.settle(running)
-        self._snapshots.settle(running.batch.batch_id)
+        copies, snapshots = state
+        copies.settle(running)
+        snapshots.settle(running.batch.batch_id)
 
 
 @lru_cache(maxsize=200)
-def _in_run(run_id: str, checkpoint: str) -> StateOfFailures:
-    return StateOfFailures(checkpoint)
+def _in_run(run_id: str, checkpoint: str) -> tuple[StateCopies, SnapshotsOfFailures]:
+    return StateCopies(), SnapshotsOfFailures(checkpoint)
 
 
-def _state_of_failures(running: RunningBatch) -> StateOfFailures | None:
+def _state_of_failures(running: RunningBatch) -> tuple[StateCopies, SnapshotsOfFailures] | None:
+    """Return what a run knows of the state of attempts that failed: at executors, and as snapshots
+    in the checkpoint."""
     history = running.history if running.stateful else None
     return None if history is None else _in_run(running.run_id, history.checkpoint)
 
