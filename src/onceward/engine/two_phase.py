@@ -101,7 +101,7 @@ class TwoPhaseTarget(Target):
         started again.
     """
 
-    kind: ClassVar[str] = KIND
+    kind: str = KIND
 
     def __init__(
         self, committer: Committer, chain: Chain, policy: SinkPolicy, *, commit_timeout_s: float

@@ -9,7 +9,7 @@ rows. :func:`check` has the rules by which a frame fits; what a format itself re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
@@ -232,7 +232,7 @@ class FileAttempt(SparkJobsAttempt):
 class FileTarget(MarkedTarget):
     """One run of a query, writing files below one path."""
 
-    kind: ClassVar[str] = KIND
+    kind = KIND
 
     def __init__(self, settings: FileSinkSettings, publisher: Publisher) -> None:
         policy = settings.policy

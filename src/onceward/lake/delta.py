@@ -171,6 +171,8 @@ _ONE_DRIVERS = "S3SingleDriverLogStore"
 class Delta(LakeTable):
     """The table at ``path``, or by that ``name`` in the session's catalog."""
 
+    kind = "delta"
+
     def __init__(self, pipeline: PipelineId, *, path: str | None, name: str | None) -> None:
         super().__init__(pipeline, str(name or path))
         self._path = path

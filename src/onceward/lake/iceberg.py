@@ -32,21 +32,22 @@ _RENAMING = ("", "file", "hdfs", "abfs", "abfss")
 class Iceberg(LakeTable):
     """The table ``name`` of the session's catalogs."""
 
+    kind = "iceberg"
+
     def __init__(self, pipeline: PipelineId, *, name: str) -> None:
         super().__init__(pipeline, name)
-        self._name = name
         self._opened: IcebergTable | None = None
         # Attempts that this process has staged, and not tried to publish
         self._new: set[str] = set()
 
     def __str__(self) -> str:
-        return f"the Iceberg table {self._name}"
+        return f"the Iceberg table {self.place}"
 
     @property
     def _table(self) -> IcebergTable:
         """Asked for inside a batch."""
         if self._opened is None:
-            self._opened = IcebergTable(SparkSession.active(), self._name)
+            self._opened = IcebergTable(SparkSession.active(), self.place)
         return self._opened
 
     @property
@@ -95,7 +96,7 @@ class Iceberg(LakeTable):
         fields = self._table.fields()
         snapshot, rows = self._table.write(frame, f"{name}/{number}")
         self._new.add(name)
-        table = {"table": self._name, "id": self._table.id, "fields": fields}
+        table = {"table": self.place, "id": self._table.id, "fields": fields}
         return Staged(rows, [snapshot] if rows else [], table)
 
     def missing(self, staged: Sequence[Any]) -> list[str]:
@@ -142,7 +143,7 @@ class Iceberg(LakeTable):
     def _table_with_snapshots(self, then: Mapping[str, Any]) -> IcebergTable:
         """Return the table that has its snapshots; it may have been renamed, and the sink too."""
         where = str(then["table"])
-        if where == self._name or self._table.id == then["id"]:
+        if where == self.place or self._table.id == then["id"]:
             return self._table
         advice = (
             f"pass its name to the sink, or rename it back to {where}; without it the batch would "

@@ -17,7 +17,7 @@ from onceward.errors import ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.lake.delta import Delta
 from onceward.lake.iceberg import Iceberg
-from onceward.lake.target import DeltaTarget, IcebergTarget, LakeSettings, LakeTarget
+from onceward.lake.target import LakeSettings, LakeTarget
 from onceward.spark.files import canonical_folder
 
 
@@ -97,7 +97,7 @@ class DeltaSink(_LakeSink):
     def _new_target(self, policy: SinkPolicy) -> LakeTarget:
         settings = replace(self.settings, policy=policy)
         table = Delta(policy.pipeline, path=settings.path, name=settings.table)
-        return DeltaTarget(settings, table)
+        return LakeTarget(settings, table)
 
     def __repr__(self) -> str:
         settings = self.settings
@@ -149,7 +149,7 @@ class IcebergSink(_LakeSink):
 
     def _new_target(self, policy: SinkPolicy) -> LakeTarget:
         table = Iceberg(policy.pipeline, name=str(self.settings.table))
-        return IcebergTarget(replace(self.settings, policy=policy), table)
+        return LakeTarget(replace(self.settings, policy=policy), table)
 
     def __repr__(self) -> str:
         return (

@@ -61,6 +61,8 @@ class LakeTable(ABC):
     format needs besides. Of one that was never decided less is known.
     """
 
+    kind: ClassVar[str]
+    """Of a ledger record's output."""
     committable_version: ClassVar[int] = 1
 
     def __init__(self, pipeline: PipelineId, place: str) -> None:

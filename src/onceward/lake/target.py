@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from onceward.engine.ledger.chain import Ledger
 from onceward.engine.ledger.record import LedgerRecord
@@ -120,6 +120,7 @@ class LakeTarget(MarkedTarget):
         chain = settings.ledger.chain(policy.pipeline)
         super().__init__(table, chain, policy, commit_timeout_s=settings.commit_timeout_s)
         self._ledger = f"the ledger {settings.ledger.where}"
+        self.kind = table.kind
         self._table = table
         # The newest batch of earlier runs; None: table and ledger are yet to be compared
         self._inherited_last: int | None = None
@@ -185,15 +186,3 @@ class LakeTarget(MarkedTarget):
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
         return [{"attempt": committable["attempt"]} for committable in self._committables(record)]
-
-
-class DeltaTarget(LakeTarget):
-    """Into a Delta table."""
-
-    kind: ClassVar[str] = "delta"
-
-
-class IcebergTarget(LakeTarget):
-    """Into an Iceberg table."""
-
-    kind: ClassVar[str] = "iceberg"
