@@ -22,7 +22,7 @@ from onceward.errors import (
 from onceward.ids import AttemptId, pipeline_id
 from onceward.lake.delta import Delta, rows_in
 from onceward.lake.iceberg import Iceberg
-from onceward.lake.table import Staged
+from onceward.lake.target import Staged
 from onceward.spark.tables import delta_table
 from onceward.spark.types import is_same_type
 from support.errors import raises

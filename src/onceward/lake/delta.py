@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import ConfigurationError, ServerMisconfigured, TableMissing
 from onceward.ids import PipelineId
-from onceward.lake.table import LakeTable, Staged
+from onceward.lake.target import LakeTable, Staged
 from onceward.spark.files import path_scheme
 from onceward.spark.tables.delta_table import (
     DeltaTable,

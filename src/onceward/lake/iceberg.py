@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import TableMissing
 from onceward.ids import PipelineId
-from onceward.lake.table import LakeTable, Staged
+from onceward.lake.target import LakeTable, Staged
 from onceward.spark.files import path_scheme
 from onceward.spark.tables.iceberg_table import IcebergTable
 from onceward.spark.tables.iceberg_values import unreadable
