@@ -119,30 +119,24 @@ class LedgerPlace:
 class LedgerReader(Protocol):
     """Looks at the chains of a ledger, and disturbs nobody."""
 
+    @abstractmethod
     def pipelines(self) -> list[PipelineId]:
         """Return the pipelines that have a chain here, sorted."""
-        ...
 
     def recent(self, pipeline: PipelineId, limit: int = 100) -> list[LedgerRecord]:
         """Return the last records that are kept, newest first."""
-        ...
 
     def looking(self) -> AbstractContextManager[None]:
         """Keep connections in the block, which is one look: they are not opened for each chain.
         Between two looks another server may have become the one to ask."""
-        ...
 
 
-class Ledger(ABC):
+class Ledger(LedgerReader, ABC):
     """The settings of a ledger, which users hand to a sink. Equal ones name the same place."""
 
     @abstractmethod
     def chain(self, pipeline: PipelineId) -> Chain:
         """Return the chain of ``pipeline``, for one run of its query. Nothing is connected yet."""
-
-    @abstractmethod
-    def pipelines(self) -> list[PipelineId]:
-        """Return the pipelines that have a chain here, sorted. Disturbs nobody."""
 
     def recent(self, pipeline: PipelineId, limit: int = 100) -> list[LedgerRecord]:
         """Return the last records that are kept, newest first, for whoever only looks: nobody is
