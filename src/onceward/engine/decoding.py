@@ -33,22 +33,6 @@ log = logging.getLogger(__name__)
 TAG = "onceward_decoded_"
 """Begins every tag; in a plan the name of a subquery. After it come 32 hex digits."""
 
-DEAD_LETTER = (
-    "key",
-    "value",
-    "headers",
-    "source_topic",
-    "source_partition",
-    "source_offset",
-    "source_timestamp",
-    "error_class",
-    "error_message",
-)
-"""The columns of :meth:`DecodingStep.dead_letters`: ``key`` and ``value`` binary, as they came;
-``headers`` as Kafka's source has them, or null; where the record stood (string, int, bigint,
-timestamp; null where the source has no such thing); the name of the error's class, and what it
-says."""
-
 _REMEMBERED = 1_000
 
 
@@ -66,7 +50,11 @@ class DecodingStep(ABC):
 
     @abstractmethod
     def dead_letters(self, rows: DataFrame) -> DataFrame:
-        """Return the rows that cannot be read, with the columns :data:`DEAD_LETTER`."""
+        """Return the rows that cannot be read, with the columns ``key`` and ``value`` (binary, as
+        they came), ``headers`` (as Kafka's source has them, or null); ``source_topic``,
+        ``source_partition``, ``source_offset`` and ``source_timestamp``, where the record stood
+        (string, int, bigint, timestamp; null where the source has no such thing); ``error_class``,
+        the name of the error's class, and ``error_message``, what it says."""
 
     def explain(
         self, error: OncewardError, rows: Callable[[], DataFrame] | None

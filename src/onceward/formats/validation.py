@@ -152,7 +152,7 @@ def places(rows: DataFrame) -> list[Column]:
 
 
 def as_dead_letters(bad: DataFrame) -> DataFrame:
-    """Select the columns ``DEAD_LETTER`` of the engine: rows as they came, ``error_class`` and
+    """Select the columns of the engine's dead letters: rows as they came, ``error_class`` and
     ``error_message``."""
     columns = [_if_there(bad, name, kind).alias(alias) for name, alias, kind in _FROM_THE_SOURCE]
     return bad.select(*columns, "error_class", "error_message")

@@ -114,7 +114,7 @@ class ForeachBatchSink(ABC):
         return [self._checked(frame, where)]
 
     def _dead_letters(self, frame: DataFrame) -> Write:
-        """Return the write of records that a format could not read (``decoding.DEAD_LETTER``)."""
+        """Return the write of what a format could not read (``DecodingStep.dead_letters``)."""
         raise UnsupportedQuery(
             f"the query sets records aside that it cannot read, and {type(self).__name__} has no "
             "place for them",

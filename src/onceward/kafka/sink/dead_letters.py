@@ -67,7 +67,7 @@ _HEADER_OVERHEAD = 10
 
 
 def source_letters(letters: DataFrame, pipeline: PipelineId, *, lineage: bool) -> DataFrame:
-    """Return columns of ``engine.decoding.DEAD_LETTER`` as a sink writes them (:mod:`columns`);
+    """Return columns of the engine's dead letters as a sink writes them (:mod:`columns`);
     with ``lineage`` it adds those headers by itself."""
     own = {
         ERROR_CLASS: "CAST(error_class AS BINARY)",
