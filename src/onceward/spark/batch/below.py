@@ -70,21 +70,24 @@ def tags_in(frame: DataFrame, prefix: str) -> list[str]:
     execution = query_by_id(frame)
     if execution is None:
         return []
-    return list(dict.fromkeys(_names(execution.analyzedPlan(), prefix)))
+    names = (name for name, _ in _named(execution.analyzedPlan()) if name.startswith(prefix))
+    return list(dict.fromkeys(names))
 
 
-def _names(plan: Any, prefix: str) -> Iterator[str]:
-    if plan.getClass().getSimpleName() == "SubqueryAlias" and str(plan.alias()).startswith(prefix):
-        yield str(plan.alias())
+def _named(plan: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the named places of a plan, from its top, with their names."""
+    if plan.getClass().getSimpleName() == "SubqueryAlias":
+        yield str(plan.alias()), plan
     for child in items(plan.children()):
-        yield from _names(child, prefix)
+        yield from _named(child)
 
 
 def rows_below(frame: DataFrame, tag: str) -> DataFrame:
     """Return the rows of the running batch at the place of the plan named ``tag``. :raises
     UnsupportedQuery: what stands below keeps state or has other rows each time."""
     execution = query_by_id(frame)
-    node = _find(execution.lastExecution().analyzed(), tag)
+    places = _named(execution.lastExecution().analyzed())
+    node = next((place for name, place in places if name == tag), None)
     if node is None:
         raise UnsupportedQuery(
             f"Spark's plan of the batch no longer has {tag}, so that records that cannot be read "
@@ -107,13 +110,6 @@ def rows_below(frame: DataFrame, tag: str) -> DataFrame:
         conf.set(_UNSUPPORTED_CHECK, before)
     # As ForeachBatchSink.addBatch hands the batch over: rows of a made plan, no stream any more.
     return DataFrame(own_session.internalCreateDataFrame(planned, rows.schema(), False), session)
-
-
-def _find(plan: Any, tag: str) -> Any:
-    if plan.getClass().getSimpleName() == "SubqueryAlias" and str(plan.alias()) == tag:
-        return plan
-    found = (_find(child, tag) for child in items(plan.children()))
-    return next((node for node in found if node is not None), None)
 
 
 def _without_watermarks(plan: Any, jvm: Any) -> Any:
