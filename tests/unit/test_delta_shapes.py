@@ -103,4 +103,5 @@ def test_the_features_of_a_table_are_those_of_its_protocol(more: Any, features: 
     text = json.dumps({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **more}})
     protocol = SimpleNamespace(json=lambda: text)
     java: Any = SimpleNamespace(protocol=lambda: protocol)
-    assert DeltaTransaction(None, java, lambda ask: ask()).features == features
+    table: Any = SimpleNamespace(_jvm=None, _answered=None)
+    assert DeltaTransaction(table, java).features == features

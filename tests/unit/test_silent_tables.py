@@ -62,8 +62,7 @@ def iceberg(of_iceberg: Any) -> IcebergTable:
 
 
 def transaction(of_delta: Any) -> DeltaTransaction:
-    made = table()
-    return DeltaTransaction(made._jvm, of_delta, made._answered)
+    return DeltaTransaction(table(), of_delta)
 
 
 def test_a_metastore_that_hangs_is_waited_for_in_bounds(silent: Callable[..., None]) -> None:

@@ -279,7 +279,7 @@ class DeltaTable:
                 next_step="if it was moved, pass the path that it has now; if there was none, "
                 f"create it first: CREATE TABLE delta.`{self.path}` (…) USING delta",
             )
-        return DeltaTransaction(self._jvm, transaction, self._answered)
+        return DeltaTransaction(self, transaction)
 
     def must_be_plain(self) -> Shape:
         """Check that the table can be written exactly once, and return its shape.
@@ -416,16 +416,12 @@ class DeltaTable:
 class DeltaTransaction:
     """One of Delta's: the table as it was when it began. It commits only if nobody has changed
     what it has read (``MetadataChangedException``, ``ConcurrentTransactionException``).
-
-    :param answered: asks the table's storage, in time.
     """
 
-    def __init__(
-        self, jvm: Any, transaction: Any, answered: Callable[[Callable[[], Any]], Any]
-    ) -> None:
-        self._jvm = jvm
+    def __init__(self, table: DeltaTable, transaction: Any) -> None:
+        self._jvm = table._jvm
+        self._answered = table._answered
         self._transaction = transaction
-        self._answered = answered
 
     @cached_property
     def shape(self) -> Shape:
