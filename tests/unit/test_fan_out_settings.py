@@ -190,9 +190,9 @@ def test_an_interrupted_abort_leaves_no_other_attempt_open():
         return SimpleNamespace(abort=abort)
 
     branches = {"@a": attempt("a", RuntimeError("stopped")), "@b": attempt("b")}
-    chain = attempt("the chain")
+    target: Any = SimpleNamespace(chain=attempt("the chain"), _branches={})
     for atomic, last in ((attempt("topic"), "topic"), (None, "the chain")):
         ended.clear()
         with pytest.raises(RuntimeError, match="stopped"):
-            FanOutAttempt(AttemptId(1, 1), chain, atomic, branches, {}).abort()
+            FanOutAttempt(target, AttemptId(1, 1), atomic, branches).abort()
         assert ended == ["a", "b", last]

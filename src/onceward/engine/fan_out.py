@@ -126,7 +126,7 @@ class FanOutTarget(Target):
         computation = Computation(self._shuffles)
         for attempt in (*attempts.values(), *([] if atomic is None else [atomic])):
             attempt.share(computation)
-        return FanOutAttempt(attempt_id, self.chain, atomic, attempts, self._branches)
+        return FanOutAttempt(self, attempt_id, atomic, attempts)
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
         for output in self._must_be_ours(record):
@@ -263,17 +263,15 @@ class FanOutAttempt(Attempt):
 
     def __init__(
         self,
+        target: FanOutTarget,
         attempt_id: AttemptId,
-        chain: Chain,
         atomic: Attempt | None,
         attempts: Mapping[str, Attempt],
-        branches: Mapping[str, Branch],
     ) -> None:
         self.id = attempt_id
-        self._chain = chain
+        self._chain, self._branches = target.chain, target._branches
         self._atomic = atomic
         self._attempts = attempts
-        self._branches = branches
 
     @property
     def ids(self) -> dict[str, Any]:
