@@ -27,15 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from onceward.errors import ROWS_REFUSED, UnsupportedQuery
 from onceward.ids import BatchId, PipelineId, SourceRange
 from onceward.spark.batch.checkpoint_files import CheckpointFiles
-from onceward.spark.batch.refused_modes import (
-    CHECKPOINTS,
-    FILE_MANAGER,
-    SOURCE_EVOLUTION,
-    refuse_made_up_checkpoint,
-    refuse_renames_that_keep_a_file,
-    refuse_source_evolution,
-    refuse_unsupported,
-)
+from onceward.spark.batch.refused_modes import refuse_modes
 from onceward.spark.session.settings import use_the_drivers_python
 
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -334,15 +326,7 @@ def _run(frame: DataFrame, execution: Any) -> _RunFacts:
         if run is not None:
             _runs.move_to_end(run_id)
             return run
-    session = frame.sparkSession
-    # Not context.getConf(): it copies every setting through py4j, 25 ms for each batch.
-    speculation = session.sparkContext._conf.get("spark.speculation", "false") or "false"
-    refuse_unsupported(speculation, execution)
-    refuse_source_evolution(str(session.conf.get(SOURCE_EVOLUTION, "false")))
-    refuse_made_up_checkpoint(execution, str(session.conf.get(CHECKPOINTS, "")))
-    refuse_renames_that_keep_a_file(
-        str(session.conf.get(FILE_MANAGER, "")), str(execution.resolvedCheckpointRoot())
-    )
+    refuse_modes(frame.sparkSession, execution)
     stateful = any(state_texts(execution.lastExecution().executedPlan()))
     found = _facts(execution, run_id, stateful=stateful)
     with _lock:

@@ -17,6 +17,18 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PROMISE = "exactly-once output (one micro-batch = one transaction)"
 
 
+def refuse_modes(session: Any, execution: Any) -> None:
+    """Refuse a query of ``session`` under any of them. :raises UnsupportedQuery: it is."""
+    # Not context.getConf(): it copies every setting through py4j, 25 ms for each batch.
+    speculation = session.sparkContext._conf.get("spark.speculation", "false") or "false"
+    refuse_unsupported(speculation, execution)
+    refuse_source_evolution(str(session.conf.get(SOURCE_EVOLUTION, "false")))
+    refuse_made_up_checkpoint(execution, str(session.conf.get(CHECKPOINTS, "")))
+    refuse_renames_that_keep_a_file(
+        str(session.conf.get(FILE_MANAGER, "")), str(execution.resolvedCheckpointRoot())
+    )
+
+
 def refuse_made_up_checkpoint(execution: Any, root: str) -> None:
     """Refuse a query that has no checkpoint location: Spark makes a folder that the next start
     does not find.
