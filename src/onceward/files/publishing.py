@@ -32,6 +32,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, ClassVar
 
 from onceward import patience, surroundings
@@ -67,17 +68,14 @@ class Publisher:
     def __init__(self, settings: FileSinkSettings, *, ledger_is_beside: bool) -> None:
         self._settings = settings
         self._ledger_is_beside = ledger_is_beside
-        self._files: Files | None = None
         self._keep_at = 0.0
         self._has_listed_marks = False
         self._marks: set[str] = set()
 
-    @property
+    @cached_property
     def files(self) -> Files:
         """Of the sink's path. Asked for inside a batch."""
-        if self._files is None:
-            self._files = files_at(self._settings.path, renames=self._settings.renames)
-        return self._files
+        return files_at(self._settings.path, renames=self._settings.renames)
 
     # before the first batch
 

@@ -16,6 +16,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -177,25 +178,20 @@ class Delta(LakeTable):
         super().__init__(pipeline, str(name or path))
         self._path = path
         self._name = name
-        self._opened: DeltaTable | None = None
 
     def __str__(self) -> str:
         return f"the Delta table {self._name or self._path}"
 
-    @property
+    @cached_property
     def _table(self) -> DeltaTable:
         """Asked for inside a batch."""
-        if self._opened is None:
-            session = SparkSession.active()
-            self._opened = DeltaTable(
-                session, self._path or table_location(session, str(self._name))
-            )
-        return self._opened
+        session = SparkSession.active()
+        return DeltaTable(session, self._path or table_location(session, str(self._name)))
 
     def look_anew(self) -> None:
         # A name may have been given to another table, or the table another place
         if self._name:
-            self._opened = None
+            vars(self).pop("_table", None)
 
     @property
     def id(self) -> str:

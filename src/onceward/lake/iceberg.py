@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -36,19 +37,16 @@ class Iceberg(LakeTable):
 
     def __init__(self, pipeline: PipelineId, *, name: str) -> None:
         super().__init__(pipeline, name)
-        self._opened: IcebergTable | None = None
         # Attempts that this process has staged, and not tried to publish
         self._new: set[str] = set()
 
     def __str__(self) -> str:
         return f"the Iceberg table {self.place}"
 
-    @property
+    @cached_property
     def _table(self) -> IcebergTable:
         """Asked for inside a batch."""
-        if self._opened is None:
-            self._opened = IcebergTable(SparkSession.active(), self.place)
-        return self._opened
+        return IcebergTable(SparkSession.active(), self.place)
 
     @property
     def id(self) -> str:
@@ -105,7 +103,7 @@ class Iceberg(LakeTable):
     def _forget(self) -> None:
         """Have the table loaded anew: with it a catalog hands out the credentials of its storage,
         which expire, and a table that is kept has those of its first day."""
-        opened, self._opened = self._opened, None
+        opened: IcebergTable | None = vars(self).pop("_table", None)
         try:
             if opened is not None:
                 opened.forget()

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -73,7 +74,6 @@ class SourceReader(DataSourceStreamReader):
         self._limit = limit
         self._starts_at = starts_at
         self._poll_seconds = poll_seconds
-        self._initial: Offset | None = None
         self._end: Offset | None = None
         """Where the newest range ends that Spark knows."""
         self._planned = False
@@ -86,13 +86,13 @@ class SourceReader(DataSourceStreamReader):
         """Return the offset at which the run began, at every call; Spark asks for its first batch,
         the ledger's admission, too."""
         with self.carrying():
-            return self._beginning().to_json()
+            return self._beginning.to_json()
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 — PySpark's name
         """Return the end of the next range, whose rows are read or counted now; the newest end
         when there is none."""
         with self.carrying():
-            return self.advance(self._end or self._beginning()).to_json()
+            return self.advance(self._end or self._beginning).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the rows of a range, in pieces."""
@@ -132,14 +132,11 @@ class SourceReader(DataSourceStreamReader):
         self._end = end
         self._ranges.same_source(end)
 
+    @cached_property
     def _beginning(self) -> Offset:
-        if self._initial is None:
-            self._initial = (
-                self._ranges.beginning()
-                if self._starts_at is None
-                else Offset.from_json(self._starts_at)
-            )
-        return self._initial
+        if self._starts_at is None:
+            return self._ranges.beginning()
+        return Offset.from_json(self._starts_at)
 
     def advance(self, at: Offset) -> Offset:
         """Return the end of the range after ``at``; ``at`` itself when there is nothing new."""
