@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
@@ -141,11 +141,8 @@ class Ledger(LedgerReader, ABC):
     def recent(self, pipeline: PipelineId, limit: int = 100) -> list[LedgerRecord]:
         """Return the last records that are kept, newest first, for whoever only looks: nobody is
         disturbed or waited for, and they may be outdated by the time it returns."""
-        chain = self.chain(pipeline)
-        try:
+        with closing(self.chain(pipeline)) as chain:
             return list(chain.history(limit))
-        finally:
-            chain.close()
 
     def reader(self) -> LedgerReader:
         """Return what to look with again and again, at the price of what is new."""
