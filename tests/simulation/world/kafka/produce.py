@@ -64,8 +64,8 @@ def produce(
     partitions = cluster.partitions
     appends = []
     asked: list[_Append] = []
-    acks = request._acks
-    name = request._transactional_id
+    acks = request.acks
+    name = request.transactional_id
     producer = epoch = -1
     for where, pieces in request._batches.items():
         each = _Append(where, pieces)
@@ -240,7 +240,7 @@ def _append_all(
     appends: list[_Append],
     reply: Callable[[Any], None],
 ) -> None:
-    acks = request._acks
+    acks = request.acks
     waiting: list[_Append] = []
     for each in appends:
         if each.code == 0:
@@ -270,7 +270,7 @@ def _append_all(
         each.partition.wait(
             each.led,
             each.offset + each.fields[6] + 1,
-            request._timeout_ms,
+            request.timeout_ms,
             lambda code, each=each: acknowledged(each, code),  # type: ignore[misc]
         )
 

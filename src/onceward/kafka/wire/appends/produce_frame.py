@@ -3,8 +3,7 @@ the record batches that one ``send`` has for one partition. No I/O, no clock.
 
 kafka-python's own encoder copies records three times, which at hundreds of megabytes a second is a
 third of a core. Here the few bytes around the batches are written by hand (Kafka's
-``ProduceRequest.json``, versions 3 to 12) and joined with the buffers as they are. To the
-connection this looks like any other request of kafka-python. Called by
+``ProduceRequest.json``, versions 3 to 12) and joined with the buffers as they are. Called by
 ``kafka.wire.appends.producer`` (executors and driver); encoded in the IO thread, once the version
 is negotiated.
 
@@ -27,8 +26,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kafka.protocol.producer import ProduceRequest
+from kafka.protocol.schemas.fields.codecs import Int32, String, UnsignedVarInt32
 
 from onceward.ids import TopicPartition
+
+_STRING = String()
 
 WINDOW = 5
 """``ProducerStateEntry.NUM_BATCHES_TO_RETAIN`` of the broker."""
@@ -90,68 +92,30 @@ class PartitionQueue:
             self._next = self._first_open
 
 
-# KIP-482: lengths become varints plus one, and every structure ends with tagged fields
-_FIRST_FLEXIBLE = 9
-_NO_TAGS = b"\0"
-
 Buffers = Sequence[Any]
 """A record batch in pieces, each a bytes-like object."""
 
 
-class ProduceFrame:
-    """A ``Produce`` request with one record batch a partition (brokers take no more since v3)."""
+class ProduceFrame(ProduceRequest, init=False):  # type: ignore[misc,call-arg] # untyped
+    """A ``Produce`` request with one record batch a partition (brokers take no more since v3).
 
-    API_KEY = ProduceRequest.API_KEY
-    name = ProduceRequest.name
-    min_version = 3
-    max_version = 12
+    :param fields: those of kafka-python's, but ``topic_data``; between versions 3 and 12.
+    """
 
-    def __init__(
-        self,
-        batches: Mapping[TopicPartition, Buffers],
-        *,
-        transactional_id: str | None,
-        acks: int,
-        timeout_ms: int,
-        min_version: int,
-        max_version: int,
-    ) -> None:
+    def __init__(self, batches: Mapping[TopicPartition, Buffers], **fields: Any) -> None:
+        super().__init__(**fields)
         self._batches = batches
-        self._transactional_id = transactional_id
-        self._acks = acks
-        self._timeout_ms = timeout_ms
-        self._min_version, self._max_version = min_version, max_version
-        # keeps version and header in the form that the connection expects
-        self._head = ProduceRequest(acks=acks)
-
-    @property
-    def API_VERSION(self) -> int | None:  # noqa: N802 - kafka-python's name
-        version: int | None = self._head.API_VERSION
-        return version
-
-    @API_VERSION.setter
-    def API_VERSION(self, version: int) -> None:  # noqa: N802
-        self._head.API_VERSION = version
-
-    @property
-    def header(self) -> Any:
-        return self._head.header
-
-    def with_header(self, correlation_id: int, client_id: str) -> None:
-        self._head.with_header(correlation_id=correlation_id, client_id=client_id)
-
-    def expect_response(self) -> bool:
-        return True
 
     def encode(self, *, header: bool = True, framed: bool = True) -> memoryview:
         """Return size, header and body, as a view, which a socket slices for free."""
         version = self.API_VERSION
         if version is None:
             raise ValueError("no version negotiated")
-        flexible = version >= _FIRST_FLEXIBLE
+        # KIP-482: lengths become varints plus one, and every structure ends with tagged fields
+        flexible = self.flexible_version_q(version)
         pieces = [
             b"",
-            bytes(self._head.encode_header(flexible=flexible)) if header else b"",
+            bytes(self.encode_header(flexible=flexible)) if header else b"",
             *self._body(flexible),
         ]
         if framed:
@@ -162,14 +126,14 @@ class ProduceFrame:
         by_topic: dict[str, list[tuple[int, Buffers]]] = {}
         for partition, buffers in self._batches.items():
             by_topic.setdefault(partition.topic, []).append((partition.partition, buffers))
-        end = _NO_TAGS if flexible else b""
+        end = b"\0" if flexible else b""
         pieces: list[Any] = [
-            _string(self._transactional_id, flexible),
-            struct.pack(">hi", self._acks, self._timeout_ms),
+            _STRING.encode(self.transactional_id, flexible),
+            struct.pack(">hi", self.acks, self.timeout_ms),
             _length(len(by_topic), flexible),
         ]
         for topic, partitions in by_topic.items():
-            pieces += [_string(topic, flexible), _length(len(partitions), flexible)]
+            pieces += [_STRING.encode(topic, flexible), _length(len(partitions), flexible)]
             for index, buffers in partitions:
                 size = sum(_size(buffer) for buffer in buffers)
                 pieces += [struct.pack(">i", index), _length(size, flexible), *buffers, end]
@@ -186,20 +150,5 @@ def _size(buffer: Any) -> int:
 
 
 def _length(count: int, flexible: bool) -> bytes:
-    return _unsigned_varint(count + 1) if flexible else struct.pack(">i", count)
-
-
-def _string(text: str | None, flexible: bool) -> bytes:
-    raw = b"" if text is None else text.encode()
-    if flexible:
-        return _unsigned_varint(0 if text is None else len(raw) + 1) + raw
-    return struct.pack(">h", -1 if text is None else len(raw)) + raw
-
-
-def _unsigned_varint(value: int) -> bytes:
-    groups = bytearray()
-    while value > 0x7F:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    groups.append(value)
-    return bytes(groups)
+    length: bytes = UnsignedVarInt32.encode(count + 1) if flexible else Int32.encode(count)
+    return length
