@@ -16,7 +16,7 @@ from onceward.engine.calls.advice import paragraph
 from onceward.engine.calls.batch import Batch
 from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.errors import BrokerUnreachable, TopicMissing, summary
-from onceward.kafka.wire.conversation import Refused, raise_as_error
+from onceward.kafka.wire.conversation import Refused, raised_as_errors
 from onceward.kafka.wire.error_table import Api, find_rule
 
 RUNNING = SimpleNamespace(run_id="r", batch=SimpleNamespace(query_id="q"))
@@ -38,14 +38,8 @@ def test_nothing_that_a_server_says_is_obeyed_by_a_terminal() -> None:
 
 
 def test_a_refusal_is_told_once() -> None:
-    def ask() -> None:
-        try:
-            raise Refused(Api.METADATA, 3, find_rule(Api.METADATA, 3), "topic t")
-        except Refused as refused:
-            raise_as_error(refused)
-
-    with pytest.raises(TopicMissing) as caught:
-        ask()
+    with pytest.raises(TopicMissing) as caught, raised_as_errors():
+        raise Refused(Api.METADATA, 3, find_rule(Api.METADATA, 3), "topic t")
     assert "".join(traceback.format_exception(caught.value)).count("was refused with") == 1
 
 

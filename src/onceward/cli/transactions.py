@@ -220,12 +220,10 @@ def _abort_by_id(client: KafkaClient, transactional_id: str, yes: bool) -> None:
         raise _has_changed(f"the transaction of {transactional_id}")
     deadline = Deadline(client.settings.request_timeout_ms)
     coordinator = TransactionCoordinator(client, transactional_id)
-    from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error
+    from onceward.kafka.wire.conversation import raised_as_errors
 
-    try:
+    with raised_as_errors():
         coordinator.init_producer_id(NOBODY, _FENCING_TIMEOUT_MS, deadline)
-    except (Refused, Unanswered) as outcome:
-        raise_as_error(outcome)
     say(f"aborted; {transactional_id} has nothing open")
 
 

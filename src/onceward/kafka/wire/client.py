@@ -45,7 +45,7 @@ from onceward.kafka.wire.conversation import (
     Send,
     Unanswered,
     converse,
-    raise_as_error,
+    raised_as_errors,
 )
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api, Meaning, find_rule
@@ -426,6 +426,7 @@ class KafkaClient(TopicAdmin):
         default = settings.request_timeout_ms if self._reached else settings.connect_timeout_ms
         return default if timeout_ms is None else timeout_ms
 
+    @raised_as_errors()
     def _converse(
         self,
         api: Api,
@@ -439,11 +440,9 @@ class KafkaClient(TopicAdmin):
         deadline = Deadline(self._timeout_ms(timeout_ms))
         try:
             return converse(api, subject, send, codes, deadline, resources=resources)
-        except Refused as refused:
-            raise_as_error(refused)
         except Unanswered as unanswered:
             if self._reached or isinstance(unanswered.lost, NoToken):
-                raise_as_error(unanswered)
+                raise
             raise BrokerUnreachable(
                 f"none of bootstrap.servers={','.join(self.settings.bootstrap_servers)} answered: "
                 f"{unanswered}",

@@ -5,9 +5,10 @@ caller's business."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from onceward.errors import AccessDenied, BrokerUnreachable, OncewardError, TokenUnavailable
 from onceward.kafka.wire.acls import Kind, denied
@@ -191,23 +192,14 @@ def quoted(words: str | None) -> str:
     return f' ("{words}")' if words else ""
 
 
-def asked(
-    api: Api,
-    subject: str,
-    send: Send,
-    codes: Callable[[Any], Iterable[Code]],
-    deadline: Deadline,
-    *,
-    refresh: Callable[[], None] = lambda: None,
-    resources: Resources | None = None,
-) -> Any:
-    """Converse where no outcome means anything special. :raises OncewardError: the table's."""
+@contextmanager
+def raised_as_errors() -> Iterator[None]:
+    """Raise outcomes as the table's errors, where none of them means anything special."""
     try:
-        return converse(api, subject, send, codes, deadline, refresh=refresh, resources=resources)
+        yield
     except (Refused, Unanswered) as outcome:
-        raise_as_error(outcome)
+        raise outcome.as_error() from None
 
 
-def raise_as_error(outcome: Refused | Unanswered, next_step: str = "") -> NoReturn:
-    """Raise ``outcome`` as the table's error, where it means nothing special."""
-    raise outcome.as_error(next_step) from None
+asked = raised_as_errors()(converse)
+"""Converse, and raise the table's error for any outcome but an answer."""

@@ -39,7 +39,7 @@ from onceward.errors import (
 )
 from onceward.ids import ProducerIdentity
 from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error
+from onceward.kafka.wire.conversation import Refused, Unanswered
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.transactions.coordinator import (
     TransactionCoordinator,
@@ -281,7 +281,7 @@ class IdOwner:
         try:
             return self._describe()
         except Unanswered as unanswered:
-            raise_as_error(unanswered, next_step)
+            raise unanswered.as_error(next_step) from None
         except BrokerUnreachable:
             raise
         except (Refused, ResourceError):

@@ -32,7 +32,7 @@ from onceward import surroundings
 from onceward.errors import BrokerUnreachable, ResourceError
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.wire.client import NO_LEADER, KafkaClient
-from onceward.kafka.wire.conversation import Answered, Refused, Unanswered, asked, raise_as_error
+from onceward.kafka.wire.conversation import Answered, Refused, asked, raised_as_errors
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api
 from onceward.kafka.wire.transactions.coordinator import (
@@ -95,6 +95,7 @@ def list_transactions(client: KafkaClient) -> list[tuple[str, int, str]]:
     return sorted(found)
 
 
+@raised_as_errors()
 def describe_transaction(
     client: KafkaClient, transactional_id: str, *, timeout_ms: int | None = None
 ) -> DescribedTransaction | None:
@@ -102,10 +103,10 @@ def describe_transaction(
     deadline = Deadline(timeout_ms or client.settings.request_timeout_ms)
     try:
         found = TransactionCoordinator(client, transactional_id).describe(deadline)
-    except (Refused, Unanswered) as outcome:
-        if isinstance(outcome, Refused) and outcome.code == _NO_SUCH_ID:
+    except Refused as refused:
+        if refused.code == _NO_SUCH_ID:
             return None
-        raise_as_error(outcome)
+        raise
     return DescribedTransaction(
         found.identity,
         found.state,

@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from onceward.errors import AccessDenied, BatchFailed, BrokerUnreachable, UnsupportedBroker
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.wire.client import NO_LEADER, KafkaClient, partition_gone
-from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error
+from onceward.kafka.wire.conversation import Refused, raised_as_errors
 from onceward.kafka.wire.deadline import Backoff, Deadline
 from onceward.kafka.wire.transactions import listing
 from onceward.kafka.wire.transactions.coordinator import (
@@ -271,6 +271,7 @@ class Markers:
             details=_where(producer),
         )
 
+    @raised_as_errors()
     def _wait_until_complete(self, deadline: Deadline) -> TransactionDescription | None:
         """Wait for the markers of what was decided; return what the coordinator has of the id."""
         backoff = Backoff()
@@ -282,8 +283,6 @@ class Markers:
                 return None
             except UnsupportedBroker:
                 return None
-            except Unanswered as unanswered:
-                raise_as_error(unanswered)
             if described.state not in listing.ENDING:
                 return described
             if deadline.passed:
@@ -294,11 +293,9 @@ class Markers:
                 )
             backoff.wait(deadline)
 
+    @raised_as_errors()
     def _asked(self, topics: Collection[str], deadline: Deadline) -> dict[TopicPartition, Leader]:
-        try:
-            return self._coordinator.leaders(topics, deadline)
-        except (Refused, Unanswered) as outcome:
-            raise_as_error(outcome)
+        return self._coordinator.leaders(topics, deadline)
 
     @property
     def _client(self) -> KafkaClient:

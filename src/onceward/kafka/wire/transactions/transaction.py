@@ -26,7 +26,7 @@ from onceward import surroundings
 from onceward.errors import BatchFailed, BrokerUnreachable, CommitInDoubt, Fenced, OncewardError
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.wire.client import KafkaClient
-from onceward.kafka.wire.conversation import Refused, Unanswered, raise_as_error
+from onceward.kafka.wire.conversation import Refused, Unanswered, raised_as_errors
 from onceward.kafka.wire.deadline import Deadline, Instant
 from onceward.kafka.wire.error_table import Meaning
 from onceward.kafka.wire.options.settings import LONGEST_TRANSACTION_MS
@@ -150,8 +150,6 @@ class Transaction:
             self._lower_timeout_or_raise(refused)
             self._take_id()
             return
-        except Unanswered as unanswered:
-            raise_as_error(unanswered)
         self._adopt(identity, asked_ms)
 
     def _still_owns_id(self) -> bool:
@@ -343,10 +341,10 @@ class Transaction:
                 self.state = State.READY
                 return
             self.state = State.IN_DOUBT
-            raise_as_error(refused)
+            raise
         except Unanswered as unanswered:
             self.state = State.IN_DOUBT
-            raise_as_error(unanswered, "recover() before the next transaction")
+            raise unanswered.as_error("recover() before the next transaction") from None
         except BaseException:
             self.state = State.IN_DOUBT
             raise
@@ -415,8 +413,6 @@ class Transaction:
             self._lower_timeout_or_raise(refused)
             self._claim_next_epoch(ours)
             return
-        except Unanswered as unanswered:
-            raise_as_error(unanswered)
         self._adopt(identity, timeout_ms)
 
     def _lower_timeout_or_raise(self, refused: Refused) -> None:
@@ -424,7 +420,7 @@ class Transaction:
         the longest that the brokers allow, from now on; they may be restarted with a lower
         transaction.max.timeout.ms while a pipeline runs. Else raise what the refusal means."""
         if refused.code != _INVALID_TRANSACTION_TIMEOUT:
-            raise_as_error(refused)
+            raise refused
         if self._may_be_shorter:
             limit, _ = brokers_limit(self._client)
             allowed_ms = min(int(limit), LONGEST_TRANSACTION_MS) if limit else _SAFE_TIMEOUT_MS
@@ -512,8 +508,9 @@ class Transaction:
 
     @contextmanager
     def _step(self, step: Step) -> Iterator[None]:
-        """Take turns with other threads, and refuse what the state does not allow."""
-        with self._lock:
+        """Take turns with other threads, refuse what the state does not allow, and raise outcomes
+        of requests as our errors."""
+        with self._lock, raised_as_errors():
             if self.state is State.FENCED:
                 raise self._fenced(RuntimeError(f"{step.value}() after fencing"))
             if step not in TRANSITIONS[self.state]:
@@ -527,12 +524,10 @@ class Transaction:
 
     @contextmanager
     def _refusals_explained(self) -> Iterator[None]:
-        """Raise outcomes of a request inside the open transaction as our errors."""
+        """Find out what a refusal inside the open transaction means."""
         try:
             yield
         except Refused as refused:
             if refused.rule.meaning is Meaning.FENCED or refused.code == _INVALID_TXN_STATE:
                 raise self._fenced_or_timed_out(refused.as_error()) from refused
-            raise_as_error(refused)
-        except Unanswered as unanswered:
-            raise_as_error(unanswered)
+            raise
