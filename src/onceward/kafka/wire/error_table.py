@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 import kafka.errors as kafka_errors
 
@@ -76,7 +77,15 @@ class Rule:
 
 PENDING_OFFSETS = "a transaction is about to change it (KIP-447)"
 """Why offsets of a group are not told yet; in the details of the error once time is over."""
-_V = Meaning
+
+# A row of each meaning, with the error that most of its rows have
+_done = partial(Rule, Meaning.DONE)
+_retry = partial(Rule, Meaning.RETRY, error=BrokerUnreachable)
+_refresh = partial(Rule, Meaning.REFRESH, error=BrokerUnreachable)
+_abort = partial(Rule, Meaning.ABORT, error=BatchFailed)
+_fenced = partial(Rule, Meaning.FENCED, error=Fenced)
+_stop = partial(Rule, Meaning.STOP, error=ResourceError)
+
 _ANOTHER_ID = (
     "choose another pipeline_id, of letters, digits, dots and dashes; if the brokers take none, "
     "they have no transactions: use Apache Kafka, or a service that has them"
@@ -90,100 +99,77 @@ _TRANSACTIONAL = (
 )
 
 _ANY: Mapping[int, Rule] = {
-    0: Rule(_V.DONE, "no error"),
-    -1: Rule(_V.RETRY, "the broker failed in a way that it has no code for", BrokerUnreachable),
-    3: Rule(_V.REFRESH, "a broker that has not heard of a new topic says so", TopicMissing),
-    5: Rule(_V.REFRESH, "an election is under way", BrokerUnreachable),
-    6: Rule(_V.REFRESH, "the leader has moved", BrokerUnreachable),
-    7: Rule(_V.RETRY, "replicas were too slow; it may have been carried out", BrokerUnreachable),
-    8: Rule(_V.REFRESH, "BROKER_NOT_AVAILABLE", BrokerUnreachable),
-    9: Rule(_V.REFRESH, "REPLICA_NOT_AVAILABLE", BrokerUnreachable),
-    13: Rule(
-        _V.REFRESH,
-        "NETWORK_EXCEPTION between brokers (AddPartitionsToTxnManager)",
-        BrokerUnreachable,
-    ),
-    14: Rule(_V.RETRY, "it reads its log first", BrokerUnreachable),
-    15: Rule(
-        _V.REFRESH,
+    0: _done("no error"),
+    -1: _retry("the broker failed in a way that it has no code for"),
+    3: _refresh("a broker that has not heard of a new topic says so", error=TopicMissing),
+    5: _refresh("an election is under way"),
+    6: _refresh("the leader has moved"),
+    7: _retry("replicas were too slow; it may have been carried out"),
+    8: _refresh("BROKER_NOT_AVAILABLE"),
+    9: _refresh("REPLICA_NOT_AVAILABLE"),
+    13: _refresh("NETWORK_EXCEPTION between brokers (AddPartitionsToTxnManager)"),
+    14: _retry("it reads its log first"),
+    15: _refresh(
         "none elected, or its log below min ISR",
-        BrokerUnreachable,
-        "run again once all brokers are up; if it stays, see with kafka-topics --describe whether "
-        "__transaction_state (of a group: __consumer_offsets) is there and has its replicas: with "
-        "fewer brokers than transaction.state.log.replication.factor and .min.isr (of a group: "
-        "offsets.topic.replication.factor) set these to the number of brokers",
+        next_step="run again once all brokers are up; if it stays, see with kafka-topics "
+        "--describe whether __transaction_state (of a group: __consumer_offsets) is there and has "
+        "its replicas: with fewer brokers than transaction.state.log.replication.factor and "
+        ".min.isr (of a group: offsets.topic.replication.factor) set these to the number of "
+        "brokers",
     ),
-    16: Rule(_V.REFRESH, "the coordinator has moved", BrokerUnreachable),
-    17: Rule(
-        _V.STOP,
+    16: _refresh("the coordinator has moved"),
+    17: _stop(
         "INVALID_TOPIC_EXCEPTION",
-        InvalidTopicName,
-        "use a name of at most 249 letters, digits, dots, dashes and underscores, and none of "
-        "Kafka's own topics",
+        error=InvalidTopicName,
+        next_step="use a name of at most 249 letters, digits, dots, dashes and underscores, and "
+        "none of Kafka's own topics",
     ),
-    29: Rule(_V.STOP, "TOPIC_AUTHORIZATION_FAILED", AccessDenied),
-    30: Rule(_V.STOP, "GROUP_AUTHORIZATION_FAILED", AccessDenied),
-    31: Rule(_V.STOP, "CLUSTER_AUTHORIZATION_FAILED", AccessDenied),
-    33: Rule(
-        _V.STOP,
+    29: _stop("TOPIC_AUTHORIZATION_FAILED", error=AccessDenied),
+    30: _stop("GROUP_AUTHORIZATION_FAILED", error=AccessDenied),
+    31: _stop("CLUSTER_AUTHORIZATION_FAILED", error=AccessDenied),
+    33: _stop(
         "UNSUPPORTED_SASL_MECHANISM",
-        ServerMisconfigured,
-        "set sasl.mechanism to one that the listener has (sasl.enabled.mechanisms)",
+        error=ServerMisconfigured,
+        next_step="set sasl.mechanism to one that the listener has (sasl.enabled.mechanisms)",
     ),
-    35: Rule(_V.STOP, "UNSUPPORTED_VERSION", UnsupportedBroker),
-    41: Rule(_V.REFRESH, "NOT_CONTROLLER", BrokerUnreachable),
-    53: Rule(_V.STOP, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", AccessDenied),
-    56: Rule(_V.REFRESH, "a log directory went offline, another replica leads", BrokerUnreachable),
-    72: Rule(_V.REFRESH, "the leader is starting", BrokerUnreachable),
-    74: Rule(_V.REFRESH, "our metadata is old", BrokerUnreachable),
-    75: Rule(_V.REFRESH, "the broker's metadata is old", BrokerUnreachable),
-    78: Rule(_V.RETRY, "the high watermark catches up after an election", BrokerUnreachable),
-    89: Rule(_V.RETRY, "THROTTLING_QUOTA_EXCEEDED", BrokerUnreachable),
-    100: Rule(_V.REFRESH, "deleted and created again, or not heard of yet", TopicMissing),
+    35: _stop("UNSUPPORTED_VERSION", error=UnsupportedBroker),
+    41: _refresh("NOT_CONTROLLER"),
+    53: _stop("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", error=AccessDenied),
+    56: _refresh("a log directory went offline, another replica leads"),
+    72: _refresh("the leader is starting"),
+    74: _refresh("our metadata is old"),
+    75: _refresh("the broker's metadata is old"),
+    78: _retry("the high watermark catches up after an election"),
+    89: _retry("THROTTLING_QUOTA_EXCEEDED"),
+    100: _refresh("deleted and created again, or not heard of yet", error=TopicMissing),
     # KIP-1102, KIP-1242: also what a broker answers that was not meant, since it has another id or
     # cluster by now.
-    129: Rule(
-        _V.REFRESH,
-        "REBOOTSTRAP_REQUIRED: our metadata leads to the wrong broker",
-        BrokerUnreachable,
-    ),
+    129: _refresh("REBOOTSTRAP_REQUIRED: our metadata leads to the wrong broker"),
 }
 
-_CONCURRENT = Rule(
-    _V.RETRY,
+_CONCURRENT = _retry(
     "markers of the previous transaction are still being written, or a transition of the "
-    "coordinator is pending",
-    BrokerUnreachable,
+    "coordinator is pending"
 )
-_FENCED_BY_EPOCH = Rule(_V.FENCED, "the coordinator knows a newer epoch", Fenced)
-_INVALID_EPOCH = Rule(_V.FENCED, "how versions before PRODUCER_FENCED (KIP-588) say it", Fenced)
-_MAPPING_GONE = Rule(
-    _V.ABORT,
+_FENCED_BY_EPOCH = _fenced("the coordinator knows a newer epoch")
+_INVALID_EPOCH = _fenced("how versions before PRODUCER_FENCED (KIP-588) say it")
+_MAPPING_GONE = _abort(
     "the transactional id expired (transactional.id.expiration.ms) or belongs to another producer "
-    "id; InitProducerId with our identity tells which (KIP-360)",
-    BatchFailed,
+    "id; InitProducerId with our identity tells which (KIP-360)"
 )
-_ABORTABLE = Rule(
-    _V.ABORT,
-    "TRANSACTION_ABORTABLE (KIP-890): this transaction must be aborted, the next can succeed",
-    BatchFailed,
+_ABORTABLE = _abort(
+    "TRANSACTION_ABORTABLE (KIP-890): this transaction must be aborted, the next can succeed"
 )
-_UNKNOWN_PRODUCER = Rule(
-    _V.ABORT, "the producer's state was removed; a new epoch starts it again", BatchFailed
-)
+_UNKNOWN_PRODUCER = _abort("the producer's state was removed; a new epoch starts it again")
 
 
 def _transactional_rows(api: Api) -> dict[int, Rule]:
     return {
         47: _INVALID_EPOCH,
-        48: Rule(
-            _V.ABORT,
-            f"{api.value} does not fit the coordinator's state of this epoch",
-            BatchFailed,
-        ),
+        48: _abort(f"{api.value} does not fit the coordinator's state of this epoch"),
         49: _MAPPING_GONE,
         51: _CONCURRENT,
-        52: Rule(_V.REFRESH, "a newer coordinator took over", BrokerUnreachable),
+        52: _refresh("a newer coordinator took over"),
         59: _UNKNOWN_PRODUCER,
         90: _FENCED_BY_EPOCH,
         120: _ABORTABLE,
@@ -194,92 +180,83 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
     **{api: _transactional_rows(api) for api in _TRANSACTIONAL},
     Api.INIT_PRODUCER_ID: {
         **_transactional_rows(Api.INIT_PRODUCER_ID),
-        42: Rule(
-            _V.STOP,
+        42: _stop(
             "the transactional id is empty or not allowed",
-            ConfigurationError,
-            _ANOTHER_ID,
+            error=ConfigurationError,
+            next_step=_ANOTHER_ID,
         ),
-        50: Rule(_V.STOP, "above transaction.max.timeout.ms", TransactionTimeoutTooLarge),
+        50: _stop("above transaction.max.timeout.ms", error=TransactionTimeoutTooLarge),
     },
     Api.ADD_PARTITIONS_TO_TXN: {
         **_transactional_rows(Api.ADD_PARTITIONS_TO_TXN),
-        55: Rule(_V.RETRY, "another partition of the request was refused", BrokerUnreachable),
+        55: _retry("another partition of the request was refused"),
     },
     Api.TXN_OFFSET_COMMIT: {
         **_transactional_rows(Api.TXN_OFFSET_COMMIT),
         # The two are settings of the cluster: what was lowered can be raised again
-        12: Rule(
-            _V.STOP,
+        12: _stop(
             "the note beside an offset is above offset.metadata.max.bytes",
             next_step="raise offset.metadata.max.bytes of the brokers; Kafka's default of 4096 "
             "will do",
         ),
-        22: Rule(_V.ABORT, "a consumer joined the group of this pipeline", BatchFailed),
-        24: Rule(_V.STOP, "INVALID_GROUP_ID", ConfigurationError, _ANOTHER_ID),
-        25: Rule(_V.ABORT, "a consumer joined the group of this pipeline", BatchFailed),
-        28: Rule(
-            _V.STOP,
+        22: _abort("a consumer joined the group of this pipeline"),
+        24: _stop("INVALID_GROUP_ID", error=ConfigurationError, next_step=_ANOTHER_ID),
+        25: _abort("a consumer joined the group of this pipeline"),
+        28: _stop(
             "the offsets are above max.message.bytes of __consumer_offsets",
             next_step="raise max.message.bytes of topic __consumer_offsets; Kafka's default of "
             "1048588 will do",
         ),
-        69: Rule(
-            _V.ABORT,
+        69: _abort(
             "GROUP_ID_NOT_FOUND: the group with the pipeline's id is none of consumers, but a "
             "share group, say (KIP-932)",
-            BatchFailed,
-            "delete that group (kafka-groups --list names its type), or take another pipeline_id",
+            next_step="delete that group (kafka-groups --list names its type), or take another "
+            "pipeline_id",
         ),
-        113: Rule(_V.ABORT, "the group uses the consumer protocol of KIP-848", BatchFailed),
+        113: _abort("the group uses the consumer protocol of KIP-848"),
     },
     Api.PRODUCE: {
-        2: Rule(_V.RETRY, "damaged on the way (CRC); the bytes here are intact", SendFailed),
-        10: Rule(_V.STOP, "above max.message.bytes of the topic", RecordTooLarge),
-        18: Rule(_V.STOP, "above segment.bytes of the topic", RecordTooLarge),
-        19: Rule(
-            _V.RETRY,
+        2: _retry("damaged on the way (CRC); the bytes here are intact", error=SendFailed),
+        10: _stop("above max.message.bytes of the topic", error=RecordTooLarge),
+        18: _stop("above segment.bytes of the topic", error=RecordTooLarge),
+        19: _retry(
             "below min.insync.replicas, or (KIP-890) a failed check with the transaction "
             "coordinator, which the leader maps to it; nothing was appended",
-            SendFailed,
+            error=SendFailed,
         ),
-        20: Rule(_V.RETRY, "appended; the repeat is a duplicate", SendFailed),
-        21: Rule(
-            _V.STOP, "INVALID_REQUIRED_ACKS", ConfigurationError, "leave acks out of the options"
+        20: _retry("appended; the repeat is a duplicate", error=SendFailed),
+        21: _stop(
+            "INVALID_REQUIRED_ACKS",
+            error=ConfigurationError,
+            next_step="leave acks out of the options",
         ),
         # It passes with a clock that is set right, and with time
-        32: Rule(
-            _V.ABORT,
+        32: _abort(
             "outside message.timestamp.before.max.ms / after.max.ms of the topic",
-            SendFailed,
-            "the batch runs again; if it repeats, and the rows have a column `timestamp`: filter "
-            "or correct such rows, or raise that limit of the topic; if they have none, set the "
-            "clocks of driver, executors and brokers right",
+            error=SendFailed,
+            next_step="the batch runs again; if it repeats, and the rows have a column "
+            "`timestamp`: filter or correct such rows, or raise that limit of the topic; if they "
+            "have none, set the clocks of driver, executors and brokers right",
         ),
-        43: Rule(_V.STOP, "the topic keeps an old message format", UnsupportedBroker),
-        45: Rule(_V.ABORT, "the log lacks a batch before this one", SendFailed),
-        46: Rule(
-            _V.ABORT,
+        43: _stop("the topic keeps an old message format", error=UnsupportedBroker),
+        45: _abort("the log lacks a batch before this one", error=SendFailed),
+        46: _abort(
             "appended before, but so long ago that the broker no longer knows where (it keeps "
             "five batches), so that the report could not name offsets",
-            SendFailed,
+            error=SendFailed,
         ),
-        47: Rule(_V.FENCED, "the partition has seen a newer epoch (ProducerAppendInfo)", Fenced),
-        48: Rule(
-            _V.ABORT, "the partition is not part of an open transaction (KIP-890)", SendFailed
-        ),
+        47: _fenced("the partition has seen a newer epoch (ProducerAppendInfo)"),
+        48: _abort("the partition is not part of an open transaction (KIP-890)", error=SendFailed),
         49: _MAPPING_GONE,
         51: _CONCURRENT,
         59: _UNKNOWN_PRODUCER,
-        76: Rule(
-            _V.STOP,
+        76: _stop(
             "the broker cannot read this codec",
-            ServerMisconfigured,
-            "set compression.type to one that all brokers read; none is read by all",
+            error=ServerMisconfigured,
+            next_step="set compression.type to one that all brokers read; none is read by all",
         ),
         # The topic may have been changed, and may be changed back
-        87: Rule(
-            _V.STOP,
+        87: _stop(
             "the topic does not take such a record, as where it is compacted and the record has "
             "no key",
             next_step="if cleanup.policy of the topic has compact: give each row a `key`, or "
@@ -291,52 +268,44 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
     },
     Api.WRITE_TXN_MARKERS: {
         # TransactionMarkerRequestCompletionHandler repeats both
-        19: Rule(_V.RETRY, "below min.insync.replicas: a replica is away", BrokerUnreachable),
-        20: Rule(_V.RETRY, "written; not by all replicas yet", BrokerUnreachable),
+        19: _retry("below min.insync.replicas: a replica is away"),
+        20: _retry("written; not by all replicas yet"),
     },
     Api.FIND_COORDINATOR: {
         120: _ABORTABLE,
-        42: Rule(_V.STOP, "INVALID_REQUEST", ConfigurationError, _ANOTHER_ID),
+        42: _stop("INVALID_REQUEST", error=ConfigurationError, next_step=_ANOTHER_ID),
     },
-    Api.DESCRIBE_TRANSACTIONS: {105: Rule(_V.STOP, "TRANSACTIONAL_ID_NOT_FOUND", ResourceError)},
+    Api.DESCRIBE_TRANSACTIONS: {105: _stop("TRANSACTIONAL_ID_NOT_FOUND")},
     Api.FETCH: {
-        1: Rule(_V.STOP, "retention removed the offset, or the topic was created again"),
-        2: Rule(_V.STOP, "the log on the broker is damaged"),
+        1: _stop("retention removed the offset, or the topic was created again"),
+        2: _stop("the log on the broker is damaged"),
     },
     Api.OFFSET_FETCH: {
-        88: Rule(
-            _V.RETRY,
+        88: _retry(
             PENDING_OFFSETS,
-            BrokerUnreachable,
-            "run again when that transaction has ended: a driver that died leaves one open for "
-            "transaction.timeout.ms at most, unless its pipeline is started again; `onceward "
-            "transactions list --ids` has its state",
+            next_step="run again when that transaction has ended: a driver that died leaves one "
+            "open for transaction.timeout.ms at most, unless its pipeline is started again; "
+            "`onceward transactions list --ids` has its state",
         ),
-        69: Rule(_V.DONE, "nothing committed yet"),
+        69: _done("nothing committed yet"),
     },
     Api.CREATE_TOPICS: {
-        36: Rule(_V.DONE, "another pipeline was faster"),
-        37: Rule(
-            _V.STOP,
+        36: _done("another pipeline was faster"),
+        37: _stop(
             "INVALID_PARTITIONS",
-            ConfigurationError,
-            "correct create_topic_partitions, or create the topic by hand",
+            error=ConfigurationError,
+            next_step="correct create_topic_partitions, or create the topic by hand",
         ),
         # ReplicationControlManager: of those that are not fenced; ours asks for no more than were
         # up a moment ago.
-        38: Rule(
-            _V.RETRY,
-            "more replicas than brokers that are up: one may be starting again",
-            BrokerUnreachable,
-        ),
-        40: Rule(
-            _V.STOP,
+        38: _retry("more replicas than brokers that are up: one may be starting again"),
+        40: _stop(
             "INVALID_CONFIG",
-            ConfigurationError,
-            "create the topic by hand (kafka-topics --create), with settings that the cluster "
-            "takes",
+            error=ConfigurationError,
+            next_step="create the topic by hand (kafka-topics --create), with settings that the "
+            "cluster takes",
         ),
-        44: Rule(_V.STOP, "the cluster's create.topic.policy refuses it", AccessDenied),
+        44: _stop("the cluster's create.topic.policy refuses it", error=AccessDenied),
     },
 }
 
@@ -346,9 +315,7 @@ def find_rule(api: Api, code: int) -> Rule:
     rule = _SPECIFIC.get(api, {}).get(code) or _ANY.get(code)
     if rule is not None:
         return rule
-    return Rule(
-        _V.STOP, f"{code_name(code)} is not expected in an answer to {api.value}", ResourceError
-    )
+    return _stop(f"{code_name(code)} is not expected in an answer to {api.value}")
 
 
 def code_name(code: int) -> str:
