@@ -10,7 +10,7 @@ import difflib
 import uuid
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -84,19 +84,20 @@ class ProducerSettings:
         return Codec[self.compression.upper()]
 
 
-_NUMBERS: Mapping[str, tuple[int, int]] = {
-    "request.timeout.ms": (1, 2**31 - 1),
-    "socket.connection.setup.timeout.max.ms": (1, 2**31 - 1),
-    "batch.size": (1_000, 512 * 1024 * 1024),
-    "max.request.size": (1_000, 512 * 1024 * 1024),
-    "max.in.flight.requests.per.connection": (1, 5),
-    "delivery.timeout.ms": (1, 2**31 - 1),
-    "transaction.timeout.ms": (1, 2**31 - 1),
-    "compression.level": (-(2**17), 22),
-    "compression.gzip.level": (1, 9),
-    "compression.lz4.level": (1, 17),
-    "compression.zstd.level": (-(2**17), 22),
+_NUMBERS: Mapping[str, tuple[int, int, str]] = {
+    "request.timeout.ms": (1, 2**31 - 1, "request_timeout_ms"),
+    "socket.connection.setup.timeout.max.ms": (1, 2**31 - 1, "connect_timeout_ms"),
+    "batch.size": (1_000, 512 * 1024 * 1024, "batch_bytes"),
+    "max.request.size": (1_000, 512 * 1024 * 1024, "max_request_bytes"),
+    "max.in.flight.requests.per.connection": (1, 5, "max_in_flight"),
+    "delivery.timeout.ms": (1, 2**31 - 1, "delivery_timeout_ms"),
+    "transaction.timeout.ms": (1, 2**31 - 1, "transaction_timeout_ms"),
+    "compression.level": (-(2**17), 22, ""),
+    "compression.gzip.level": (1, 9, ""),
+    "compression.lz4.level": (1, 17, ""),
+    "compression.zstd.level": (-(2**17), 22, ""),
 }
+"""The least, the most, and the field of the settings, where it is one of its own."""
 _JAVA_TOKENS = "kafka.sasl.login.callback.handler.class"
 # Names of ProducerConfig, ConsumerConfig, SaslConfigs and SslConfigs (Kafka 4.3) without a meaning
 # here: what they are like is another setting.
@@ -119,17 +120,6 @@ _OF_KAFKAS_CLIENTS = frozenset({
     "ssl.keymanager.algorithm", "ssl.protocol", "ssl.provider", "ssl.secure.random.implementation",
     "ssl.trustmanager.algorithm",
 })  # fmt: skip
-_CLIENT_NUMBERS = {
-    "request.timeout.ms": "request_timeout_ms",
-    "socket.connection.setup.timeout.max.ms": "connect_timeout_ms",
-}
-_PRODUCER_NUMBERS = {
-    "batch.size": "batch_bytes",
-    "max.request.size": "max_request_bytes",
-    "max.in.flight.requests.per.connection": "max_in_flight",
-    "delivery.timeout.ms": "delivery_timeout_ms",
-    "transaction.timeout.ms": "transaction_timeout_ms",
-}
 _TEXTS = ("client.id", "compression.type", "acks", "enable.idempotence")
 
 OPTIONS = (*_NUMBERS, *_TEXTS, *SECURITY_OPTIONS)
@@ -219,7 +209,7 @@ def settings_from_options(
         oauth_token_provider_id=""
         if oauth_token_provider is None
         else _provider_id(oauth_token_provider),
-        **_picked(numbers, _CLIENT_NUMBERS),
+        **_fields_of(ClientSettings, numbers),
     )
     compression = texts.get("compression.type", "none")
     if compression not in _COMPRESSIONS:
@@ -231,7 +221,7 @@ def settings_from_options(
         acks=_acks(texts, delivery),
         compression=compression,
         compression_level=_level(numbers, compression),
-        **_picked(numbers, _PRODUCER_NUMBERS),
+        **_fields_of(ProducerSettings, numbers),
     )
     _refuse_contradictions(client, producer)
     return client, producer
@@ -310,8 +300,10 @@ def _refuse_other_types(options: object, oauth_token_provider: object) -> None:
         )
 
 
-def _picked(numbers: Mapping[str, int], fields: Mapping[str, str]) -> dict[str, Any]:
-    return {attribute: numbers[name] for name, attribute in fields.items() if name in numbers}
+def _fields_of(settings: type[Any], numbers: Mapping[str, int]) -> dict[str, Any]:
+    names = {each.name for each in fields(settings)}
+    found = {_NUMBERS[option][2]: number for option, number in numbers.items()}
+    return {name: number for name, number in found.items() if name in names}
 
 
 def _text(name: str, value: Any) -> str:
@@ -328,7 +320,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _number(name: str, text: str) -> int:
-    least, most = _NUMBERS[name]
+    least, most, _ = _NUMBERS[name]
     try:
         number = int(text)
     except ValueError:
