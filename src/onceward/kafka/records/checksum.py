@@ -18,7 +18,7 @@ import crc32c
 import numpy as np
 import numpy.typing as npt
 
-_POLYNOMIAL = 0x82F63B78  # Castagnoli, bit-reversed
+_POLYNOMIAL = np.uint32(0x82F63B78)  # Castagnoli, bit-reversed
 
 
 class Stretch(NamedTuple):
@@ -85,7 +85,7 @@ class ContentChecksum:
 # of 32 bits, the same that zlib's crc32_combine applies. A map is kept as four tables of 256 (one
 # a byte of the CRC), one map a power of two of n, made when first needed.
 
-_Map = tuple[tuple[int, ...], ...]
+_Map = tuple[npt.NDArray[np.uint32], ...]
 
 
 def combine_runs(
@@ -121,54 +121,39 @@ def _shift_all(
     for power in range(int(zero_bytes.max(initial=0)).bit_length()):
         bits = (zero_bytes >> power & 1).astype(bool)
         if bits.any():
-            some = shifted[bits]
-            a, b, c, d = _zero_bytes_arrays(power)
-            shifted[bits] = (
-                a[some & 0xFF] ^ b[some >> 8 & 0xFF] ^ c[some >> 16 & 0xFF] ^ d[some >> 24]
-            )
+            shifted[bits] = _apply(_zero_bytes_map(power), shifted[bits])
     return shifted
 
 
-@functools.cache
-def _zero_bytes_arrays(power: int) -> tuple[npt.NDArray[np.uint32], ...]:
-    return tuple(np.array(table, np.uint32) for table in _zero_bytes_map(power))
-
-
 def _shift(crc: int, zero_bytes: int) -> int:
-    power = 0
-    while zero_bytes and crc:
-        if zero_bytes & 1:
-            a, b, c, d = _zero_bytes_map(power)
-            crc = a[crc & 0xFF] ^ b[crc >> 8 & 0xFF] ^ c[crc >> 16 & 0xFF] ^ d[crc >> 24]
-        zero_bytes >>= 1
-        power += 1
+    for power in range(zero_bytes.bit_length()):
+        if zero_bytes >> power & 1:
+            crc = int(_apply(_zero_bytes_map(power), crc))
     return crc
 
 
 @functools.cache
 def _zero_bytes_map(power: int) -> _Map:
     """Return the map of 2**power zero bytes."""
-    if power == 0:
-        columns = [_one_zero_byte(1 << bit) for bit in range(32)]
-    else:
+    columns = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    if power:
         half = _zero_bytes_map(power - 1)
-        columns = [_apply(half, _apply(half, 1 << bit)) for bit in range(32)]
-    return tuple(_byte_table(columns[byte * 8 : byte * 8 + 8]) for byte in range(4))
+        columns = _apply(half, _apply(half, columns))
+    else:
+        for _ in range(8):
+            columns = columns >> 1 ^ (columns & 1) * _POLYNOMIAL
+    return tuple(_byte_table(columns[at : at + 8]) for at in range(0, 32, 8))
 
 
-def _one_zero_byte(crc: int) -> int:
-    for _ in range(8):
-        crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
-    return crc
+def _apply(tables: _Map, crc: Any) -> Any:
+    """Apply a map to one CRC, or to each of an array."""
+    a, b, c, d = tables
+    return a[crc & 0xFF] ^ b[crc >> 8 & 0xFF] ^ c[crc >> 16 & 0xFF] ^ d[crc >> 24]
 
 
-def _apply(tables: _Map, crc: int) -> int:
-    return functools.reduce(lambda out, i: out ^ tables[i][crc >> 8 * i & 0xFF], range(4), 0)
-
-
-def _byte_table(columns: list[int]) -> tuple[int, ...]:
-    table = [0]
+def _byte_table(columns: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    table = np.zeros(1, np.uint32)
     # Doubles the table: entries with this bit set are those without it, plus its column
     for column in columns:
-        table += [entry ^ column for entry in table]
-    return tuple(table)
+        table = np.concatenate([table, table ^ column])
+    return table
