@@ -24,7 +24,8 @@ from onceward.operate.logs import span
 if TYPE_CHECKING:
     from onceward.ids import TopicPartition
     from onceward.kafka.wire.client import KafkaClient
-    from onceward.kafka.wire.transactions.listing import DescribedTransaction, Holder
+    from onceward.kafka.wire.transactions.coordinator import TransactionDescription
+    from onceward.kafka.wire.transactions.listing import Holder
 
 transactions = typer.Typer(
     name="transactions",
@@ -332,7 +333,7 @@ def _held(client: KafkaClient, topics: Sequence[str]) -> tuple[list[Holder], lis
     return holders(client, asked), sorted(found.keys() - asked)
 
 
-def _described(found: Sequence[DescribedTransaction]) -> object:
+def _described(found: Sequence[TransactionDescription]) -> object:
     rows = table(
         "TRANSACTIONAL ID", "STATE", "OPEN>", "TIMEOUT>", "PARTITIONS>", "PRODUCER>", "EPOCH>",
         "COORDINATOR>",
@@ -388,7 +389,7 @@ def _held_as_json(found: Holder) -> dict[str, object]:
     }
 
 
-def _as_json(found: DescribedTransaction) -> dict[str, object]:
+def _as_json(found: TransactionDescription) -> dict[str, object]:
     return {
         "transactional_id": found.transactional_id,
         "producer_id": found.identity.producer_id,

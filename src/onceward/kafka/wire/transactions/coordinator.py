@@ -46,6 +46,9 @@ class TransactionDescription:
     """Milliseconds since 1970; None while nothing is open."""
     partitions: tuple[TopicPartition, ...] = ()
     """Those of the transaction that is open."""
+    transactional_id: str = ""
+    coordinator: int = -1
+    """Its node, where it was asked for."""
 
 
 class Leader(NamedTuple):
@@ -216,6 +219,7 @@ class TransactionCoordinator:
             state.transaction_timeout_ms,
             state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None,
             tuple(TopicPartition(t.topic, p) for t in state.topics for p in sorted(t.partitions)),
+            self.transactional_id,
         )
 
     def leaders(self, topics: Collection[str], deadline: Deadline) -> dict[TopicPartition, Leader]:

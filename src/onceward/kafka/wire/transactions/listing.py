@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -47,14 +47,6 @@ _NO_SUCH_ID = 105
 _NOTHING_OPEN = -1
 _KAFKAS_LIMIT_MS = 900_000
 _LOG = "__transaction_state"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedTransaction(TransactionDescription):
-    """The description of one transactional id of several, and its coordinator's node."""
-
-    transactional_id: str
-    coordinator: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +90,7 @@ def list_transactions(client: KafkaClient) -> list[tuple[str, int, str]]:
 @raised_as_errors()
 def describe_transaction(
     client: KafkaClient, transactional_id: str, *, timeout_ms: int | None = None
-) -> DescribedTransaction | None:
+) -> TransactionDescription | None:
     """Ask the coordinator; None if it knows none. :raises AccessDenied, BrokerUnreachable: …"""
     deadline = Deadline(timeout_ms or client.settings.request_timeout_ms)
     try:
@@ -107,15 +99,7 @@ def describe_transaction(
         if refused.code == _NO_SUCH_ID:
             return None
         raise
-    return DescribedTransaction(
-        found.identity,
-        found.state,
-        found.timeout_ms,
-        found.started_at_ms,
-        found.partitions,
-        transactional_id=transactional_id,
-        coordinator=client.coordinator(transactional_id, "transaction"),
-    )
+    return replace(found, coordinator=client.coordinator(transactional_id, "transaction"))
 
 
 def open_producers(
@@ -186,7 +170,7 @@ class Holder:
     producer: OpenProducer
     owner: str | None
     young_ms: int
-    ended: DescribedTransaction | None = None
+    ended: TransactionDescription | None = None
 
     @property
     def hangs(self) -> bool:
@@ -258,7 +242,7 @@ def has_ended(
     return theirs.epoch == ours.epoch + 1
 
 
-def _described(client: KafkaClient, producer_ids: Collection[int]) -> list[DescribedTransaction]:
+def _described(client: KafkaClient, producer_ids: Collection[int]) -> list[TransactionDescription]:
     """Return what coordinators have of these producers, in any state: one that is being committed
     is still open in the partitions left."""
     leaders = client.topic_partitions([_LOG])[_LOG]
