@@ -30,8 +30,6 @@ def metadata_request(topics: Sequence[str] | None) -> Any:
     return MetadataRequest(
         topics=None if topics is None else entries,
         allow_auto_topic_creation=False,
-        include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=False,
         min_version=4,
         max_version=12,
     )
@@ -114,7 +112,6 @@ class TopicAdmin(ABC):
             name=name,
             num_partitions=partitions,
             replication_factor=replication,
-            assignments=[],
             configs=[
                 kind.CreatableTopicConfig(name=key, value=value)
                 for key, value in (configs or {}).items()

@@ -77,7 +77,7 @@ def sees_all_groups(client: KafkaClient) -> bool:
             Api.METADATA,
             "the cluster",
             lambda: DescribeClusterRequest(
-                include_cluster_authorized_operations=True, endpoint_type=1, min_version=0
+                include_cluster_authorized_operations=True, min_version=0
             ),
             lambda answer: [Answered(answer.error_code, words=answer.error_message)],
         )
@@ -95,9 +95,7 @@ def group_members(client: KafkaClient, group: ListedGroup) -> list[Member]:
         Api.DESCRIBE_GROUPS,
         f"group {name}",
         lambda left_ms: client.call(
-            DescribeGroupsRequest(
-                groups=[name], include_authorized_operations=False, min_version=0, max_version=5
-            ),
+            DescribeGroupsRequest(groups=[name], min_version=0, max_version=5),
             client.coordinator(name, "group", timeout_ms=left_ms),
             left_ms,
         ),

@@ -34,8 +34,6 @@ OFFSET_OUT_OF_RANGE, NOT_LEADER = 1, 6
 
 _FETCH_BYTES = 4 * 1024 * 1024
 _REMOTE_WAIT_MS = 10_000
-# Replica id of a client that is no broker
-_CONSUMER = -1
 
 
 def fetch(
@@ -92,23 +90,15 @@ def fetch_request(
     """
     question = FetchRequest.FetchTopic.FetchPartition(
         partition=partition.partition,
-        current_leader_epoch=-1,
         fetch_offset=offset,
-        last_fetched_epoch=-1,
-        log_start_offset=-1,
         partition_max_bytes=_FETCH_BYTES,
     )
     return FetchRequest(
-        replica_id=_CONSUMER,
         max_wait_ms=wait_ms,
         min_bytes=1,
         max_bytes=_FETCH_BYTES,
         isolation_level=int(read_committed),
-        session_id=0,
-        session_epoch=-1,
         topics=[FetchRequest.FetchTopic(topic=partition.topic, partitions=[question])],
-        forgotten_topics_data=[],
-        rack_id="",
         min_version=4,
         max_version=12,
     )

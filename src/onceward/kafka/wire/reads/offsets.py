@@ -209,16 +209,13 @@ def _list_offsets_request(
         kind(
             name=topic,
             partitions=[
-                kind.ListOffsetsPartition(
-                    partition_index=p.partition, current_leader_epoch=-1, timestamp=time_ms
-                )
+                kind.ListOffsetsPartition(partition_index=p.partition, timestamp=time_ms)
                 for p in group
             ],
         )
         for topic, group in groupby(partitions, key=lambda p: p.topic)
     ]
     return ListOffsetsRequest(
-        replica_id=-1,
         isolation_level=int(read_committed),
         topics=topics,
         min_version=8 if time_ms == EARLIEST_LOCAL else 2,

@@ -167,9 +167,6 @@ class TransactionCoordinator:
                     group_id=group,
                     producer_id=identity.producer_id,
                     producer_epoch=identity.epoch,
-                    generation_id=-1,
-                    member_id="",
-                    group_instance_id=None,
                     topics=_offset_topics(some, offsets, metadata),
                     min_version=5 if version == 2 else 0,
                     max_version=5 if version == 2 else 4,
@@ -316,7 +313,6 @@ def _offset_topics(
                 topic_type.TxnOffsetCommitRequestPartition(
                     partition_index=p.partition,
                     committed_offset=offsets[p],
-                    committed_leader_epoch=-1,
                     committed_metadata=metadata,
                 )
                 for p in group

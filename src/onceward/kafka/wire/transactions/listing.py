@@ -69,14 +69,7 @@ def list_transactions(client: KafkaClient) -> list[tuple[str, int, str]]:
         answer = client.ask(
             Api.LIST_TRANSACTIONS,
             f"broker {node}",
-            lambda: ListTransactionsRequest(
-                state_filters=[],
-                producer_id_filters=[],
-                duration_filter=-1,
-                transactional_id_pattern=None,
-                min_version=0,
-                max_version=1,
-            ),
+            partial(ListTransactionsRequest, min_version=0, max_version=1),
             lambda listed: [listed.error_code],
             node_id=node,
         )
