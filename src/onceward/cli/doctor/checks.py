@@ -255,12 +255,10 @@ def check_brokers(
         reached = reach(client)
         if reached.status != "ok":
             return [reached]
-        largest, looks = 0, []
+        limits: list[int] = []
+        looks: list[CheckResult] = []
         for name in sources:
-            look = run_checks(partial(_source, client, name))
-            looks += look
-            if look[0].status == "ok":
-                largest = max(largest, _largest_record(client, name))
+            looks += run_checks(partial(_source, client, name, limits))
         found = [reached, run_check(lambda: _transactions(client))]
         found += run_checks(partial(_brokers, client, producer.transaction_timeout_ms))
         if pipeline_name is not None:
@@ -269,6 +267,7 @@ def check_brokers(
             )
         found += run_checks(partial(_transaction_log, client))
         found += run_checks(partial(_ledger, client, ledger_topic))
+        largest = max(limits, default=0)
         more = {"largest.source.record": str(largest)} if largest else {}
         for name in topics:
             found += run_checks(partial(_topic, client, "output topic", name, more))
@@ -359,25 +358,14 @@ def _topic(
     ]
 
 
-def _largest_record(client: KafkaClient, topic: str) -> int:
-    try:
-        return int(client.topic_config(topic).get("max.message.bytes") or 0)
-    except OncewardError:
-        # named by the look at the source
-        return 0
-
-
-def _source(client: KafkaClient, topic: str) -> list[CheckResult]:
-    partitions = len(client.topic_partitions([topic])[topic])
+def _source(client: KafkaClient, topic: str, limits: list[int]) -> list[CheckResult]:
+    """Check a source topic; its limit of a record joins ``limits``, if it may be seen."""
+    what, partitions = f"source topic {topic}", len(client.topic_partitions([topic])[topic])
     servers = ",".join(client.settings.bootstrap_servers)
-    found = ok(f"source topic {topic}, {partitions} partitions")
-    amiss = run_checks(
-        lambda: diagnose(
-            "source topic",
-            f"source topic {topic}",
-            client.topic_config(topic),
-            name=topic,
-            servers=servers,
-        )
-    )
-    return [found, *amiss]
+
+    def look() -> list[CheckResult]:
+        config = client.topic_config(topic)
+        limits.append(int(config.get("max.message.bytes") or 0))
+        return diagnose("source topic", what, config, name=topic, servers=servers)
+
+    return [ok(f"{what}, {partitions} partitions"), *run_checks(look)]
