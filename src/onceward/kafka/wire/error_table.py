@@ -90,13 +90,6 @@ _ANOTHER_ID = (
     "choose another pipeline_id, of letters, digits, dots and dashes; if the brokers take none, "
     "they have no transactions: use Apache Kafka, or a service that has them"
 )
-_TRANSACTIONAL = (
-    Api.INIT_PRODUCER_ID,
-    Api.ADD_PARTITIONS_TO_TXN,
-    Api.ADD_OFFSETS_TO_TXN,
-    Api.TXN_OFFSET_COMMIT,
-    Api.END_TXN,
-)
 
 _ANY: Mapping[int, Rule] = {
     0: _done("no error"),
@@ -177,7 +170,6 @@ def _transactional_rows(api: Api) -> dict[int, Rule]:
 
 
 _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
-    **{api: _transactional_rows(api) for api in _TRANSACTIONAL},
     Api.INIT_PRODUCER_ID: {
         **_transactional_rows(Api.INIT_PRODUCER_ID),
         42: _stop(
@@ -191,6 +183,8 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
         **_transactional_rows(Api.ADD_PARTITIONS_TO_TXN),
         55: _retry("another partition of the request was refused"),
     },
+    Api.ADD_OFFSETS_TO_TXN: _transactional_rows(Api.ADD_OFFSETS_TO_TXN),
+    Api.END_TXN: _transactional_rows(Api.END_TXN),
     Api.TXN_OFFSET_COMMIT: {
         **_transactional_rows(Api.TXN_OFFSET_COMMIT),
         # The two are settings of the cluster: what was lowered can be raised again
