@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,11 +71,9 @@ def check_consumers(
     """
     names = [topic_name(name) for name in topics]
     client, _ = connected(servers, command_config)
-    try:
+    with closing(client):
         reached = reach(client)
         return [reached] if reached.status != "ok" else [reached, *_findings(client, names)]
-    finally:
-        client.close()
 
 
 def _findings(client: KafkaClient, topics: Sequence[str]) -> list[CheckResult]:

@@ -404,7 +404,6 @@ class KafkaLedger(Ledger):
             self.options,
             client_id=client_id,
             oauth_token_provider=self.oauth_token_provider,
-            delivery="exactly_once",
         )
 
     def chain(self, pipeline: PipelineId) -> Chain:

@@ -62,7 +62,7 @@ class Refused(Exception):
         self.attempts = attempts
         """How often it was sent: above 1, an earlier request may have been carried out."""
 
-    def as_error(self, next_step: str = "") -> OncewardError:
+    def as_error(self) -> OncewardError:
         """Return the refusal as the error that its row of the table names."""
         details = {"api": self.api.value, "code": self.code, "subject": self.subject}
         if (missing := denied(self.api, self.code)) is not None:
@@ -76,8 +76,7 @@ class Refused(Exception):
             )
         return self.rule.error(
             str(self),
-            next_step=next_step
-            or self.rule.next_step
+            next_step=self.rule.next_step
             or _NEXT_STEPS.get(self.rule.error.__name__, "see the reason given by the broker"),
             details=details,
         )

@@ -31,6 +31,7 @@ from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
 log = logging.getLogger(__name__)
 
 _CORRUPT_ANSWERS = 3
+_SHOWN_MS = 30_000
 
 Believe = Callable[[RecordBatch, Record], bool]
 """Is a record under the key one of those asked for? Others are passed over, committed or not."""
@@ -113,9 +114,7 @@ class KeyReader:
                 backoff.wait(deadline)
         return None if self._held else self.value
 
-    def newest_before(
-        self, offset: int, identity: ProducerIdentity, *, timeout_ms: int = 30_000
-    ) -> bytes | None:
+    def newest_before(self, offset: int, identity: ProducerIdentity) -> bytes | None:
         """Return the value of the newest committed record before ``offset``, where ``identity``
         has just appended.
 
@@ -125,11 +124,11 @@ class KeyReader:
         was committed before. A deposed leader does not have it.
         Goes on where the last call has stopped, which is one fetch after :meth:`newest`.
 
-        :raises BrokerUnreachable: nobody has shown that batch within ``timeout_ms``.
+        :raises BrokerUnreachable: nobody has shown that batch within 30 s.
         :raises LedgerUndecided: another transaction with the key is open before it.
         """
         log = self._reader()
-        deadline = Deadline(timeout_ms)
+        deadline = Deadline(_SHOWN_MS)
         backoff = Backoff()
         while True:
             for batch in log.read(behind=True):
@@ -137,7 +136,7 @@ class KeyReader:
                     self._take(batch)
                 elif _matches(batch, offset, identity):
                     if self._held:
-                        raise self._undecided(timeout_ms, f"our own append at {offset}")
+                        raise self._undecided(_SHOWN_MS, f"our own append at {offset}")
                     return self.value
                 else:
                     # a log that went another way
@@ -145,7 +144,7 @@ class KeyReader:
             if deadline.passed or log.position > offset:
                 raise BrokerUnreachable(
                     f"no leader of {self.where} has shown what lies before our append at offset "
-                    f"{offset} within {timeout_ms} ms; position {log.position}",
+                    f"{offset} within {_SHOWN_MS} ms; position {log.position}",
                     next_step="nothing: the batch runs again; if it repeats, check the brokers "
                     "that hold the partition",
                 )

@@ -248,8 +248,8 @@ def committed_offsets(
         kind = OffsetFetchRequest.OffsetFetchRequestGroup
         request = OffsetFetchRequest(
             group_id=group,
-            topics=_named(OffsetFetchRequest.OffsetFetchRequestTopic, in_order),
-            groups=[kind(group_id=group, topics=_named(kind.OffsetFetchRequestTopics, in_order))],
+            topics=named(OffsetFetchRequest.OffsetFetchRequestTopic, in_order),
+            groups=[kind(group_id=group, topics=named(kind.OffsetFetchRequestTopics, in_order))],
             require_stable=require_stable,
             min_version=7,
             max_version=8,
@@ -277,8 +277,8 @@ def committed_offsets(
     }
 
 
-def _named(kind: Any, partitions: Sequence[TopicPartition] | None) -> list[Any] | None:
-    """Return partitions as ``OffsetFetch`` has them, by topic; None: all there are."""
+def named(kind: Any, partitions: Sequence[TopicPartition] | None) -> list[Any] | None:
+    """Return partitions as a request names them, by topic; None: all there are."""
     if partitions is None:
         return None
     return [

@@ -35,6 +35,7 @@ from onceward.kafka.wire.client import NO_LEADER, KafkaClient
 from onceward.kafka.wire.conversation import Answered, Refused, asked, raised_as_errors
 from onceward.kafka.wire.deadline import Deadline
 from onceward.kafka.wire.error_table import Api
+from onceward.kafka.wire.reads.offsets import named
 from onceward.kafka.wire.transactions.coordinator import (
     TransactionCoordinator,
     TransactionDescription,
@@ -121,11 +122,7 @@ def open_producers(
         )
     by_leader = sorted(partitions, key=lambda p: (leaders[p], p))
     for leader, group in groupby(by_leader, key=leaders.__getitem__):
-        kind = DescribeProducersRequest.TopicRequest
-        topics = [
-            kind(name=topic, partition_indexes=[p.partition for p in of_topic])
-            for topic, of_topic in groupby(group, key=lambda p: p.topic)
-        ]
+        topics = named(DescribeProducersRequest.TopicRequest, list(group))
         answer = client.ask(
             Api.DESCRIBE_PRODUCERS,
             f"broker {leader}",
