@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 
-from onceward.errors import ResourceError
 from onceward.ids import TopicPartition
 from onceward.kafka.dead_letters.text import shown
 from onceward.kafka.dead_letters.topic import Letter, parse_letter
-from onceward.kafka.records.reader import Record, RecordBatch
+from onceward.kafka.records.reader import Record
 from onceward.kafka.wire.client import KafkaClient
 from onceward.kafka.wire.reads.committed import aborted_in, batches_from, fetch, with_fates
 from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
@@ -74,10 +73,13 @@ def read_excerpt(
     found: list[Message] = []
     position = begin
     while position < end and len(found) < count:
-        batches, fates = _fetch(client, where, position, is_decided=position < stable)
+        is_decided = position < stable
+        answer = fetch(client, where, position, wait_ms=_WAIT_MS, read_committed=is_decided)
+        batches = batches_from(position, answer)
         if not batches:
             break
-        for batch, is_aborted in fates:
+        aborted = aborted_in(answer.responses[0].partitions[0])
+        for batch, is_aborted in with_fates(batches, aborted):
             # The last stable offset is where an open transaction begins: between two batches
             is_open = batch.is_transactional and batch.base_offset >= stable
             fate = Fate.OPEN if is_open else Fate.ABORTED if is_aborted else Fate.COMMITTED
@@ -85,21 +87,6 @@ def read_excerpt(
             found += [_message(where, each, fate) for each in islice(records, count - len(found))]
         position = batches[-1].last_offset + 1
     return PartitionExcerpt(where, begin, earliest, stable, end, tuple(found))
-
-
-def _fetch(
-    client: KafkaClient, where: TopicPartition, position: int, *, is_decided: bool
-) -> tuple[list[RecordBatch], list[tuple[RecordBatch, bool]]]:
-    try:
-        answer = fetch(client, where, position, wait_ms=_WAIT_MS, read_committed=is_decided)
-        batches = batches_from(position, answer)
-        aborted = aborted_in(answer.responses[0].partitions[0])
-        return batches, list(with_fates(batches, aborted))
-    except ValueError as error:
-        raise ResourceError(
-            f"{where} holds damaged records near offset {position}: {error}",
-            next_step="read on behind them",
-        ) from error
 
 
 def _message(where: TopicPartition, record: Record, fate: Fate) -> Message:
