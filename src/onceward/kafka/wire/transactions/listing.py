@@ -18,8 +18,7 @@ ended by a commit marker, or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -278,32 +277,27 @@ def end_in_partition(
         mine = [each for each in after if each.identity == producer.identity]
         return bool(mine) and mine[0].start_offset == producer.start_offset
 
-    def write(left_ms: float) -> Any:
+    def write(left_ms: float) -> Sequence[Any]:
         nonlocal sent
         # Repeated behind an answer that was lost, or that came before all replicas had it, it
         # could end the next transaction of that epoch: no coordinator holds that one up
         if sent and not is_open():
-            raise _Written
+            # It is there
+            return ()
         sent = True
         request = WriteTxnMarkersRequest(markers=[marker], min_version=1, max_version=1)
-        return client.call(request, leader, left_ms)
+        markers: Sequence[Any] = client.call(request, leader, left_ms).markers
+        return markers
 
-    with suppress(_Written):
-        asked(
-            Api.WRITE_TXN_MARKERS,
-            f"{where}, {producer.identity}",
-            write,
-            lambda answer: [
-                p.error_code for m in answer.markers for t in m.topics for p in t.partitions
-            ],
-            Deadline(client.settings.request_timeout_ms),
-        )
+    asked(
+        Api.WRITE_TXN_MARKERS,
+        f"{where}, {producer.identity}",
+        write,
+        lambda markers: [p.error_code for m in markers for t in m.topics for p in t.partitions],
+        Deadline(client.settings.request_timeout_ms),
+    )
     if is_open():
         raise ResourceError(
             f"{where} still has the transaction of {producer.identity} open",
             next_step="list the transactions again",
         )
-
-
-class _Written(Exception):
-    """The marker is there."""
