@@ -81,9 +81,6 @@ class Connections:
     def start_anew(self) -> None:
         """No thread is stuck here."""
 
-    def forget_authentication_failures(self) -> None:
-        """Nobody is refused here."""
-
     def submit(self, request: Any, node_id: int | str, timeout_ms: float) -> Future:
         sim = self._sim
         sim.alive()

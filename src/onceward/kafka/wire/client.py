@@ -26,7 +26,6 @@ from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest
 
 from onceward import patience, surroundings
 from onceward.errors import (
-    AuthenticationFailed,
     BrokerUnreachable,
     OncewardError,
     SendFailed,
@@ -135,10 +134,6 @@ class KafkaClient(TopicAdmin):
             return patience.result(answer, (timeout_ms + _LATE_MS) / 1000)
         except FutureTimeoutError:
             raise self._stuck(f"broker {node_id}") from None
-        except AuthenticationFailed:
-            # Asked again, it is tried again
-            self._connections.forget_authentication_failures()
-            raise
 
     def call_many(self, requests: Iterable[tuple[Any, int | str]], timeout_ms: float) -> list[Any]:
         """Send every ``(request, node)`` at once; return the answers that came, in order."""
@@ -192,9 +187,6 @@ class KafkaClient(TopicAdmin):
                 return answer.result()
             except ConnectionLost as error:
                 lost = error
-            except AuthenticationFailed:
-                self._connections.forget_authentication_failures()
-                raise
             if deadline.passed:
                 break
         raise lost

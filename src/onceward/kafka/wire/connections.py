@@ -251,7 +251,7 @@ class Connections:
                 # Kept from an earlier connection, whose login could not be renewed, say
                 if asked_again:
                     raise
-                self.forget_authentication_failures()
+                self._forget_authentication_failures()
                 asked_again, delay = True, 0.0
             else:
                 if connection.connected and connection.paused:
@@ -276,7 +276,7 @@ class Connections:
                             raise
                         # A broker that has the provider's new keys yet to fetch, say (KIP-368):
                         # the next connection tells whether we may come in
-                        self.forget_authentication_failures()
+                        self._forget_authentication_failures()
                         raise kafka_errors.KafkaConnectionError(
                             f"the login could not be renewed: {refused}"
                         ) from None
@@ -313,7 +313,7 @@ class Connections:
         is_tls = isinstance(inner, ssl.SSLError) and not isinstance(inner, _TLS_CUT_OFF)
         if is_tls or isinstance(error, _AUTHENTICATION_ERRORS):
             # whoever asks next, with the right password by now, is let try
-            self.forget_authentication_failures()
+            self._forget_authentication_failures()
             return AuthenticationFailed(
                 f"{self._settings.security.protocol} authentication with broker {node_id} of "
                 f"{','.join(self._settings.bootstrap_servers)} failed: {inner}",
@@ -326,7 +326,7 @@ class Connections:
             next_step="check bootstrap.servers, security.protocol and the network",
         )
 
-    def forget_authentication_failures(self) -> None:
+    def _forget_authentication_failures(self) -> None:
         """Let nodes that refused us be tried again: the password may be right by now, or the user
         created, or the certificate renewed."""
         self._loop.manager._auth_failures.clear()
