@@ -146,7 +146,6 @@ class KafkaClient(TopicAdmin):
     def call_any(self, request: Any, timeout_ms: float | None = None, *, turn: int = 0) -> Any:
         """Send to any broker (connected ones, others, bootstrap servers), beginning with the one
         after ``turn`` others. :raises ConnectionLost: none answered."""
-        self._refuse_after_fork()
         nodes = self._connections.nodes()
         nodes = [*nodes[turn % len(nodes) :], *nodes[: turn % len(nodes)]] if turn else nodes
         timeout_ms = timeout_ms or self.settings.request_timeout_ms

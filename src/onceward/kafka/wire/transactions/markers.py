@@ -278,10 +278,8 @@ class Markers:
         while True:
             try:
                 described = self._coordinator.describe(deadline)
-            except Refused:
+            except (Refused, UnsupportedBroker):
                 # it has forgotten the id, or does not know the request: before 3.0
-                return None
-            except UnsupportedBroker:
                 return None
             if described.state not in listing.ENDING:
                 return described
