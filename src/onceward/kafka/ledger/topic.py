@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -156,16 +157,11 @@ class LedgerTopic:
         """Create the topic in a managed cluster, asking for each wish alone which of them it
         refuses."""
 
+        create = partial(self._client.create_topic, self.topic, PARTITIONS)
+
         def takes(replication: int, **wish: str) -> bool:
-            configs = {**_REQUIRED, **wish}
             try:
-                self._client.create_topic(
-                    self.topic,
-                    PARTITIONS,
-                    replication=replication,
-                    configs=configs,
-                    validate_only=True,
-                )
+                create(replication=replication, configs={**_REQUIRED, **wish}, validate_only=True)
             except (ConfigurationError, AccessDenied) as also:
                 log.debug("%s: %s", self.topic, also)
                 return False
@@ -181,9 +177,7 @@ class LedgerTopic:
         overrides = {name: text for name, text in found.items() if text is not None}
         text = "ledger topic %s is created with no more than %s: %s"
         log.warning(text, self.topic, overrides, refusal.message)
-        self._client.create_topic(
-            self.topic, PARTITIONS, replication=replicas, configs={**_REQUIRED, **overrides}
-        )
+        create(replication=replicas, configs={**_REQUIRED, **overrides})
 
     def _warn_if_thin(self, in_sync: int) -> None:
         replicas = self._client.replication_factor(self.topic)
