@@ -99,9 +99,9 @@ def compress(codec: Codec, buf: Any, level: int | None = None) -> bytes:
     if codec is Codec.LZ4:
         return b"".join(_lz4_blocks(view, level))
     if codec is Codec.ZSTD:
-        return _pa_compress(
-            pa.Codec("zstd", compression_level=_ZSTD_LEVEL if level is None else level), view
-        )
+        zstd = pa.Codec("zstd", compression_level=_ZSTD_LEVEL if level is None else level)
+        frame: bytes = zstd.compress(view, asbytes=True)
+        return frame
     return bytes(view)
 
 
@@ -119,16 +119,11 @@ def decompress(codec: Codec, buf: Any, limit_bytes: int) -> bytes:
     return _unstream("lz4" if codec is Codec.LZ4 else "zstd", view, limit_bytes)
 
 
-def _pa_compress(codec: Any, view: memoryview) -> bytes:
-    compressed: bytes = codec.compress(view, asbytes=True)
-    return compressed
-
-
 def _xerial_blocks(view: memoryview) -> Iterator[bytes]:
     yield _XERIAL_HEADER
     codec = pa.Codec("snappy")
     for start in range(0, len(view), _XERIAL_BLOCK):
-        block = _pa_compress(codec, view[start : start + _XERIAL_BLOCK])
+        block = codec.compress(view[start : start + _XERIAL_BLOCK], asbytes=True)
         yield struct.pack(">i", len(block))
         yield block
 
@@ -138,7 +133,7 @@ def _lz4_blocks(view: memoryview, level: int | None) -> Iterator[bytes | memoryv
     codec = pa.Codec("lz4_raw", compression_level=level)
     for start in range(0, len(view), _LZ4_BLOCK):
         plain = view[start : start + _LZ4_BLOCK]
-        block = _pa_compress(codec, plain)
+        block = codec.compress(plain, asbytes=True)
         if len(block) < len(plain):
             yield struct.pack("<I", len(block))
             yield block
