@@ -91,37 +91,23 @@ class Replay:
         self, topic: DeadLetterTopic, replayed: Replayed, outcome: Outcome
     ) -> Iterator[Parcel]:
         left = self.limit
-        for where in topic.extents:
-            if left == 0:
-                return
-            for parcel in self._partition_parcels(topic, where, replayed, outcome, left):
-                left = None if left is None else left - len(parcel.letters)
-                yield parcel
-
-    def _partition_parcels(
-        self,
-        topic: DeadLetterTopic,
-        where: TopicPartition,
-        replayed: Replayed,
-        outcome: Outcome,
-        limit: int | None,
-    ) -> Iterator[Parcel]:
-        before = replayed.of(where).copy()
-        packing = _Packing(where, topic.extents[where].begin)
-        for letter in topic.letters(where, skip=before.next_outside):
-            if letter.offset in before:
-                continue
-            if not self._goes_back(letter, outcome):
-                packing.leave_out(letter)
-                continue
-            packing.take(letter)
-            limit = None if limit is None else limit - 1
-            if packing.is_full or limit == 0:
+        for where, extent in topic.extents.items():
+            before = replayed.of(where).copy()
+            packing = _Packing(where, extent.begin)
+            for letter in topic.letters(where, skip=before.next_outside):
+                if letter.offset in before:
+                    continue
+                if not self._goes_back(letter, outcome):
+                    packing.leave_out(letter)
+                    continue
+                packing.take(letter)
+                left = None if left is None else left - 1
+                if packing.is_full or left == 0:
+                    yield packing.parcel()
+                if left == 0:
+                    return
+            if packing.letters:
                 yield packing.parcel()
-            if limit == 0:
-                return
-        if packing.letters:
-            yield packing.parcel()
 
     def _goes_back(self, letter: Letter, outcome: Outcome) -> bool:
         if letter not in self.letter_filter:
