@@ -314,10 +314,4 @@ def find_rule(api: Api, code: int) -> Rule:
 
 def code_name(code: int) -> str:
     """Return Kafka's name of an error code, like ``NOT_COORDINATOR``, with its number."""
-    error_class = kafka_errors.for_code(code)
-    name = (
-        getattr(error_class, "message", None)
-        if getattr(error_class, "errno", None) == code
-        else None
-    )
-    return f"{name or 'error'} ({code})"
+    return f"{kafka_errors.for_code(code).message} ({code})"
