@@ -172,11 +172,8 @@ class LetterFilter:
     source_topics: Sequence[str] = ()
     left_out: Collection[tuple[int, int]] = ()
 
-    def __contains__(self, letter: object) -> bool:
-        if (
-            not isinstance(letter, Letter)
-            or (letter.where.partition, letter.offset) in self.left_out
-        ):
+    def __contains__(self, letter: Letter) -> bool:
+        if (letter.where.partition, letter.offset) in self.left_out:
             return False
         of_class = not self.classes or letter.error_class in self.classes
         of_topic = not self.source_topics or (
