@@ -63,10 +63,8 @@ def _by_length(words: npt.NDArray[np.uint32], starts: _Offsets, lengths: _Offset
     for step, first in enumerate(firsts.tolist()):
         if len(lengths) - first < _TOO_FEW and most - step > _TOO_FEW:
             for row in range(first, len(lengths)):
-                begin, end = (
-                    int(starts[row]) + 4 * step,
-                    int(starts[row]) + 4 * int(whole_words[row]),
-                )
+                start = int(starts[row])
+                begin, end = start + 4 * step, start + 4 * int(whole_words[row])
                 hashes[row] = _rest_of_one_key(int(hashes[row]), words[begin:end:4])
             break
         mixed = _mixed(words[starts[first:] + 4 * step])

@@ -59,10 +59,5 @@ class Instant:
 
     def age_ms(self) -> float:
         """Return its age by the clock that says more: brokers go by the wall clock."""
-        return (
-            max(
-                surroundings.monotonic() - self.monotonic_s,
-                surroundings.wall_clock() - self.wall_s,
-            )
-            * 1000
-        )
+        awake_s = surroundings.monotonic() - self.monotonic_s
+        return 1000 * max(awake_s, surroundings.wall_clock() - self.wall_s)

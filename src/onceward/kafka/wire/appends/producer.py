@@ -332,7 +332,7 @@ class _Send:
     # --- the end ---------------------------------------------------------------------------------
 
     def _refusal(self, append: Append, answer: Any, rule: Rule) -> OncewardError:
-        topic = append.partition.topic
+        topic, fragment = append.partition.topic, append.fragment
         details = {
             "partition": str(append.partition),
             "code": answer.error_code,
@@ -346,25 +346,14 @@ class _Send:
                 details=details,
             )
         if rule.error is RecordTooLarge:
-            limit = self._message_limit(topic)
+            limit, size, count = self._message_limit(topic), fragment.size, fragment.count
+            setting = "segment.bytes" if "segment.bytes" in rule.reason else "max.message.bytes"
+            smaller = "lower batch.size" if count > 1 else "make the record smaller"
             return RecordTooLarge(
-                f"topic {topic} refused a batch of {append.fragment.size} bytes "
-                f"({append.fragment.count} records): "
+                f"topic {topic} refused a batch of {size} bytes ({count} records): "
                 f"{rule.reason}{limit}{quoted(_broker_words(answer))}",
-                next_step="raise "
-                + ("segment.bytes" if "segment.bytes" in rule.reason else "max.message.bytes")
-                + " of the topic"
-                + (
-                    ", or lower batch.size"
-                    if append.fragment.count > 1
-                    else ", or make the record smaller"
-                ),
-                details={
-                    **details,
-                    "topic": topic,
-                    "bytes": append.fragment.size,
-                    "records": append.fragment.count,
-                },
+                next_step=f"raise {setting} of the topic, or {smaller}",
+                details={**details, "topic": topic, "bytes": size, "records": count},
             )
         resources = {
             Kind.TOPIC: topic,

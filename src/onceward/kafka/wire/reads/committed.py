@@ -151,12 +151,8 @@ def committed_records(
                 if position <= record.offset < end:
                     yield record
         if batches:
-            position, stuck, backoff, empty = (
-                batches[-1].last_offset + 1,
-                Deadline(_STUCK_MS),
-                Backoff(),
-                0,
-            )
+            position = batches[-1].last_offset + 1
+            stuck, backoff, empty = Deadline(_STUCK_MS), Backoff(), 0
             continue
         # A throttled answer is empty, too
         empty += not answer.throttle_time_ms
