@@ -68,19 +68,16 @@ class Counts:
     @property
     def letters(self) -> Group:
         """Return all that are dead letters."""
-        return self._sum(are_letters=True)
+        total = Group()
+        for name, group in self.groups.items():
+            if name != NO_LETTERS:
+                total.join(group)
+        return total
 
     @property
     def others(self) -> Group:
         """Return the records that are none."""
-        return self._sum(are_letters=False)
-
-    def _sum(self, *, are_letters: bool) -> Group:
-        total = Group()
-        for name, group in self.groups.items():
-            if (name.error_class is not None) is are_letters:
-                total.join(group)
-        return total
+        return self.groups.get(NO_LETTERS, Group())
 
     def add(self, letter: Letter, *, replayed: bool) -> None:
         name = NO_LETTERS
