@@ -20,7 +20,6 @@ from onceward.kafka.wire.options.settings import ClientSettings
 
 # org.apache.kafka.common.config.ConfigResource.Type
 _RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}
-_KINDS = {"topic": Kind.TOPIC, "group": Kind.GROUP}
 _TOPIC_ALREADY_EXISTS = 36
 
 
@@ -152,7 +151,7 @@ class TopicAdmin(ABC):
             _described_codes,
             node_id=int(name) if kind == "broker" else None,
             timeout_ms=timeout_ms,
-            resources={_KINDS[kind]: name} if kind in _KINDS else {},
+            resources={} if kind == "broker" else {Kind(kind): name},
         )
         return _configs(answer)
 

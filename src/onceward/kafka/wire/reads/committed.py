@@ -9,8 +9,7 @@ batches of a partition from one offset on are fetched for ``kafka.wire.reads.key
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from kafka.protocol.consumer import FetchRequest
@@ -43,10 +42,10 @@ def fetch(
     *,
     wait_ms: int,
     read_committed: bool,
-    take_code_as: Mapping[int, int] = MappingProxyType({}),
+    out_of_range: int = OFFSET_OUT_OF_RANGE,
 ) -> Any:
-    """Ask the leader until it answers, taking codes of the partition for others as
-    ``take_code_as`` says. :raises OncewardError: what the table has for the outcome."""
+    """Ask the leader until it answers; ``out_of_range``: the code for which it is taken that an
+    offset is out of range. :raises OncewardError: what the table has for the outcome."""
 
     def send(left_ms: float) -> Any:
         node = client.known_leader(where)
@@ -58,7 +57,7 @@ def fetch(
 
     def codes(fetched: Any) -> list[int]:
         code = fetched.responses[0].partitions[0].error_code
-        return [fetched.error_code, take_code_as.get(code, code)]
+        return [fetched.error_code, out_of_range if code == OFFSET_OUT_OF_RANGE else code]
 
     return asked(
         Api.FETCH,
@@ -235,7 +234,7 @@ def is_inside_an_aborted_batch(
         wait_ms=0,
         # says what was aborted
         read_committed=True,
-        take_code_as={OFFSET_OUT_OF_RANGE: 0},
+        out_of_range=0,
     )
     part = answer.responses[0].partitions[0]
     fates = with_fates(read_batches(part.records or b""), aborted_in(part))

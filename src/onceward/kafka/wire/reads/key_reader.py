@@ -217,7 +217,7 @@ class PartitionReader:
             self.position,
             wait_ms=wait_ms,
             read_committed=False,
-            take_code_as={OFFSET_OUT_OF_RANGE: NOT_LEADER} if behind else {},
+            out_of_range=NOT_LEADER if behind else OFFSET_OUT_OF_RANGE,
         )
         self._high_watermark = answer.responses[0].partitions[0].high_watermark
         records = answer.responses[0].partitions[0].records
