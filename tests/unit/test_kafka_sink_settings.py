@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from pyspark import cloudpickle
 
 import onceward as ow
 from onceward import events
+from onceward.engine.calls import foreach_batch
 from onceward.engine.calls.journal import CallMemory
 from onceward.engine.policy import Delivery, with_the_next_start
 from onceward.engine.target import Write
@@ -28,9 +30,11 @@ from onceward.errors import (
     RowRefused,
     SendFailed,
     TopicMissing,
+    UnsupportedQuery,
 )
 from onceward.ids import BatchId, SourceRange
 from onceward.kafka.sink import plain
+from onceward.kafka.sink import sink as sink_module
 from onceward.kafka.sink.run import sequencer_hosts
 from onceward.kafka.sink.topics import check_topic, refuse_own_topics
 from onceward.kafka.wire.client import KafkaClient
@@ -316,21 +320,66 @@ def test_a_batch_without_a_ledger_of_which_nothing_is_written_has_its_state_comp
         assert computed == [frame, frame]
 
 
+def called_by_spark(sink: ow.KafkaSink, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that calls the sink for a batch; the call may fail before or while it
+    writes."""
+    frame: Any = SimpleNamespace(sparkSession=None)
+    runs: list[str] = []
+    monkeypatch.setattr(foreach_batch.progress, "remember", lambda *_: None)
+    monkeypatch.setattr(foreach_batch, "is_being_stopped", lambda _: False)
+    monkeypatch.setattr(foreach_batch, "current_run_id", lambda _: runs[-1])
+    monkeypatch.setattr(foreach_batch.decoding, "find_steps", lambda *_: ())
+    monkeypatch.setattr(sink, "_checked_writes", lambda *_: [Write(frame, "t")])
+    # A wrong number is over a thousand: Spark knows the right one
+    monkeypatch.setattr(sink_module, "failed_call", lambda _, number: (number % 1000, False))
+
+    def begin(_: object, batch_id: int) -> RunningBatch:
+        if batch_id >= 1000:
+            raise UnsupportedQuery("in another thread")
+        return RunningBatch(BatchId("q", batch_id), runs[-1], "", (), (), False, None)
+
+    def call(batch_id: int, fails: bool = False, run: str = "r") -> None:
+        runs.append(run)
+        failure = Mock(side_effect=RowRefused("no")) if fails else Mock(return_value=1)
+        monkeypatch.setattr(plain.PlainBatches, "_write", failure)
+        sink(frame, batch_id)
+
+    monkeypatch.setattr(foreach_batch, "running_batch", begin)
+    return call
+
+
+@pytest.mark.parametrize("skipped", ["refuse", "allow"])
+def test_without_a_ledger_a_failure_before_the_first_write_is_kept_in_mind(
+    skipped: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """The refusal spoke of batches for which the sink was not called, or there was none."""
+    sink = ow.KafkaSink(**GOOD, delivery="at_least_once", skipped_batches=skipped)
+    call = called_by_spark(sink, monkeypatch)
+    call(4)
+    with pytest.raises(UnsupportedQuery):
+        call(1005)
+    for batch_id in (6, 8):
+        with pytest.raises(BatchNotWritten, match="for batch 5 had failed"):
+            call(batch_id)
+
+
+def test_without_any_guarantee_a_function_may_keep_failures(monkeypatch: pytest.MonkeyPatch):
+    call = called_by_spark(ow.KafkaSink(**GOOD, delivery="none"), monkeypatch)
+    with pytest.raises(RowRefused):
+        call(4, fails=True)
+    with pytest.raises(UnsupportedQuery):
+        call(1005)
+    call(6)
+
+
 @pytest.mark.parametrize("skipped", ["refuse", "allow"])
 @pytest.mark.parametrize("tried_again", [True, False])
 def test_without_a_ledger_a_function_that_keeps_a_failure_is_told_at_the_next_batch(
     tried_again: bool, skipped: Any, monkeypatch: pytest.MonkeyPatch
 ):
     """A second call for the batch is written like the first, and may make good for it."""
-    settings = ow.KafkaSink(**GOOD, delivery="at_least_once", skipped_batches=skipped).settings
-    batches = plain.PlainBatches(settings)
-    frame: Any = None
-
-    def call(batch_id: int, fails: bool = False, run: str = "r") -> None:
-        failure = Mock(side_effect=RowRefused("no")) if fails else Mock(return_value=1)
-        monkeypatch.setattr(batches, "_write", failure)
-        running = RunningBatch(BatchId("q", batch_id), run, "", (), (), False, None)
-        batches.process([Write(frame, "t")], running, CallMemory())
+    sink = ow.KafkaSink(**GOOD, delivery="at_least_once", skipped_batches=skipped)
+    call = called_by_spark(sink, monkeypatch)
 
     call(4)
     call(4)
@@ -340,7 +389,7 @@ def test_without_a_ledger_a_function_that_keeps_a_failure_is_told_at_the_next_ba
         call(5)
         call(6)
         return
-    for batch_id in (6, 7):
+    for batch_id in (6, 6, 7):
         with pytest.raises(BatchNotWritten, match="for batch 5 had failed") as refused:
             call(batch_id)
         assert f"goes on behind batch {batch_id - 1}; write the rows from batch 5" in str(

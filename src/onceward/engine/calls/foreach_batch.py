@@ -252,8 +252,7 @@ class ForeachBatchSink(ABC):
                 ids = {**events.batch_ids(), "pipeline": pipeline, "batch_id": batch_id}
                 events.announce(events.FAIL, ids, error)
             runs.note_run(frame, run_id)
-            if self._policy.has_ledger:
-                memory.record_failure(frame, batch_id, error, writes, pipeline, run_id)
+            self._record_failure(frame, batch_id, error, writes, run_id)
         except Exception as also:  # noqa: BLE001 — the first error is the one to report
             log.error(
                 "%s: no file could be left beside the checkpoint that batch %s failed (%s). Next: "
@@ -263,6 +262,18 @@ class ForeachBatchSink(ABC):
                 batch_id,
                 also,
             )
+
+    def _record_failure(
+        self,
+        frame: DataFrame,
+        batch_id: int,
+        error: BaseException,
+        writes: Sequence[Write] | None,
+        run_id: str,
+    ) -> None:
+        """Keep in mind, for later batches, that a call for the batch has failed."""
+        memory = runs.memory(runs.RunKey(run_id, self._where))
+        memory.record_failure(frame, batch_id, error, writes, self._policy.pipeline, run_id)
 
 
 def _remembered(error: OncewardError, *given: object) -> OncewardError:

@@ -35,7 +35,7 @@ from onceward.errors import (
     RecordTooLarge,
     TopicMissing,
 )
-from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
+from onceward.ids import BatchId, ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.kafka.sink.columns import prepare
 from onceward.kafka.sink.rows import HeldRows, partition_counts, pieces
 from onceward.kafka.sink.run import GroupOffsets
@@ -67,8 +67,9 @@ class PlainBatches:
         self._settings = settings
         self._by_topic: dict[str | None, KafkaSinkSettings] = {}
         self._limits = TopicLimits(settings)
-        self._last: tuple[str, int] | None = None
-        # The first batch of those whose last call has failed
+        self._run_id = ""
+        # In that run: the newest batch, and the first of those whose last call has failed
+        self._last: int | None = None
         self._failed: int | None = None
         self._group: GroupOffsets | None = None
         self._shuffles = Shuffles()
@@ -109,8 +110,22 @@ class PlainBatches:
                 }
             took = surroundings.monotonic() - began
             batch_log.log_batch(pipeline, running.batch, values, under_way, took)
-        self._failed = None
+        if self._failed == running.batch.batch_id:
+            self._failed = None
         memory.succeed(running.batch)
+
+    def fail(self, run_id: str, batch_id: int) -> None:
+        """Note that a call for the batch has failed, also one that did not get to
+        :meth:`process`."""
+        self._follow(run_id, batch_id)
+        self._failed = batch_id if self._failed is None else self._failed
+
+    def _follow(self, run_id: str, batch_id: int) -> int | None:
+        """Note a call for the batch; return the newest batch of the run before it."""
+        if run_id != self._run_id:
+            self._run_id, self._last, self._failed = run_id, None, None
+        last, self._last = self._last, max(batch_id, self._last or 0)
+        return last
 
     def _refuse_own_topics(self, running: RunningBatch) -> None:
         if not running.kafka_sources:
@@ -126,24 +141,22 @@ class PlainBatches:
 
         :raises SourceFileMissing: Spark would leave out files that it has logged for the batch.
         :raises BatchNotWritten: the function has skipped batches of this run, and may not, or with
-            them their dead letters; or it has kept a failure to itself. There is no ledger, so
-            what an earlier run has skipped is not known.
+            them their dead letters; or it has kept a failure of ``at_least_once`` to itself. There
+            is no ledger, so what an earlier run has skipped is not known.
         """
-        last, self._last = self._last, (running.run_id, running.batch.batch_id)
-        in_this_run = last is not None and last[0] == running.run_id
-        failed = self._failed if in_this_run else None
-        # until it has ended well
-        self._failed = running.batch.batch_id if failed is None else failed
+        last = self._follow(running.run_id, running.batch.batch_id)
         must_know_one_state(running)
         must_have_files(running, logged_files(running))
-        if last is None or not in_this_run or running.batch.batch_id <= last[1]:
+        # Ahead of what was skipped, which a start is told to go on behind
+        self._refuse_behind_failure(running.batch)
+        if last is None or running.batch.batch_id <= last:
             return
         may_skip = self._settings.policy.skipped_batches == "allow" and not any(
             write.set_aside for write in writes
         )
-        if running.batch.batch_id > last[1] + 1 and not may_skip:
+        if running.batch.batch_id > last + 1 and not may_skip:
             raise BatchNotWritten(
-                f"{running.batch} was handed over, and the last before it was batch {last[1]}: "
+                f"{running.batch} was handed over, and the last before it was batch {last}: "
                 "the foreachBatch function did not call the sink for every batch, and what in the "
                 "others could not be read is missing from the dead letters, if there are any",
                 next_step="call the sink for every batch, also for an empty one, and start again, "
@@ -152,19 +165,22 @@ class PlainBatches:
                 'skipped_batches="allow"',
                 details={ROWS_REFUSED: True, "batch_id": running.batch.batch_id},
             )
-        if failed is not None:
-            newest = running.batch.batch_id - 1
-            # The function may have kept this very error to itself, too
-            others = "" if failed == newest else f", and none up to batch {newest} was written"
-            raise BatchNotWritten(
-                f"{running.batch} was handed over, and the last call for batch {failed} had "
-                f"failed{others}: the foreachBatch function kept the error to itself, so that "
-                "Spark counts the batch as done, and rows may be missing",
-                next_step="let the sink's errors leave the function, and start again, which goes "
-                f"on behind batch {newest}; write the rows from batch {failed} up to it with a "
-                "query of its own",
-                details={ROWS_REFUSED: True, "batch_id": failed},
-            )
+
+    def _refuse_behind_failure(self, batch: BatchId) -> None:
+        """Raise BatchNotWritten where a batch was lost before this one, and may not be."""
+        failed, may_lose = self._failed, self._settings.policy.delivery == "none"
+        if failed is None or failed >= batch.batch_id or may_lose:
+            return
+        newest = batch.batch_id - 1
+        raise BatchNotWritten(
+            f"{batch} was handed over, and the last call for batch {failed} had failed: the "
+            "foreachBatch function kept the error to itself, so that Spark counts the batch as "
+            f"done, and rows may be missing from batch {failed} on",
+            next_step="let the sink's errors leave the function, and start again, which goes on "
+            f"behind batch {newest}; write the rows from batch {failed} up to it with a query of "
+            "its own",
+            details={ROWS_REFUSED: True, "batch_id": failed},
+        )
 
     def _compute(self, frame: DataFrame) -> int:
         spark_jobs.compute(frame, self._shuffles, TimeLimit(self._settings.policy))

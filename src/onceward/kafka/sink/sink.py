@@ -40,7 +40,7 @@ from onceward.kafka.sink.settings import (
 from onceward.kafka.sink.topics import check_topic, refuse_own_topics
 from onceward.kafka.wire.options.security import TokenProvider
 from onceward.kafka.wire.options.settings import settings_from_options
-from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.query import RunningBatch, failed_call
 
 
 class KafkaTarget(AtomicTarget):
@@ -261,7 +261,7 @@ class KafkaSink(ForeachBatchSink):
             ledger=topic_place(client.bootstrap_servers, ledger_topic),
             settings=self.settings,
         )
-        self._plain: PlainBatches | None = None
+        self._plain = None if self.settings.policy.has_ledger else PlainBatches(self.settings)
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         topic = self.settings.topic if where is None else topic_name(where)
@@ -297,13 +297,25 @@ class KafkaSink(ForeachBatchSink):
         return Write(records, settings.dead_letter_topic, set_aside=True)
 
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
-        if self.settings.policy.has_ledger:
+        if self._plain is None:
             super()._process(frame, writes, running)
             return
-        self._plain = self._plain or PlainBatches(self.settings)
         # Apart from that of a sink with a ledger, which may be called beside it
         memory = runs.memory(runs.RunKey(running.run_id, (self._where, "plain")))
         self._plain.process(writes, running, memory)
+
+    def _record_failure(
+        self,
+        frame: DataFrame,
+        batch_id: int,
+        error: BaseException,
+        writes: Sequence[Write] | None,
+        run_id: str,
+    ) -> None:
+        if self._plain is None:
+            super()._record_failure(frame, batch_id, error, writes, run_id)
+        elif (call := failed_call(frame, batch_id)) is not None:
+            self._plain.fail(run_id, call[0])
 
     def _new_target(self, policy: SinkPolicy) -> Target:
         return KafkaTarget(replace(self.settings, policy=policy))
