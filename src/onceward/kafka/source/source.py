@@ -59,12 +59,11 @@ _LOGINS = (
     "kafka.bootstrap.servers", "kafka.security.protocol", "kafka.sasl.mechanism",
     "kafka.sasl.jaas.", "kafka.sasl.client.callback.", "kafka.sasl.login.callback.",
     "kafka.sasl.login.class", "kafka.sasl.oauthbearer.", "kafka.ssl.keystore.", "kafka.ssl.key.",
-    "kafka.ssl.engine.", "kafka.ssl.endpoint.",
+    "kafka.ssl.truststore.", "kafka.ssl.engine.", "kafka.ssl.endpoint.",
     # of a provider (security.providers), as SPIFFE's: certificate and authorities are its own
     "kafka.ssl.keymanager.", "kafka.ssl.trustmanager.",
 )  # fmt: skip
 """Options that say who logs in, or where, or let the reader in where our client would not go."""
-_TRUSTSTORE = "kafka.ssl.truststore."
 _SPLITTING = ("minpartitions", "maxrecordsperpartition")
 _OTHERWISE = ("earliest", "latest", "error")
 
@@ -245,11 +244,8 @@ def _knows_the_login(
     client: ClientSettings, ours: Mapping[str, str], own: Mapping[str, str]
 ) -> bool:
     """Return whether our client logs in as Spark's reader does, which may be told another way."""
-    # Where ours has authorities, the reader's are the same ones in Java's form
-    has_authorities = client.security.ca_file or client.security.ca_pem
-    logins = _LOGINS if has_authorities else (*_LOGINS, _TRUSTSTORE)
     differs = any(
-        name.lower().startswith(logins) and value != ours.get(name.lower())
+        name.lower().startswith(_LOGINS) and value != ours.get(name.lower())
         for name, value in own.items()
     )
     # With tokens both are told: the reader's come from Java
