@@ -846,6 +846,17 @@ def test_a_source_that_is_another_is_told_by_its_id(number: int) -> None:
     assert ("only counts batch 1" in other.value.next_step) is is_written
 
 
+def test_a_topic_of_two_sources_that_was_created_again_has_not_changed_places() -> None:
+    """The first source has it since this batch, and the id that is found for it is no proof."""
+    client: Any = Client()
+    client.topic_ids = lambda topics: dict.fromkeys(topics, "new")
+    running = reading(({}, {"orders": 2}, "orders"), ({"orders": 1}, {"orders": 2}, "orders"))
+    identity = KafkaSourceIdentity(lambda source: client)
+    for _ in range(2):
+        with raises(SourceTopicReplaced, "topic orders was deleted and created again"):
+            identity.start(running, known_at({"more": "an-id"}, {"orders": "old"}))
+
+
 def test_a_topic_that_nobody_can_ask_for_may_be_left_out() -> None:
     identity = KafkaSourceIdentity(lambda source: None)
     identity.check_parts(planned_without("left-out"))

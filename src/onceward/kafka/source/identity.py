@@ -187,6 +187,7 @@ class KafkaSourceIdentity(SourceIdentity):
                     raise committed_with(gone, running) from gone
             return tuple(map(self._known.get, range(len(running.sources))))
         found: list[Any] = [None] * len(running.sources)
+        known = dict(self._known)
         for source, question in questions.items():
             topics = source_topics(running.sources[source.index])
             # Only what the batch reads: a topic that a pattern no longer finds may come back as
@@ -195,11 +196,13 @@ class KafkaSourceIdentity(SourceIdentity):
             if question.clients and topics:
                 now = _only(topics, ids[question])
                 self._refuse_others(source, now, running)
-                self._known[source.index] = dict(sorted((topic_ids | now).items()))
-                found[source.index] = self._known[source.index]
+                known[source.index] = dict(sorted((topic_ids | now).items()))
+                found[source.index] = known[source.index]
             elif topic_ids:
                 # Nobody here knows how to log in: the next process that does compares
                 found[source.index] = topic_ids
+        # Only now: by the old ones it is told whether a topic is another source's
+        self._known = known
         return tuple(found)
 
     def explain(self, lost: OncewardError, running: RunningBatch) -> OncewardError:

@@ -365,13 +365,17 @@ def in_another_order(
     is_committed: bool = False,
 ) -> SourceTopicReplaced:
     """Return the error for sources that have changed places since the checkpoint."""
+    moved = (
+        "or, where a topic is to move to another source, leave it out of both for one start (it "
+        "is then read there from its first record), "
+    )
     return SourceTopicReplaced(
         f"the sources of the query have changed places, as topic {', '.join(topics)} of source "
         f"{source.index} shows: they are in another order in the program than in the checkpoint, "
         "or bootstrap_servers= of one leads to the cluster of another. Spark tells them apart by "
         "their places alone, and would read each from where another one has ended",
         next_step="put them back in their order (in a union or join, say), "
-        + ("" if is_committed else f"{remove_planned(running.batch.batch_id)}, ")
+        + ("" if is_committed else f"{moved}{remove_planned(running.batch.batch_id)}, ")
         + "and start the query again",
         details={"topics": list(topics)},
     )
