@@ -59,8 +59,8 @@ def remove_planned(batch_id: int | str = "n, the newest,") -> str:
         beside += " and the folder state"
     return (
         f"remove the file offsets/{batch_id} and, where there is one, {beside} from "
-        "the query's checkpoint (nothing of that batch is written, unless another pipeline of the "
-        "query has committed it: then leave the file)"
+        "the query's checkpoint (not where the ledger of a pipeline of the query has that batch: "
+        "then leave the file)"
     )
 
 

@@ -433,7 +433,7 @@ _LOSSES: Sequence[tuple[str, str, str]] = (
         ".ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
         "a partition that is new to the query does not begin at offset 0: {}. Retention has "
         "removed what was before, or there never was anything (a mirror keeps its offsets), and "
-        "Spark cannot tell whether the query should have read it; nothing of the batch is written",
+        "Spark cannot tell whether the query should have read it",
         "where the topic was added to topic=, or topic_pattern= matches it since it may be "
         "described, no record is missed: start once with "
         'kafka_source(spark_options={"failOnDataLoss": False}), and it is read from its first '
@@ -444,11 +444,11 @@ _LOSSES: Sequence[tuple[str, str, str]] = (
     (
         "",
         "records of this batch are gone from the source before they were read: {}",
-        "lengthen the source topic's retention (retention.ms, retention.bytes); nothing of the "
-        "batch was written; if the topic was deleted and created again, begin anew with another "
-        "pipeline_id and checkpoint, or its records below the old offsets are skipped; if the end "
-        f"of its log was lost (an unclean leader election), {remove_planned()}, and start the "
-        "query again; to go on without records that retention has removed, start once with "
+        "lengthen the source topic's retention (retention.ms, retention.bytes); if the topic was "
+        "deleted and created again, begin anew with another pipeline_id and checkpoint, or its "
+        "records below the old offsets are skipped; if the end of its log was lost (an unclean "
+        f"leader election), {remove_planned()}, and start the query again; to go on without "
+        "records that retention has removed, start once with "
         'kafka_source(spark_options={"failOnDataLoss": False})',
     ),
 )
