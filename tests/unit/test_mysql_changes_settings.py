@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pymysql
 import pytest
@@ -110,7 +111,7 @@ def test_a_password_is_sent_as_the_bytes_that_the_server_has(
         (1524, "caching_sha2_password"), (2059, "caching_sha2_password"),
         (2061, "caching_sha2_password"),
         (3159, "ssl_disabled=true"), (2026, "ssl_ca in the url"), (1698, "correct the user"),
-        (1130, "for the host"),
+        (1130, "for the host"), (1129, "TRUNCATE TABLE performance_schema.host_cache"),
     ],
 )  # fmt: skip
 def test_a_login_that_is_not_let_in_is_told_why(
@@ -137,6 +138,24 @@ def test_a_login_that_is_not_let_in_is_told_why(
     for told in (of_ledger.value, of_prepared.value, of_doctor, of_task):
         assert refused.value.next_step in told.next_step
     assert of_doctor.status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [
+        (1040, "raise max_connections"), (1203, "max_user_connections"), (1226, "ALTER USER"),
+        (1041, "whether it runs"), (1042, "whether it runs"), (1043, "whether it runs"),
+        (1135, "whether it runs"),
+    ],
+)  # fmt: skip
+def test_a_server_that_lets_nobody_in_is_waited_for(
+    number: int, step: str, monkeypatch: pytest.MonkeyPatch
+):
+    """No room for another session, and names or handshakes that did not come through."""
+    monkeypatch.setattr(pymysql, "connect", Mock(side_effect=pymysql.OperationalError(number, "")))
+    with pytest.raises(ServerUnreachable) as unreachable:
+        Server(settings())
+    assert step in unreachable.value.next_step
 
 
 def refused_logins(

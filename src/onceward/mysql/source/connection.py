@@ -34,16 +34,17 @@ from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.binlog.gtids import parse_previous_gtids
 from onceward.mysql.source.dump import Dump, DumpRefused
 from onceward.mysql.source.settings import FIRST_BYTE, ChangesSettings, Coordinates, Position
-from onceward.sql.ledger.database import LOGIN_STEPS
+from onceward.sql.ledger.database import LOGIN_STEPS, SERVER_STEPS
 from onceward.sql.ledger.mysql import MySQLSession, connected
 
 _NAME = "onceward mysql_changes"
 _DENIED = (1044, 1142, 1143, 1227, 1370, 1410)
 _PASSING = (
-    1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1226, 1317, 1927,
-    1969,
+    1040, 1041, 1042, 1043, 1053, 1077, 1079, 1135, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205,
+    1213, 1226, 1317, 1927, 1969,
 )  # fmt: skip
-"""Too many connections, a server that stops, connections that were lost or killed, lock waits."""
+"""Too many connections, no memory for one, a client's name that is not found, a handshake or a
+connection that was lost or killed, a server that stops, lock waits."""
 LOCK_WAIT = 1205  # ER_LOCK_WAIT_TIMEOUT
 _HANDSHAKE_SECONDS = 30
 ANSWER_SECONDS = 300.0
@@ -416,9 +417,8 @@ def _driver_error(number: int, text: str, where: str) -> OncewardError:
         return _no_binlog_error(where)
     if 1000 < number < 2000 and number not in _PASSING:
         return ServerMisconfigured(text, next_step="see what the server says above")
-    return ServerUnreachable(
-        text, next_step="see whether it runs; the query goes on when it is started again"
-    )
+    then = SERVER_STEPS.get(number, "see whether it runs")
+    return ServerUnreachable(text, next_step=f"{then}; the query goes on when it is started again")
 
 
 def _no_binlog_error(where: str) -> ServerMisconfigured:

@@ -52,6 +52,9 @@ LOGIN_STEPS = {
     **dict.fromkeys((1820, 1862), _EXPIRED),
     **dict.fromkeys((3118, 3955, 4151), _UNLOCK),
     **dict.fromkeys((1524, 2059, 2061), _OTHER_PLUGIN),
+    1129: "unblock the client's host on the server (MySQL: TRUNCATE TABLE "
+    "performance_schema.host_cache; MariaDB: FLUSH HOSTS), and see what ends its connections "
+    "before they log in (max_connect_errors)",
     1130: "let the login be one for the host that the error names (CREATE USER user@host …)",
     2026: "see that ssl_ca in the url has what signed the server's certificate (which may be a "
     "new one), that this is for the url's host and has not expired, and that the server has TLS",
@@ -59,9 +62,9 @@ LOGIN_STEPS = {
     4150: "FLUSH PRIVILEGES on the server, and see that the password in the url is right",
 }
 """The next step where MySQL or MariaDB does not let a login in, by number: 1045 and 1698 of a
-password, 1130 of a host; 1820 and 1862 expired, 3118 and 4151 (MariaDB) locked, 3955 and 4150
-(MariaDB) after too many wrong passwords; 1524 of the server, 2059 and 2061 of PyMySQL without its
-plugin; 3159 without TLS, 2026 where that failed.
+password, 1129 and 1130 of a host; 1820 and 1862 expired, 3118 and 4151 (MariaDB) locked, 3955 and
+4150 (MariaDB) after too many wrong passwords; 1524 of the server, 2059 and 2061 of PyMySQL without
+its plugin; 3159 without TLS, 2026 where that failed.
 """
 _WRITES = "see that the url leads to a server that takes writes (SELECT @@read_only)"
 SERVER_STEPS = {

@@ -89,7 +89,8 @@ _NEXT = {
     "together; see pg_prepared_xacts for who has them)",
     "53400": "raise the limit that the server names, for the login of the sink's url (ALTER ROLE "
     "… SET …)",
-    "53300": "raise max_connections, or close what holds them (pg_stat_activity)",
+    "53300": "raise max_connections, or the CONNECTION LIMIT of the role or the database that the "
+    "server names, or close what holds them (pg_stat_activity)",
 }
 """If it repeats; by the longest beginning of the code."""
 
