@@ -49,6 +49,22 @@ def test_nothing_is_violated(kind: str) -> None:
     assert batches > 4 * SEEDS
 
 
+@pytest.mark.lengthy("chaos")
+def test_a_staging_table_that_was_locked_at_the_last_start_may_be_left() -> None:
+    """1. A task's COMMIT is on its way when the start that it belongs to ends. 2. Until it arrives
+    its transaction has the table locked, and the next start leaves it for later. 3. That commits
+    its last batch before.
+    """
+    options = {name: values[0] for name, values in swarm.part_of("database").options.items()}
+    options |= {"batch_attempts": 1, "driver_records": 0, "in_process": False, "shuffle": True}
+    held = "db:commit held"
+    told = simulate_setting(
+        Setting(1000297, "database", 6, {held: 8.0}, None, {held: "send"}, options)
+    )
+    assert [kind for kind, _ in told.fired] == [held] * len(told.fired) != []
+    assert not told.violations
+
+
 def changed(owner: Any, name: str, before: str, after: str) -> Plant:
     """``name`` of ``owner`` with other lines."""
 

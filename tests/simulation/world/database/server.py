@@ -348,7 +348,8 @@ class Server:
     def left(self) -> list[str]:
         """What is left that should be gone: what was there when the last heir took the chain, or
         what an older copy has made since. (A drop may fail, and is left to the next start; so
-        nothing is said where something befell it.)
+        nothing is said where something befell it, nor of a table that was locked then: by a
+        transaction whose COMMIT was on its way before the heir came, say.)
         """
         if not self.heirs or not self.heirs[-1].has_decided:
             return []
@@ -361,6 +362,7 @@ class Server:
         staging = [
             table.name for table in self.tables.values()
             if table.made_for == "staging" and (table.made_at < heir.taken_at or table.made_by is not heir.process)
+            and table.kept_at < heir.taken_at
         ]  # fmt: skip
         return staging + [
             gid for gid, prepared in self.prepared.items() if prepared.prepared_at < heir.taken_at

@@ -93,7 +93,11 @@ def _drop(server: Any, found: re.Match[str]) -> Understood:
                 return DONE
             raise Trouble("no table", f'table "{name}" does not exist')
         table = server.table(name, transaction)
-        session.lock(table.lock, transaction, EXCLUSIVE)
+        try:
+            session.lock(table.lock, transaction, EXCLUSIVE)
+        except Trouble:
+            table.kept_at = server.sim.now
+            raise
         if not server.has(name, transaction):  # somebody else was first
             if if_there:
                 return DONE

@@ -17,6 +17,7 @@ class Table:
 
     __slots__ = (
         "columns",
+        "kept_at",
         "key",
         "lock",
         "logged",
@@ -47,6 +48,8 @@ class Table:
         self.logged = logged
         self.made_at = 0.0
         self.made_by: Any = None
+        self.kept_at = -1.0
+        """When somebody has last asked to drop it, and others had it locked."""
         self.rows: Any = {} if key else []
         self.types: tuple[str, ...] = ()
         """In the server's words, of tables that rows are written to."""
