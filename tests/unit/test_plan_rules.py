@@ -89,6 +89,7 @@ def batch(number: int, start: int | None = None, *, stateful: bool = False) -> R
             "CheckpointReplaced",
         ),
         (batch(0), record(2, "old"), "checkpoint", -1, REFUSED, "CheckpointReplaced"),
+        (batch(0, 20), record(2, "old"), "ledger", -1, REFUSED, "stop the copy that still runs"),
         (batch(1), record(2), "checkpoint", 1, REFUSED, "CheckpointRewound"),
         (batch(5), record(2), "checkpoint", 5, REFUSED, "BatchNotWritten"),
     ],

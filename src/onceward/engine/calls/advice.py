@@ -121,8 +121,9 @@ REFUSALS: Mapping[Admission, Refusal] = {
         '{batch} was offered with resume="ledger", but it does not begin where the ledger ends: '
         "{offsets}",
         (
-            f"read with {_READ_AT_THE_LEDGER}, and a new, empty checkpoint, so that nothing is "
-            "skipped or repeated",
+            # Spark has logged where this start has read, and an older copy may have gone on since
+            f"stop the copy that still runs, if one does, and read with {_READ_AT_THE_LEDGER}, "
+            "and a new, empty checkpoint, so that nothing is skipped or repeated",
         ),
     ),
     Admission.OFFSETS_DIFFER: _REWOUND,
