@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onceward.engine.ledger.record import LedgerRecord, decode, encode
+from onceward.engine.ledger.record import LedgerRecord, RecordState, decode, encode
 from onceward.errors import BatchFailed, BrokerUnreachable, Fenced, LedgerBehind, LedgerOutdated
 from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity, TopicPartition
 from onceward.kafka.ledger.chain import KafkaChain, _attempts, _committed_among
@@ -121,6 +121,25 @@ def test_nor_is_it_lost_when_a_broker_that_does_not_lead_says_so():
     ours.confirm = confirm
     with pytest.raises(LedgerOutdated):
         ours.begin(OURS)
+
+
+def test_a_decision_that_others_have_finished_since_is_not_the_newest_record() -> None:
+    """Of one sequence both: a deposed leader has the decision alone, and it would be published and
+    finished once more."""
+    decided = replace(OURS, state=RecordState.DECIDED)
+    finished = replace(OURS, attempt=AttemptId(8, 0), decided=OURS.attempt)
+    ours = chain(decided, finished)
+    found = [finished]
+    ours._topic.newest_before = lambda offset, identity: found[-1]
+    ours.newest()
+    with raises(LedgerOutdated, "sequence 0 (finished)"):
+        ours._confirm(9, 0)
+    assert not ours._confirmed
+    ours.newest()
+    ours._confirm(9, 0)
+    found.append(decided)
+    with raises(LedgerOutdated, "sequence 0 (decided)"):
+        ours._confirm(9, 0)
 
 
 def test_a_ledger_that_cannot_be_read_under_a_new_producer_id_is_asked_again():

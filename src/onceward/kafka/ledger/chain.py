@@ -319,12 +319,15 @@ class KafkaChain(Chain):
         # 3. without this look the batch would be admitted as the next one, and written twice.
         # Our append is acknowledged by the real leader only, and its offset lies behind all of
         # that.
-        found = _sequence(self._topic.newest_before(offset, self.transaction.identity))
-        if found != known:
+        newest = self._topic.newest_before(offset, self.transaction.identity)
+        found = _sequence(newest)
+        # Of one batch there may be several: decided, and each time that it was written again
+        if found != known or _attempts(newest) != self._decided:
             raise LedgerOutdated(
                 f"the ledger topic {self._topic.topic} was read from a broker that no longer led "
                 f"it: pipeline {self._pipeline} was taken to end with sequence {known}, and its "
-                f"newest committed record has sequence {found}",
+                f"newest committed record is another, of sequence {found} "
+                f"({newest.state.value if newest else 'there is none'})",
                 next_step="start the query again: it reads the ledger anew; nothing of this "
                 "attempt is visible. If it repeats, look for a broker that is cut off from the "
                 "controllers",
