@@ -51,15 +51,21 @@ class Skipped:
 
 
 def build_chain(
-    read: Sequence[LedgerBatch], findings: Findings, *, complete: bool = False
+    read: Sequence[LedgerBatch],
+    findings: Findings,
+    *,
+    complete: bool = False,
+    has_one_order: bool = False,
 ) -> BatchChain:
     """Build the chain of the batches ``read``, and report what is wrong with it.
 
     :param read: in the order of the ledger's partitions and offsets.
     :param complete: ``read`` is everything that was asked for (``--since``), whatever came before
         it.
+    :param has_one_order: as a folder or a table: a record that is written again does not name who
+        wrote it, as it does in a topic.
     """
-    batches = _drop_repeated(read, findings)
+    batches = _drop_repeated(read, findings, has_one_order)
     _check_order(read, findings)
     covered_from = 0
     skipped: list[Skipped] = []
@@ -153,13 +159,15 @@ def _check_batch_number(before: LedgerBatch, after: LedgerBatch, findings: Findi
         findings.anomaly("non-monotonic", "I6", after.place, detail)
 
 
-def _drop_repeated(read: Sequence[LedgerBatch], findings: Findings) -> list[LedgerBatch]:
+def _drop_repeated(
+    read: Sequence[LedgerBatch], findings: Findings, has_one_order: bool
+) -> list[LedgerBatch]:
     by_sequence: dict[int, LedgerBatch] = {}
     for batch in read:
         other = by_sequence.get(batch.sequence)
         if other is None:
             by_sequence[batch.sequence] = batch
-        elif _is_rewritten(other, batch):
+        elif _is_rewritten(other, batch, has_one_order):
             by_sequence[batch.sequence] = replace(
                 other, finished=batch.finished, tables=batch.tables
             )
@@ -169,12 +177,17 @@ def _drop_repeated(read: Sequence[LedgerBatch], findings: Findings) -> list[Ledg
     return [by_sequence[sequence] for sequence in sorted(by_sequence)]
 
 
-def _is_rewritten(first: LedgerBatch, second: LedgerBatch) -> bool:
+def _is_rewritten(first: LedgerBatch, second: LedgerBatch, has_one_order: bool) -> bool:
     """Return whether ``second`` is ``first``, further on: what was decided is published since.
 
-    It was written later, and names the decision: one that is there twice is no progress.
+    It was written later, and in a topic it names the decision: one that is there twice is no
+    progress.
     """
-    if first.finished or second.writer is None or _content(first) != _content(second):
+    if first.finished or _content(first) != _content(second):
+        return False
+    if has_one_order:
+        return True
+    if second.writer is None:
         return False
     (owner, epoch), (later_owner, later_epoch) = first.identity, second.writer
     return later_owner != owner or later_epoch > epoch

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -27,10 +27,10 @@ _SLOT = ".json"
 _FLOOR = "floor-"
 
 
-def read_entries(ledger: Path, pipeline_id: str) -> dict[int, LedgerBatch]:
-    """Read a pipeline's records in a folder ledger, by sequence.
+def read_entries(ledger: Path, pipeline_id: str) -> list[LedgerBatch]:
+    """Read a pipeline's records in a folder ledger, by slot.
 
-    Of a batch that was decided and then finished the latter. What lies below the ledger's floor
+    Of a batch that was decided and then finished both. What lies below the ledger's floor
     (``floor-<slot>``) counts for nothing: it is being removed, in any order, or an owner put it
     there too late.
 
@@ -50,7 +50,7 @@ def read_entries(ledger: Path, pipeline_id: str) -> dict[int, LedgerBatch]:
     # Once more: an owner raises the floor before it removes the slots below, so that what was
     # removed while we read lies below the floor of now.
     floor = _floor(folder)
-    return {batch.sequence: batch for slot, batch in read.items() if slot >= floor}
+    return [batch for slot, batch in read.items() if slot >= floor]
 
 
 def _floor(folder: Path) -> int:
@@ -120,19 +120,21 @@ def check_files(question: FilesQuestion) -> Findings:
     root = str(question.root)
     ledger = question.ledger or _default_ledger(root)
     batches = read_entries(ledger, question.pipeline_id)
-    has_lists = any(batch.files and batch.files.layout == "manifest" for batch in batches.values())
+    has_lists = any(batch.files and batch.files.layout == "manifest" for batch in batches)
     view = open_view(root, has_lists=has_lists)
     listing = view.list_files()
-    known = {**batches, **read_entries(ledger, question.pipeline_id)}
-    if _is_another_path(question, view, listing, known.values()):
+    known = [*batches, *read_entries(ledger, question.pipeline_id)]
+    if _is_another_path(question, view, listing, known):
         findings.cannot_judge(
             f"files below {view.where}: no batch of the ledger has written there"
         )
         # Whose they are is known to nobody
         question = replace(question, shared=True)
 
-    selection = select(list(batches.values()), question.since)
-    chain = build_chain(selection.batches, findings, complete=selection.complete)
+    selection = select(batches, question.since)
+    chain = build_chain(
+        selection.batches, findings, complete=selection.complete, has_one_order=True
+    )
     findings.facts |= {
         "pipeline_id": question.pipeline_id,
         "ledger": ledger_facts(str(ledger), chain, "files"),
@@ -261,7 +263,7 @@ def _batch_folder(name: str) -> _BatchFolder | None:
 
 def _count_unaccounted(
     listing: Listing,
-    batches: Mapping[int, LedgerBatch],
+    batches: Sequence[LedgerBatch],
     question: FilesQuestion,
     findings: Findings,
 ) -> int:
@@ -272,12 +274,12 @@ def _count_unaccounted(
     after the oldest record is of no batch before it; copying files makes them new, so that this is
     no anomaly.
     """
-    names = {name for batch in batches.values() if batch.files for name in batch.files.files}
+    names = {name for batch in batches if batch.files for name in batch.files.files}
     folders = [_batch_folder(name) for name in names]
     columns = {one.column for one in folders if one and one.pipeline == question.pipeline_id}
     is_flat = None in folders
-    oldest = min(batches, default=0)
-    since_ms = batches[oldest].committed_at_ms if batches else math.inf
+    first = min(batches, key=lambda batch: batch.sequence, default=None)
+    oldest, since_ms = (first.sequence, first.committed_at_ms) if first else (0, math.inf)
     number, old, new = 0, [], []
     for name in sorted((listing.sizes.keys() | listing.missing) - names):
         folder = None if is_flat else _batch_folder(name)

@@ -91,12 +91,17 @@ def check_tables(question: TablesQuestion) -> Findings:
                 "whose ledger is elsewhere are not looked at",
             )
         records = database.batches(batches, question.pipeline_id)
-        from_ledger = _parse(records, question.ledger_table)
+        # Of a batch that was decided and then finished both, in this order
+        from_ledger = [
+            parse_batch(one.record, question.ledger_table, 0, one.sequence) for one in records
+        ]
         _check_end(
             database.ledger_end(ledger, question.pipeline_id), from_ledger, question, findings
         )
         selection = select(from_ledger, question.since)
-        chain = build_chain(selection.batches, findings, complete=selection.complete)
+        chain = build_chain(
+            selection.batches, findings, complete=selection.complete, has_one_order=True
+        )
         findings.facts |= {
             "pipeline_id": question.pipeline_id,
             "ledger": ledger_facts(question.ledger_table, chain, "tables"),
@@ -116,15 +121,6 @@ def check_tables(question: TablesQuestion) -> Findings:
         _check_sources(question, chain, findings)
     findings.facts["seconds"] = round(time.monotonic() - began, 3)
     return findings
-
-
-def _parse(records: Sequence[StoredRecord], ledger: str) -> list[LedgerBatch]:
-    """Return the batches in their order.
-
-    Of one that was decided and then finished the latter, which comes last.
-    """
-    batches = {one.sequence: parse_batch(one.record, ledger, 0, one.sequence) for one in records}
-    return list(batches.values())
 
 
 def _check_end(

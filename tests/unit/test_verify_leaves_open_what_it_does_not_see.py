@@ -22,6 +22,7 @@ from onceward.engine.ledger.record import (
     RecordState,
     encode,
 )
+from onceward.files.ledger import FolderLedger
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 from onceward_verify import tables, topics
 from onceward_verify.conservation import Conservation
@@ -321,6 +322,53 @@ def test_a_table_beside_files(tmp_path: Path) -> None:
     found = check_files(FilesQuestion(root=tmp_path, pipeline_id="p"))
     assert left_open(found) == ["what 1 batches have put into tables"]
     assert (found.facts["ledger"]["records"], found.facts["files"]["files"]) == (ROWS, 1)
+
+
+def as_stores_of_one_order_write(read: list[LedgerRecord]) -> list[LedgerRecord]:
+    """As in a folder or a table: what is written again names the attempt that decided alone."""
+    return [replace(one, attempt=one.decided or one.attempt, decided=None) for one in read]
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        ({}, None),
+        ({"batch": BatchId("q", 1)}, "ledger-fork"),
+        ({"attempt": AttemptId(8, 1)}, "ledger-fork"),
+        ({"outputs": {"files": files_of(9)}}, "ledger-fork"),
+    ],
+)
+def test_two_records_of_one_sequence_are_one_batch_or_a_fork(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, other: dict[str, Any], name: str | None
+) -> None:
+    """In a folder and in a database the later of them was the only one that was looked at."""
+    decided, finished = as_stores_of_one_order_write(records({"files": file_below(tmp_path)}))
+    read = [decided, replace(finished, **other)]
+    ledger = tmp_path / "_onceward" / "ledger" / "p"
+    ledger.mkdir(parents=True)
+    for slot, record in enumerate(read):
+        (ledger / f"{slot:020}.json").write_bytes(encode(record))
+    in_folder = check_files(FilesQuestion(root=tmp_path, pipeline_id="p"))
+    in_database = about_tables(monkeypatch, read)
+    for found in (in_folder, in_database):
+        assert {one.name for one in found.anomalies} == ({name} if name else set())
+        assert found.facts["ledger"]["batches"] == 1
+
+
+def test_what_the_folder_ledger_writes_of_a_batch_is_one_batch(tmp_path: Path) -> None:
+    """Its own chain: decided, published in part by its targets, finished by another owner."""
+    ledger = FolderLedger(tmp_path / "_onceward" / "ledger")
+    (decided, _) = records({"files": file_below(tmp_path)})
+    chain = ledger.chain(PipelineId("p"))
+    chain.take()
+    decided = replace(decided, attempt=chain.begin(None))
+    chain.append(decided)
+    chain.progress(decided)
+    heir = ledger.chain(PipelineId("p"))
+    assert heir.take() == decided
+    heir.progress(replace(decided, state=RecordState.FINISHED))
+    found = check_files(FilesQuestion(root=tmp_path, pipeline_id="p"))
+    assert (found.verdict, found.facts["ledger"]["batches"]) == ("exactly_once", 1)
 
 
 @pytest.mark.parametrize("layout", ["batches", "flat"])
