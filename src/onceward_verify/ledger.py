@@ -57,6 +57,8 @@ class TablePart(NamedTuple):
     """All of them are committed."""
     is_prepared: bool = False
     """They are of a sink of their own, whose tasks prepare transactions."""
+    elsewhere: bool = False
+    """Its sink names another database for them than for the ledger."""
 
 
 class FilesPart(NamedTuple):
@@ -241,7 +243,15 @@ def _prepared_rows(output: Mapping[str, Any], finished: bool) -> TablePart:
     rows = int(output["records"])
     transactions = tuple(int(number[1]) & HALF for number in numbers if number)
     complete = transactions if len(transactions) == len(numbers) else None
-    return TablePart(str(data["table"]), rows, "append", complete, finished, is_prepared=True)
+    return TablePart(
+        str(data["table"]),
+        rows,
+        "append",
+        complete,
+        finished,
+        is_prepared=True,
+        elsewhere=bool(data.get("elsewhere")),
+    )
 
 
 def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:

@@ -200,10 +200,18 @@ def _find_tables(
     """Return the tables, each with all the names under which batches write to it.
 
     One that is a part of another of them counts as that. Left out is one that two sinks of a batch
-    name: the other's may be in another database.
+    name: the other's may be in another database; and one of which its sink says that it is.
     """
     tables: dict[TableRef, set[str]] = defaultdict(set)
-    for name in sorted({part.table for batch in chain.batches for part in batch.tables}):
+    parts = [part for batch in chain.batches for part in batch.tables]
+    elsewhere = {part.table for part in parts if part.elsewhere}
+    for name in sorted({part.table for part in parts}):
+        if name in elsewhere:
+            findings.cannot_judge(
+                f"table {name}: by its sink's settings it is in another database than the ledger, "
+                "and this one may have another of that name"
+            )
+            continue
         table = database.find_table(name)
         if table is None:
             findings.cannot_judge(

@@ -45,6 +45,23 @@ def test_what_contradicts_itself_is_refused(settings: dict[str, Any], said: str)
 
 
 @pytest.mark.parametrize(
+    ("ledger", "is_beside"),
+    [
+        (None, True),
+        (ow.DatabaseLedger("postgresql://another:login@h/d?sslmode=require", "s.ledger"), True),
+        (ow.DatabaseLedger("postgresql://u:p@h/ledgers"), False),
+        (ow.DatabaseLedger(MYSQL), False),
+        (ow.KafkaLedger("localhost:9092"), False),
+        (ow.FolderLedger("/ledger"), False),
+    ],
+)
+def test_it_is_known_whether_the_ledger_is_in_the_database_of_the_table(
+    ledger: Any, is_beside: bool
+) -> None:
+    assert sink(ledger=ledger).settings.is_beside_ledger is is_beside
+
+
+@pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"ledger": "somewhere"}, "ledger='somewhere' is no ledger"),

@@ -284,6 +284,16 @@ def test_a_table_that_two_sinks_name_may_be_of_two_databases(
     assert left_open(found) == ["table orders"]
 
 
+def test_a_table_in_another_database_than_its_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This one has a table of the same name, of which the pipeline was told to have lost rows."""
+    there = prepared_in(0)
+    there = replace(there, data={**there.data, "elsewhere": True})
+    read = as_stores_of_one_order_write(records({"prepared": there}))
+    assert left_open(about_tables(monkeypatch, read)) == ["table orders"]
+    here = as_stores_of_one_order_write(records({"prepared": prepared_in(0)}))
+    assert [one.name for one in about_tables(monkeypatch, here).anomalies] == ["lost-write"]
+
+
 @pytest.mark.parametrize(("second", "is_judged"), [(staged(), True), (prepared_in(0), False)])
 def test_a_table_that_is_named_in_two_ways(
     monkeypatch: pytest.MonkeyPatch, second: Output, is_judged: bool

@@ -44,6 +44,8 @@ of prepared transactions.
 
 _MARKED = "markers_stay"
 """In an output's data: markers of the batch stay until the next one is finished."""
+_ELSEWHERE = "elsewhere"
+"""In an output's data, for the checker: the table may be in another database than the ledger."""
 
 _LOOK_BACK = 100
 # Batches before the newest one whose markers a run that died may have left
@@ -207,7 +209,9 @@ class PreparedAttempt(TwoPhaseAttempt):
     target: PreparedTarget
 
     def _extra_data(self) -> dict[str, Any]:
-        return {"table": str(self.target._settings.table), _MARKED: True}
+        settings = self.target._settings
+        elsewhere = not settings.is_beside_ledger
+        return {"table": str(settings.table), _MARKED: True, _ELSEWHERE: elsewhere}
 
     def _opening(self, write: Write, running: RunningBatch, frame: int) -> OpenWriter:
         with events.step(events.PLAN, **event_ids(self._policy.pipeline, running), **self.ids):

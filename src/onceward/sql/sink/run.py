@@ -158,6 +158,13 @@ class DatabaseSinkSettings:
         return self.ledger if self.another_ledger is None else self.another_ledger
 
     @property
+    def is_beside_ledger(self) -> bool:
+        """With ``xa``: whether the table is known to be in the database of ``decided_in``."""
+        ledger = self.decided_in
+        here = self.ledger.database.where
+        return isinstance(ledger, DatabaseLedger) and ledger.database.where == here
+
+    @property
     def markers(self) -> str:
         """With ``xa``: the table of markers, beside the ledger's table, or where that would be."""
         schema, dot, _ = self.ledger.table.rpartition(".")
