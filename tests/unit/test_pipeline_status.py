@@ -374,6 +374,10 @@ def test_a_pipeline_that_was_given_up_is_left_out(folder: Path) -> None:
     assert [each["pipeline_id"] for each in json.loads(run(*where).stdout)] == ["second"]
     done = run(*where, "--except", "second")
     assert (json.loads(done.stdout), done.exit_code) == ([], 1)
+    assert "--except leaves out each pipeline" in done.stderr
+    assert "--except" in run(*where, "--pipeline-id", "first").stderr
+    nothing = run("status", "--ledger-path", str(folder.parent), "--except", "first")
+    assert "the ledger has no pipeline" in nothing.stderr
 
 
 def test_a_folder_is_read_without_a_broker(folder: Path) -> None:

@@ -92,7 +92,12 @@ def status(
         _print(found, as_json=False)
         for each in found:
             _explain(each)
-    if not found:
+    if not found and without and (pipeline_id or view.pipelines()):
+        say(
+            "--except leaves out each pipeline that was asked for. Next: name fewer with it",
+            err=True,
+        )
+    elif not found:
         _say_that_it_is_empty("no pipeline")
     if not found or not all(each.is_well for each in found):
         raise typer.Exit(NOT_WELL)
