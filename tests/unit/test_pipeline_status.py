@@ -605,6 +605,50 @@ def test_sources_of_one_query_on_two_clusters_have_their_lags(
     assert ("not in all" in in_words, "offsets in" in in_words) == (lag is None, True)
 
 
+@pytest.mark.parametrize(
+    ("away", "ids", "shown"),
+    [
+        ("there:1", True, ["b"]),
+        ("here:1", True, ["a"]),
+        # Which cluster's topic it is, nothing tells then
+        ("there:1", False, []),
+        ("here:1", False, ["a"]),
+    ],
+)
+@pytest.mark.parametrize("refused", [BrokerUnreachable, AuthenticationFailed])
+def test_a_cluster_that_is_away_does_not_hide_the_lag_on_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+    away: str,
+    ids: bool,
+    shown: list[str],
+    refused: type[OncewardError],
+) -> None:
+    asked: list[str] = []
+
+    def client(at: Any) -> Any:
+        asked.append(at["bootstrap_servers"])
+        if asked[-1] == away:
+            raise refused(f"{away} says nothing", next_step="a")
+        return "a" if asked[-1] == "there:1" else "b"
+
+    def lag(topic: str, batch: LedgerEntry) -> list[PartitionLag]:
+        if {where.topic for where in batch.kafka_offsets} != {topic}:
+            raise TopicMissing("another's", next_step="a")
+        return [PartitionLag(topic, 0, 10, 11)]
+
+    sources = tuple(
+        {"start": None, "end": {topic: {"0": 10}}, "identity": {topic: "1"} if ids else None}
+        for topic in "ab"
+    )
+    monkeypatch.setattr(status, "_client", client)
+    monkeypatch.setattr(status, "_lag", lag)
+    kafka, of_sources = ({"bootstrap_servers": each} for each in ("here:1", "there:1"))
+    view = LedgerView(ow.FolderLedger("/none"), kafka, sources=of_sources)
+    found, why = view.lag_behind(replace(entry(5), sources=sources))
+    assert ([each.topic for each in found], str(why)[: len(away)]) == (shown, away)
+    assert asked.count(away) == 1, "it is waited for once"
+
+
 def test_a_source_beside_kafkas_has_whatever_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any JSON: what is not understood hides no pipeline."""
     monkeypatch.setattr(offsets, "list_offsets", lambda _, places, *__, **___: places)

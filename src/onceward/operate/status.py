@@ -382,35 +382,23 @@ class LedgerView:
         """Return the lag behind this batch in the sources that could be asked for, and why others
         could not be.
         """
-        try:
-            return self._lag_on_one_cluster(newest), None
-        except OncewardError as error:
-            refused = error
-        sources = [each for each in newest.sources if is_kafka_offset(each["end"])]
-        if len(sources) < 2 or not isinstance(refused, TopicMissing | AccessDenied):
-            return [], refused
-        # Each may be on another cluster
-        parts = [self.lag_behind(replace(newest, sources=(source,))) for source in sources]
-        found = [lag for lags, _ in parts for lag in lags]
-        return found, next((why for _, why in parts if why is not None), None)
-
-    def _lag_on_one_cluster(self, newest: LedgerEntry) -> list[PartitionLag]:
-        """Return the lag of sources that are all on one cluster."""
-        here = self.client()
-        if self.sources is None:
-            return [] if here is None else _lag(here, newest)
-        try:
-            # First: the pipeline may write, on the ledger's cluster, a topic of the same name,
-            # which only its id tells apart, where the record has that
-            return _lag(_client(self.sources), newest)
-        except (TopicMissing, AccessDenied) as refused:
+        left = [each for each in newest.sources if is_kafka_offset(each["end"])]
+        found: list[PartitionLag] = []
+        unknown: list[Mapping[str, Any]] = []
+        refused: OncewardError | None = None
+        # The sources' own first: the pipeline may write, on the ledger's cluster, a topic of the
+        # same name, which only its id tells apart, where the record has that
+        for client in reversed(self.clients()):
+            lags, left, why = _lag_on(client, newest, left)
+            found += lags
             # Of a topic that this login may not see no broker says whether it is there
-            if here is None:
-                raise
-            try:
-                return _lag(here, newest)
-            except TopicMissing:
-                raise refused from None
+            if refused is None or not isinstance(why, TopicMissing | None):
+                refused = why
+            if why is not None and not isinstance(why, TopicMissing | AccessDenied):
+                # It may have the topic, and says nothing
+                unknown += [each for each in left if not _has_ids(each)]
+                left = [each for each in left if _has_ids(each)]
+        return found, refused if left or unknown else None
 
     def transaction(self, pipeline: str) -> OpenTransaction | None:
         """Return the pipeline's transaction, if it writes to Kafka or keeps its ledger there."""
@@ -567,6 +555,37 @@ def _transaction(client: KafkaClient, pipeline: str) -> OpenTransaction | None:
     age_s = None if open_since is None else max(0.0, now_s - open_since / 1000)
     numbers = (found.timeout_ms, len(found.partitions))
     return OpenTransaction(pipeline, *found.identity, found.state, age_s, *numbers)
+
+
+def _has_ids(source: Mapping[str, Any]) -> bool:
+    """Return whether the record of a source of Kafka has the id of each of its topics."""
+    topics = {where.topic for where in least_offsets([source["end"]])}
+    known = source.get("identity")
+    return isinstance(known, Mapping) and topics <= known.keys()
+
+
+def _lag_on(
+    client: Callable[[], KafkaClient | None],
+    newest: LedgerEntry,
+    sources: list[Mapping[str, Any]],
+) -> tuple[list[PartitionLag], list[Mapping[str, Any]], OncewardError | None]:
+    """Return the lag in those of the sources that one cluster has, the others, and why not."""
+    try:
+        asked = client() if sources else None
+        if asked is None:
+            return [], sources, None
+        return _lag(asked, replace(newest, sources=tuple(sources))), [], None
+    except OncewardError as error:
+        refused = error
+    if len(sources) < 2 or not isinstance(refused, TopicMissing | AccessDenied):
+        return [], sources, refused
+    # Each may be on another cluster
+    parts = [_lag_on(client, newest, [source]) for source in sources]
+    return (
+        [lag for lags, _, _ in parts for lag in lags],
+        [source for _, left, _ in parts for source in left],
+        next((why for _, _, why in parts if why is not None), None),
+    )
 
 
 def _lag(client: KafkaClient, newest: LedgerEntry) -> list[PartitionLag]:
