@@ -89,11 +89,12 @@ class Cluster:
         """What librdkafka tells of connections by its own errors' codes, newest text each."""
         try:
             self._admin: Any = kafka_admin.AdminClient(dict(self._settings))
-        except kafka.KafkaException as error:
+        # Bytes of a shell that are no UTF-8 come as the latter, behind another
+        except (kafka.KafkaException, SystemError) as error:
             raise WrongUsage(
                 f"librdkafka does not take these settings: {_text(error)}",
-                next_step="correct the --command-config file (librdkafka's names, or Kafka's "
-                "client properties)",
+                next_step="correct --bootstrap-servers, or the --command-config file "
+                "(librdkafka's names, or Kafka's client properties)",
             ) from error
         self._reach(settings["bootstrap.servers"])
 

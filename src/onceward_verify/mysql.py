@@ -188,8 +188,8 @@ def _connection_arguments(url: str) -> dict[str, Any]:
         "stand in MYSQL_PWD; behind ? there may be "
         f"{', '.join((*_TEXTS, *_FLAGS, 'connect_timeout'))}",
     )
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         host, port = parts.hostname, parts.port or _PORT
     except ValueError:
         raise refused from None

@@ -444,7 +444,10 @@ def test_of_a_redis_without_config_what_the_sink_may_read_is_looked_at(
                 return {}
             raise refused
 
-        return SimpleNamespace(config_get=config_get, info=lambda: info, close=lambda: None)
+        pool = SimpleNamespace(make_connection=lambda: None)
+        return SimpleNamespace(
+            config_get=config_get, info=lambda: info, close=lambda: None, connection_pool=pool
+        )
 
     def results(**info: object) -> dict[str, str]:
         monkeypatch.setattr(redis.Redis, "from_url", lambda *_, **__: client(info))

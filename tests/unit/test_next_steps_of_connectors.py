@@ -250,6 +250,11 @@ ROWS: list[tuple[Call, str, list[Call]]] = [
     (search(index="A"), 'such as index="customers"', [search(index="customers")]),
     (search(index=..., prefix="a:"), "leave it out, and pass index=", [search()]),
     (redis(prefix=..., index="a"), "leave it out, and pass prefix=", [redis()]),
+    (
+        redis(url="redis://h?foo=1"),
+        "behind ? there may be what redis-py takes",
+        [redis(url="redis://h?socket_keepalive=true")],
+    ),
     (redis(url="redis://h?encoding=latin1"), "leave that out of the URL", [redis()]),
     (
         search(url="https://u:p?w@h"),

@@ -57,6 +57,7 @@ def test_an_address_is_one_origin_and_a_path(url: str, shown: str):
         "http://registry:80_81",
         "http://",
         "http://[::1",
+        f"http://registry {CANARY}",
         "",
         None,
         7,

@@ -99,7 +99,7 @@ def report(
     from onceward.dashboard.pages import report as page
     from onceward.dashboard.watch import Watcher
 
-    if html.is_dir() or not html.parent.is_dir():
+    if os.path.isdir(html) or not os.path.isdir(html.parent):
         raise ConfigurationError(
             f"--html {html} can be no file", next_step="name a file in a folder that is there"
         )

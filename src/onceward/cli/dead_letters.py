@@ -42,13 +42,13 @@ Sources = Annotated[
 
 @contextmanager
 def _connected(
-    bootstrap_servers: str, command_config: Path | None, *topics: str | None
+    bootstrap_servers: str, command_config: Path | None, **topics: str | None
 ) -> Iterator[tuple[KafkaClient, ProducerSettings]]:
     from onceward.ids import topic_name
 
-    for topic in topics:
+    for name, topic in topics.items():
         if topic is not None:
-            topic_name(topic)
+            topic_name(topic, f"--{name.replace('_', '-')}")
     options = {"transaction.timeout.ms": _TRANSACTION_MS}
     client, producer = connect(bootstrap_servers, command_config, "onceward-dead-letters", options)
     try:
@@ -81,7 +81,10 @@ def list_letters(
     """
     from onceward.kafka.dead_letters.text import count, table
 
-    with _connected(bootstrap_servers, command_config, topic, ledger_topic) as (client, _):
+    with _connected(bootstrap_servers, command_config, topic=topic, ledger_topic=ledger_topic) as (
+        client,
+        _,
+    ):
         counts = count(client, topic, ledger_topic)
     say(json.dumps(counts.to_json(), indent=2) if as_json else table(counts))
 
@@ -115,7 +118,10 @@ def show_letters(
     if offset is not None and partition is None:
         raise ConfigurationError("--offset is one of a partition", next_step="add --partition")
     found = 0
-    with _connected(bootstrap_servers, command_config, topic, ledger_topic) as (client, _):
+    with _connected(bootstrap_servers, command_config, topic=topic, ledger_topic=ledger_topic) as (
+        client,
+        _,
+    ):
         letter_filter = LetterFilter(classes or (), source_topic or ())
         for letter, replayed in letters(
             client, topic, ledger_topic, letter_filter, partition, offset, limit
@@ -167,10 +173,9 @@ def replay_letters(
         topic, ledger_topic, LetterFilter(classes or (), source_topic or (), left_out), to, limit
     )
     outcome = Outcome()
-    with _connected(bootstrap_servers, command_config, topic, ledger_topic, to) as (
-        client,
-        producer,
-    ):
+    with _connected(
+        bootstrap_servers, command_config, topic=topic, ledger_topic=ledger_topic, to=to
+    ) as (client, producer):
         try:
             if dry_run:
                 replay.try_out(client, outcome)

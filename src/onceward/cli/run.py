@@ -6,6 +6,7 @@ Registered in :mod:`onceward.cli`; what it does is in :mod:`onceward.operate.run
 from __future__ import annotations
 
 import logging
+import os
 import re
 from enum import Enum
 from pathlib import Path
@@ -102,7 +103,7 @@ def run(
     options = {name.replace("_", "-"): value for name, value in locals().items()}
     names = {name for _, settings in _STRATEGIES.values() for name in settings}
     strategy = restart_strategy(restart, {name: options[name] for name in names})
-    if not job.is_file():
+    if not os.path.isfile(job):
         raise ConfigurationError(f"{job} is no file", next_step="name the job's Python file")
     stop_timeout_s = seconds("--stop-timeout", stop_timeout)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

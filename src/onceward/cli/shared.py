@@ -9,15 +9,23 @@ import difflib
 import functools
 import inspect
 import logging
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption, plain_text
+from onceward.errors import (
+    ConfigurationError,
+    ContradictoryOptions,
+    OncewardError,
+    UnknownOption,
+    plain_text,
+)
 
 if TYPE_CHECKING:
     from onceward.kafka.wire.client import KafkaClient
@@ -47,6 +55,49 @@ LedgerTopic = Annotated[
 Pipeline = Annotated[str, typer.Option("--pipeline-id", help="The pipeline.")]
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
+_SERVERS = "bootstrap_servers"
+_OF_LEDGERS = {
+    r"FolderLedger\(path=(?:PosixPath\()?(.*?)\)+(?= names)": r"--ledger-path=\1",
+    r"DatabaseLedger\(url=…\)": "--ledger-url=…",
+    r"table=(?=['\"])": "--ledger-table=",
+    r"topic name (?=['\"])": "--ledger-topic=",
+    r"pipeline_id=(?=.* is not a usable name)": "--pipeline-id=",
+}
+"""Options by what errors of ledgers call them."""
+
+
+def renamed(text: str, options: Mapping[str, str]) -> str:
+    """Return a text of an error with options in it for what the code calls them.
+
+    :param options: option by a pattern of that name, which no word, ``.`` or ``-`` comes before.
+    """
+    for pattern, option in options.items():
+        text = re.sub(rf"(?<![\w.-]){pattern}", option, text)
+    return text
+
+
+@contextmanager
+def errors_in_options(options: Mapping[str, str]) -> Iterator[None]:
+    """Raise what is raised in the words of a command line (:func:`renamed`)."""
+    try:
+        yield
+    except OncewardError as error:
+        error.message = renamed(error.message, options)
+        error.next_step = renamed(error.next_step, options)
+        raise
+
+
+def check_servers(servers: str | None, option: str) -> None:
+    """Check brokers that are asked later, and perhaps by a thread that can only note the error.
+
+    :raises ConfigurationError: naming the option that has them.
+    """
+    if servers is not None:
+        from onceward.kafka.wire.options.settings import settings_from_options
+
+        with errors_in_options({_SERVERS: option}):
+            settings_from_options(servers, {}, client_id="onceward")
+
 
 def connect(
     bootstrap_servers: str,
@@ -62,11 +113,12 @@ def connect(
     from onceward.kafka.wire.client import KafkaClient
     from onceward.kafka.wire.options.settings import settings_from_options
 
-    settings, producer = settings_from_options(
-        bootstrap_servers,
-        {**(options or {}), **client_options(command_config)},
-        client_id=client_id,
-    )
+    with errors_in_options({_SERVERS: "--bootstrap-servers"}):
+        settings, producer = settings_from_options(
+            bootstrap_servers,
+            {**(options or {}), **client_options(command_config)},
+            client_id=client_id,
+        )
     return KafkaClient(settings), producer
 
 
@@ -139,6 +191,7 @@ class LedgerOptions:
                 "the shell names two ledgers, ONCEWARD_LEDGER_PATH and ONCEWARD_LEDGER_URL",
                 next_step="add --ledger-path or --ledger-url, which comes before both",
             )
+        check_servers(self.bootstrap_servers, "--bootstrap-servers")
         return open_ledger(
             bootstrap_servers=self.bootstrap_servers,
             options=client_options(self.command_config),
@@ -188,6 +241,7 @@ class LagOptions(LedgerOptions):
                 "named",
                 next_step="add --source-bootstrap-servers, or name it with --command-config",
             )
+        check_servers(self.source_bootstrap_servers, "--source-bootstrap-servers")
         return {
             "source_servers": self.source_bootstrap_servers,
             "source_options": None if config is None else client_options(config),
@@ -217,7 +271,8 @@ def names_a_ledger(command: Callable[..., None]) -> Callable[..., None]:
         for name in set(_LEDGERS) - set(typed) if typed else ():
             parameters[name] = defaults[name]
         at = kind(**{name: parameters.pop(name) for name in added})
-        command(at=at, **parameters)
+        with errors_in_options(_OF_LEDGERS):
+            command(at=at, **parameters)
 
     context = inspect.Parameter(
         "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context

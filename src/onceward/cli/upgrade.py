@@ -51,7 +51,7 @@ def plan(
     Exit status: 0 it goes on as before; 2 something changes, or a query's sink is not found; 78 it
     would be refused. Run it where the job runs: the job's file is executed up to its queries.
     """
-    if not job.is_file():
+    if not os.path.isfile(job):
         raise ConfigurationError(f"{job} is no file", next_step="name the job's Python file")
     from onceward.operate.plan import plan_job
     from onceward.operate.plan_lines import Weight

@@ -76,10 +76,12 @@ def _redis(url: str, prefix: Any, tombstone_s: int) -> RedisWriter:
             f"prefix={prefix!r} does not set this sink's keys apart",
             next_step='pass what all of them begin with, such as prefix="customer:"',
         )
+    library = redis_writer.client_library()
     try:
-        redis_writer.client_library().Redis.from_url(url)
-    except ValueError:
-        raise _unreadable() from None
+        # What the client does not take it says when it connects: this does not yet
+        library.Redis.from_url(url).connection_pool.make_connection()
+    except (ValueError, TypeError, library.exceptions.RedisError):
+        raise _unreadable("; behind ? there may be what redis-py takes") from None
     if words := sorted(_OTHER_BYTES & set(parse_qs(urlsplit(url).query, keep_blank_values=True))):
         raise ConfigurationError(
             f"UpsertSink(url=…) has {', '.join(words)} in it: keys, values and versions would be "
@@ -132,6 +134,7 @@ def _names_one_index(name: str) -> bool:
     naming restrictions")."""
     return (
         bool(name)
+        and name.isprintable()
         and name == name.lower()
         and not name.startswith(("_", "-", "+"))
         and name not in (".", "..")
@@ -140,10 +143,10 @@ def _names_one_index(name: str) -> bool:
     )
 
 
-def _unreadable() -> ConfigurationError:
+def _unreadable(options: str = "") -> ConfigurationError:
     return ConfigurationError(
         "UpsertSink(url=…) cannot be read as an address",
-        next_step="write special characters as %25 and the like",
+        next_step=f"write special characters as %25 and the like{options}",
     )
 
 

@@ -39,7 +39,8 @@ class Folder:
                 escaped = _PLACE_AND_PATH.sub(lambda found: found[1] + quote(found[2]), uri)
                 self._fs, self.root = fs.FileSystem.from_uri(escaped)
             else:
-                # ~ is a name to Hadoop
+                # ~ is a name to Hadoop, and other bytes than UTF-8 are none to pyarrow
+                uri.encode()
                 self._fs, self.root = fs.LocalFileSystem(), os.path.abspath(uri)
         except OSError as error:
             raise CheckpointUnreachable(

@@ -18,6 +18,7 @@ from onceward.cli.shared import (
     LEDGER_TOPIC,
     SERVERS_VARIABLE,
     LedgerTopic,
+    errors_in_options,
     say,
 )
 from onceward.errors import ConfigurationError, ContradictoryOptions
@@ -253,9 +254,11 @@ def _registry(
 
 def _mysql(url: str, tables: list[str]) -> list[CheckResult]:
     from onceward.cli.doctor.mysql_changes import check_mysql
+    from onceward.cli.doctor.targets import in_options, settings_of
 
-    found, lines = check_mysql(url, tables)
-    _print(found)
+    with errors_in_options(settings_of("--mysql")):
+        found, lines = check_mysql(url, tables)
+    _print(in_options(found, "--mysql"))
     if lines:
         say("\n-- To be run by an administrator:")
         say("\n".join(lines))
@@ -299,12 +302,14 @@ def _acls(
             next_step="add --pipeline-id and --topic, and --source-topic for Kafka sources on the "
             "same cluster",
         )
+    with errors_in_options({"pipeline_id=": "--pipeline-id="}):
+        pipeline = checked_pipeline_id(pipeline_id)
     return minimal_acls(
-        pipeline_id=checked_pipeline_id(pipeline_id),
-        topics=[topic_name(name) for name in topics],
-        source_topics=[topic_name(name) for name in sources],
-        source_prefixes=[topic_name(name) for name in prefixes],
-        ledger_topic=topic_name(ledger_topic),
+        pipeline_id=pipeline,
+        topics=[topic_name(name, "--topic") for name in topics],
+        source_topics=[topic_name(name, "--source-topic") for name in sources],
+        source_prefixes=[topic_name(name, "--source-prefix") for name in prefixes],
+        ledger_topic=topic_name(ledger_topic, "--ledger-topic"),
         ledger_exists=ledger_exists,
     )
 

@@ -12,14 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 from onceward.cli.doctor.checks import run_checks
 from onceward.cli.doctor.kinds import CheckResult, diagnose, ok, warn
+from onceward.cli.shared import renamed
 from onceward.delivery import opensearch_writer, redis_writer
 from onceward.delivery.opensearch_answers import NotTaken
 from onceward.delivery.opensearch_writer import OpenSearchWriter
+from onceward.delivery.upsert_sink import writer_at
+from onceward.delivery.upserts import UpsertWriter
 from onceward.errors import ConfigurationError, RegistryRefused, TargetUnreachable
 from onceward.formats.registry.client import SchemaRegistry
 from onceward.formats.registry.conversation import NO_RIGHT
@@ -73,27 +76,32 @@ def in_options(found: Sequence[CheckResult], option: str) -> list[CheckResult]:
 
     :param option: by which the command was given the address.
     """
+    names = settings_of(option)
     return [
-        replace(one, what=_renamed(one.what, option), next_step=_renamed(one.next_step, option))
+        replace(one, what=renamed(one.what, names), next_step=renamed(one.next_step, names))
         for one in found
     ]
 
 
-def _renamed(text: str, option: str) -> str:
-    names = {r"\w+\(url=…\)": f"{option}=…", r"url=": option, **_SETTINGS}
-    for pattern, name in names.items():
-        text = re.sub(rf"(?<![\w.]){pattern}", name, text)
-    return text
+def settings_of(option: str) -> dict[str, str]:
+    """Return options by what errors of sinks, ledgers, sources and registries call them.
+
+    :param option: by which the command was given the address.
+    """
+    return {r"\w+\(url=…\)": f"{option}=…", r"url=": option, **_SETTINGS}
 
 
 _SETTINGS = {
-    r"table=": "--tables",
+    r"(?:tables?|index)=(?=['\"])": "--tables=",
+    r"(?:tables?|index)=": "--tables",
+    # The command has its own patience
+    r"; a slow one wants a larger timeout_s=": "",
     # As text of the properties file, which has Kafka's own ssl.… as well
     r'options=\{"([\w.]+)": "([^"]+)"\}': r"\1=\2 in options=",
     rf"({'|'.join(map(re.escape, TLS_OPTIONS))})": r"schema.registry.\1",
     r"options=": "the file of --command-config",
 }
-"""What errors of sinks, ledgers and registries call a setting: what the command has for it."""
+"""Those that are the same for each address."""
 
 
 def _sound(what: str, found: list[CheckResult]) -> list[CheckResult]:
@@ -172,24 +180,22 @@ def _mysql(url: str) -> list[CheckResult]:
     )
 
 
+def _writer(url: str, prefix: str | None = None, index: str | None = None) -> UpsertWriter:
+    """Return what the sink would write with. :raises ConfigurationError: it would refuse it."""
+    return writer_at(
+        url, prefix=prefix, index=index, tombstone_s=0, by_column=False, deletes=False
+    )
+
+
 def _redis(url: str) -> list[CheckResult]:
     library = redis_writer.client_library()
+    _writer(url, prefix="doctor:")
     at = urlsplit(url)
     where = f"Redis at {at.hostname or at.path}"
     refused: object = "nothing is answered"
-    try:
-        made = library.Redis.from_url(
-            url,
-            decode_responses=True,
-            socket_timeout=_SECONDS,
-            socket_connect_timeout=_SECONDS,
-        )
-    except ValueError:
-        # No words of it: half of a password may stand where a port is looked for
-        raise ConfigurationError(
-            "--target=… cannot be read as the address of a Redis",
-            next_step="write special characters as %25 and the like",
-        ) from None
+    made = library.Redis.from_url(
+        url, decode_responses=True, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS
+    )
     try:
         with closing(made) as client:
             facts = _redis_facts(client.info())
@@ -230,7 +236,7 @@ def _hidden(where: str, names: Sequence[str], refused: object) -> CheckResult:
 
 def _opensearch(url: str, index: str) -> list[CheckResult]:
     what = f"index {index} of OpenSearch"
-    with closing(OpenSearchWriter(url, index, by_column=False, tombstone_s=None)) as writer:
+    with closing(cast(OpenSearchWriter, _writer(url, index=index))) as writer:
         try:
             there, replicas = writer.describe("index.number_of_replicas")
         except ConfigurationError as error:

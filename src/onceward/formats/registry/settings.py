@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import difflib
 import json
+import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ TLS_OPTIONS = tuple(name for name in SECURITY_OPTIONS if name.startswith("ssl.")
 OPTIONS = (_USER_INFO, _TOKEN, *_SOURCES, *TLS_OPTIONS)
 """Each also with ``schema.registry.`` before it."""
 
+_A_HOST = re.compile(r"[\w.:%~-]+", re.ASCII)
 _IN_A_PATH = frozenset(string.ascii_letters + string.digits + "-._~/%:@!$&'()*+,;=")
 
 
@@ -95,13 +97,7 @@ def parse_address(url: Any) -> RegistryAddress:
             "SchemaRegistry(url=…) has a login in it, which would end up in logs",
             next_step=f'take it out, and pass options={{"{_USER_INFO}": "user:password"}}',
         )
-    if (
-        not host
-        or at.scheme not in ("http", "https")
-        or port == 0
-        or "," in host
-        or not host.isascii()
-    ):
+    if not host or at.scheme not in ("http", "https") or port == 0 or not _A_HOST.fullmatch(host):
         raise ConfigurationError(
             "SchemaRegistry(url=…) is no address of a registry",
             next_step="pass one http://host:port/path or https://host:port/path, as its own "

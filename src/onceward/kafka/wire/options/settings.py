@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
 import uuid
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -384,7 +385,8 @@ def _servers(given: str | Sequence[str]) -> tuple[str, ...]:
     servers = tuple(part.strip() for part in parts if part.strip())
     for server in servers:
         host, _, port = server.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        is_half_an_ip = host.count("[") != host.count("]")
+        if not host or is_half_an_ip or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise ConfigurationError(
                 # What stands before an @ may be a login
                 f"bootstrap_servers: {server.rpartition('@')[2]!r} is not host:port",
@@ -465,7 +467,7 @@ def read_properties(file: Path) -> dict[str, str]:
     :raises ConfigurationError: there is no such file, or a line of it is something else.
     :raises FileUnreadable: it cannot be read.
     """
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise ConfigurationError(f"there is no file {file}", next_step="correct --command-config")
     try:
         data = file.read_bytes()
