@@ -251,6 +251,24 @@ def test_a_postgresql() -> None:
         assert "pw" not in sound.what
 
 
+def test_a_table_of_a_mariadb_that_is_written_to(mariadb: LocalMySQL) -> None:
+    """It is looked at as the sink does."""
+    url = mariadb.url
+    sql_at(url, "CREATE TABLE doctor_t (a bigint) ENGINE = MyISAM")
+    try:
+        found = {
+            name: each.next_step
+            for each in check_target(url, ["doctor_t", "nowhere"])
+            for name in ("MyISAM", "nowhere")
+            if name in each.what and each.status == "fail"
+        }
+        assert "create it" in found["nowhere"]
+        sql_at(url, found["MyISAM"].partition(";")[0].replace("…", "doctor_t"))
+        assert not [each for each in check_target(url, ["doctor_t"]) if "doctor_t" in each.what]
+    finally:
+        sql_at(url, "DROP TABLE doctor_t")
+
+
 def test_a_mariadb_that_is_written_to(mariadb: LocalMySQL) -> None:
     url, before = mariadb.url, sql_at(mariadb.url, "SELECT @@innodb_flush_log_at_trx_commit")
     names = {"local_infile": 0, "innodb_flush_log_at_trx_commit": 2, "read_only": 1}

@@ -94,7 +94,7 @@ def doctor(
         str,
         typer.Option(
             help='With --mysql: which tables, "shop.orders,shop.items"; none: all that the login '
-            "sees. With --target: those of a PostgreSQL, or the index of an OpenSearch."
+            "sees. With --target: those of the database, or the index of an OpenSearch."
         ),
     ] = "",
     target: Annotated[

@@ -31,7 +31,9 @@ from onceward.sql.ledger.database import Database, Session, server_step
 from onceward.sql.ledger.mysql import MySQL, connected
 from onceward.sql.ledger.postgresql import PostgreSQL
 from onceward.sql.ledger.table import DEFAULT_TABLE
-from onceward.sql.postgresql.catalogue import table_named
+from onceward.sql.mysql import catalogue as mysql_catalogue
+from onceward.sql.postgresql import catalogue as postgresql_catalogue
+from onceward.sql.sink.columns import Table
 
 _SECONDS = 10
 _USUAL = "correct the address or the login, and see that the server runs"
@@ -42,7 +44,7 @@ _REDIS = ("appendonly", "appendfsync", "maxmemory-policy")
 def check_target(url: str, names: Sequence[str]) -> list[CheckResult]:
     """Check a database, a Redis or an OpenSearch by its address.
 
-    :param names: tables of a PostgreSQL, or the index.
+    :param names: tables of a database, or the index.
     """
     try:
         scheme = urlsplit(url).scheme
@@ -55,7 +57,7 @@ def check_target(url: str, names: Sequence[str]) -> list[CheckResult]:
     if scheme in ("postgresql", "postgres"):
         return run_checks(lambda: _postgresql(url, names))
     if scheme in ("mysql", "mariadb"):
-        return [*run_checks(lambda: _mysql(url)), *_not_looked_at(names)]
+        return run_checks(lambda: _mysql(url, names))
     if scheme in ("redis", "rediss", "unix"):
         return [*run_checks(lambda: _redis(url)), *_not_looked_at(names)]
     if scheme in ("http", "https"):
@@ -143,7 +145,8 @@ def _postgresql(url: str, tables: Sequence[str]) -> list[CheckResult]:
             facts | {"pooler": "yes" if is_pooled else "no"},
         )
         for table in tables:
-            found += run_checks(partial(_table, session, table, str(row[1])))
+            look = partial(_table, postgresql_catalogue.table_named, session, table, str(row[1]))
+            found += run_checks(look)
         return _sound(f"PostgreSQL at {database.host}", found)
 
     return _asked(
@@ -151,14 +154,16 @@ def _postgresql(url: str, tables: Sequence[str]) -> list[CheckResult]:
     )
 
 
-def _table(session: Session, name: str, login: str) -> list[CheckResult]:
-    # As the sink looks at it
+def _table(
+    table_named: Callable[[Session, str, str], Table], session: Session, name: str, login: str
+) -> list[CheckResult]:
+    # As the sink looks at it, which refuses what it cannot write to
     table = table_named(session, name, DEFAULT_TABLE)
     seen = {"row_security": "yes" if table.hides_rows else "no"}
     return diagnose("target table", f"table {name}", seen, table=table.sql, login=login)
 
 
-def _mysql(url: str) -> list[CheckResult]:
+def _mysql(url: str, tables: Sequence[str]) -> list[CheckResult]:
     database = MySQL(url)
 
     def ask(session: Any) -> list[CheckResult]:
@@ -172,7 +177,10 @@ def _mysql(url: str) -> list[CheckResult]:
         row = session.execute(f"SELECT {', '.join(asked)}").fetchone()
         facts = dict(zip(names, map(str, row), strict=True))
         what = f"database at {database.host}"
-        return _sound(what, diagnose("MySQL", what, facts))
+        found = diagnose("MySQL", what, facts)
+        for table in tables:
+            found += run_checks(partial(_table, mysql_catalogue.table_named, session, table, ""))
+        return _sound(what, found)
 
     # Of a replica, too, which a sink refuses
     return _asked(
