@@ -125,9 +125,10 @@ def bounded(frame: DataFrame, bound: Bound, size: str) -> DataFrame:
     oversized = f"({size}) > {bound.record_bytes}"
     names = [f"`{name.replace('`', '``')}`" for name in frame.columns]
     columns = [f"IF({oversized}, NULL, {name}) AS {name}" for name in names]
-    # A filter, no LIMIT: Spark runs that one in several jobs, one after the other.
-    return frame.where(f"({_ROW_IN_TASK}) <= {bound.rows}").selectExpr(
-        *columns, f"{oversized} AS {_OVERSIZED}"
+    # A filter, no LIMIT: Spark runs that one in several jobs, one after the other; and the code of
+    # a task's limit has another name in each plan, so that it would be compiled for each batch.
+    return job.selected_where(
+        frame, f"({_ROW_IN_TASK}) <= {bound.rows}", (*columns, f"{oversized} AS {_OVERSIZED}")
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import SparkContext
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import patience
@@ -98,6 +98,36 @@ def to_arrow(frame: DataFrame, lost: Lost) -> tuple[pa.Table | None, int]:
             if not any(_TOO_LARGE.match(each.message) for each in thrown_by(error)):
                 raise
             return None, tasks
+
+
+def selected_where(frame: DataFrame, condition: str, columns: tuple[str, ...]) -> DataFrame:
+    """Return ``frame.where(condition).selectExpr(*columns)``, for texts that are the same in every
+    batch: they are parsed once, and the plan is analyzed once and not for each of the two."""
+    session: Any = frame.sparkSession
+    gateway = session.sparkContext._gateway
+    project, filtered, of_rows = _plans(gateway)
+    chosen, holds = _parsed(gateway, condition, columns)
+    plan = project(chosen, filtered(holds, frame._jdf.logicalPlan()))
+    return DataFrame(of_rows(session._jsparkSession, plan), session)
+
+
+@lru_cache(maxsize=8)
+def _plans(gateway: Any) -> tuple[Any, Any, Any]:
+    """Return Spark's ``Project``, ``Filter``, and what makes a frame of a plan."""
+    sql = gateway.jvm.org.apache.spark.sql
+    logical = sql.catalyst.plans.logical
+    return logical.Project, logical.Filter, sql.classic.Dataset.ofRows
+
+
+@lru_cache(maxsize=64)
+def _parsed(gateway: Any, condition: str, columns: tuple[str, ...]) -> tuple[Any, Any]:
+    """Return ``columns`` and ``condition`` as expressions, not yet of a frame's columns."""
+    parser = SparkSession.active()._jsparkSession.sessionState().sqlParser()
+    expressions = gateway.jvm.java.util.ArrayList()
+    for column in columns:
+        expressions.add(parser.parseExpression(column))
+    to_seq = gateway.jvm.org.apache.spark.api.python.PythonUtils.toSeq
+    return to_seq(expressions), parser.parseExpression(condition)
 
 
 @contextmanager
