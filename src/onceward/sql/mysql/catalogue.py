@@ -38,22 +38,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, DecimalType
 
 from onceward.errors import (
     AccessDenied,
@@ -78,20 +63,21 @@ TEXT = "longtext"
 MOMENT = "timestamp(6)"
 """Staged as a ``datetime(6)`` in UTC, which has more years than the server's timestamps."""
 
-_STAGED: dict[type[DataType], str] = {
-    ByteType: "tinyint",
-    ShortType: "smallint",
-    IntegerType: "int",
-    LongType: "bigint",
-    FloatType: "float",
-    DoubleType: "double",
-    BooleanType: "boolean",
-    StringType: TEXT,
-    BinaryType: "longblob",
-    DateType: "date",
-    TimestampType: MOMENT,
-    TimestampNTZType: "datetime(6)",
+_STAGED = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "float": "float",
+    "double": "double",
+    "boolean": "boolean",
+    "string": TEXT,
+    "binary": "longblob",
+    "date": "date",
+    "timestamp": MOMENT,
+    "timestamp_ntz": "datetime(6)",
 }
+"""By the name of Spark's type."""
 _BYTES = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "integer": 4, "bigint": 8}
 # That a decimal needs for all values
 _DIGITS = {"tinyint": (3, 0), "smallint": (5, 0), "int": (10, 0), "bigint": (19, 0)}
@@ -124,10 +110,9 @@ _NO_KEYS = ("float", "double", "enum", "json")
 def staged(name: str, kind: DataType) -> str:
     if isinstance(kind, DecimalType) and kind.scale <= _MOST_SCALE:
         return f"decimal({kind.precision},{kind.scale})"
-    for spark_type, found in _STAGED.items():
-        if isinstance(kind, spark_type):
-            return found
-    raise type_error(name, kind, "json")
+    if kind.typeName() not in _STAGED:
+        raise type_error(name, kind, "json")
+    return _STAGED[kind.typeName()]
 
 
 def fitting(name: str, staged: str, column: Column, table: Table) -> Written:

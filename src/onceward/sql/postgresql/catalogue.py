@@ -48,23 +48,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, DataType, DecimalType
 
 from onceward.errors import ContradictoryOptions, ServerMisconfigured, TableMissing
 from onceward.sql.ledger.database import Session
@@ -80,20 +64,21 @@ from onceward.sql.sink.columns import (
     type_error,
 )
 
-_STAGED: dict[type[DataType], str] = {
-    ByteType: "smallint",
-    ShortType: "smallint",
-    IntegerType: "integer",
-    LongType: "bigint",
-    FloatType: "real",
-    DoubleType: "double precision",
-    BooleanType: "boolean",
-    StringType: "text",
-    BinaryType: "bytea",
-    DateType: "date",
-    TimestampType: "timestamp with time zone",
-    TimestampNTZType: "timestamp without time zone",
+_STAGED = {
+    "byte": "smallint",
+    "short": "smallint",
+    "integer": "integer",
+    "long": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "boolean": "boolean",
+    "string": "text",
+    "binary": "bytea",
+    "date": "date",
+    "timestamp": "timestamp with time zone",
+    "timestamp_ntz": "timestamp without time zone",
 }
+"""By the name of Spark's type."""
 # That a numeric needs for all values
 _DIGITS = {"smallint": (5, 0), "integer": (10, 0), "bigint": (19, 0)}
 _HOLDS_DIGITS = {"smallint": 4, "integer": 9, "bigint": 18}  # that all fit
@@ -120,10 +105,9 @@ def staged(name: str, kind: DataType) -> str:
         return f"numeric({kind.precision},{kind.scale})"
     if isinstance(kind, ArrayType) and not isinstance(kind.elementType, ArrayType):
         return f"{staged(name, kind.elementType)}[]"
-    for spark_type, found in _STAGED.items():
-        if isinstance(kind, spark_type):
-            return found
-    raise type_error(name, kind, "jsonb")
+    if kind.typeName() not in _STAGED:
+        raise type_error(name, kind, "jsonb")
+    return _STAGED[kind.typeName()]
 
 
 def fitting(name: str, staged: str, column: Column, table: Table) -> Written:
