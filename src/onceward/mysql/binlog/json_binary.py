@@ -31,22 +31,15 @@ def double_text(number: float) -> str:
     neither a plus sign nor a zero before it.
     """
     text = repr(number)
-    if "e" not in text and len(text) < _MOST_ZEROS:
-        return text[:-2] if text.endswith(".0") else text
-    mantissa, _, exponent = text.partition("e")
-    sign = "-" if mantissa.startswith("-") else ""
-    whole, _, fraction = mantissa.lstrip("-").partition(".")
-    digits = (whole + fraction).lstrip("0")
+    if "e" not in text and (not text.endswith(".0") or len(text) <= _MOST_ZEROS + len(".0")):
+        return text.removesuffix(".0")
+    decimal = Decimal(text).normalize()
+    _, digits, exponent = decimal.as_tuple()
     # The number is 0.DIGITS times ten to this power.
-    point = int(exponent or 0) + (len(whole) if whole != "0" else len(digits) - len(fraction))
-    digits = digits.rstrip("0")
+    point = len(digits) + int(exponent)
     if point > -_MOST_ZEROS and (point <= _MOST_ZEROS or len(digits) > point):
-        if point <= 0:
-            return f"{sign}0.{'0' * -point}{digits}"
-        if len(digits) <= point:
-            return sign + digits + "0" * (point - len(digits))
-        return f"{sign}{digits[:point]}.{digits[point:]}"
-    return f"{sign}{digits[0]}{'.' + digits[1:] if len(digits) > 1 else ''}e{point - 1}"
+        return format(decimal, "f")
+    return format(decimal, "e").replace("e+", "e")
 
 
 DEEPEST = 100
