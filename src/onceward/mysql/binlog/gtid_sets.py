@@ -15,6 +15,7 @@ import re
 import uuid
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
+from copy import deepcopy
 from typing import Any
 
 from onceward.errors import ConfigurationError
@@ -69,10 +70,6 @@ class Gtids(ABC):
     def can_start_in(self, before: Gtids) -> bool:
         """Check that nothing unread lies before a binlog that begins with the set ``before``."""
         return self.covers(before)
-
-    @abstractmethod
-    def copy(self) -> Gtids:
-        """Return a copy that changes on its own."""
 
     @abstractmethod
     def __contains__(self, gtid: str) -> bool: ...
@@ -145,11 +142,6 @@ class GtidSet(Gtids):
             for first, end in zip(bounds[::2], bounds[1::2], strict=True)
         )
 
-    def copy(self) -> GtidSet:
-        result = GtidSet()
-        result._bounds = {key: list(bounds) for key, bounds in self._bounds.items()}
-        return result
-
     def add_range(self, source: str, tag: str, first: int, end: int, text: str) -> None:
         """Add ``first`` to before ``end``. :param text: its origin, for the error."""
         if not 1 <= first < end <= END:
@@ -207,7 +199,7 @@ class GtidBinlogState(Gtids):
         return result
 
     def as_start(self) -> GtidBinlogState:
-        result = self.copy()
+        result = deepcopy(self)
         result._up_to |= {domain for domain, servers in result._last.items() if len(servers) == 1}
         return result
 
@@ -285,12 +277,6 @@ class GtidBinlogState(Gtids):
     @property
     def is_complete(self) -> bool:
         return not self._up_to
-
-    def copy(self) -> GtidBinlogState:
-        result = GtidBinlogState()
-        result._last = {domain: dict(servers) for domain, servers in self._last.items()}
-        result._up_to, result.is_unordered = set(self._up_to), self.is_unordered
-        return result
 
     def _set_last(self, domain: int, server: int, number: int) -> None:
         servers = self._last.setdefault(domain, {})
