@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
@@ -170,14 +169,10 @@ def _conditions_of_each(array: Column, read: DataType, target: DataType) -> Iter
                 array.getField(theirs.name), theirs.dataType, ours.dataType
             )
     else:
-        each = partial(_all_conditions, read=read, target=target)
-        yield or_true(F.forall(array, lambda element: each(element)))
-
-
-def _all_conditions(value: Column, read: DataType, target: DataType) -> Column:
-    together = conjunction(list(_conditions(value, read, target)))
-    assert together is not None  # noqa: S101 — asked for types that differ
-    return together
+        # There are some: of types that differ
+        yield or_true(
+            F.forall(array, lambda one: cast(Column, conjunction(_conditions(one, read, target))))
+        )
 
 
 def _bounds(kind: DataType) -> tuple[Column, Column]:
