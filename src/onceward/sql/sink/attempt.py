@@ -348,9 +348,9 @@ class DatabaseAttempt(Attempt):
                 with self._writing(part, running):
                     self._append(part, connection)
             return
-        merging = Merging(self._statements, self._dialect, parts, references, connection)
         self._may_turn = bool(references) and self._settings.mode == "changes"
-        merging.merge(lambda part: self._writing(part, running), self._order)
+        writing = partial(self._writing, running=running)
+        Merging(self._dialect, parts, references, connection, writing).merge(self._order)
 
     @contextmanager
     def _writing(self, part: Part, running: RunningBatch) -> Iterator[None]:

@@ -87,66 +87,65 @@ class Merging:
 
     :param parts: parents before their children.
     :param references: the foreign keys between their tables.
+    :param writing: context around the writing of one part.
     """
 
     def __init__(
         self,
-        statements: Statements,
         dialect: Dialect,
         parts: Sequence[Part],
         references: Sequence[Reference],
         connection: Session,
+        writing: Writing,
     ) -> None:
-        self._statements = statements
+        self._statements = dialect.statements
         self._dialect = dialect
         self._parts = parts
         self._references = references
         self._connection = connection
+        self._writing = writing
 
-    def merge(self, writing: Writing, order: Order) -> None:
+    def merge(self, order: Order) -> None:
         """Merge the parts by their keys.
 
-        :param writing: context around the writing of one part.
         :raises RowRefused: the rows, or their tables, cannot be merged in this order.
         """
         found = self._check()
         if order is Order.OF_CHANGES:
-            self._make_all_steps(found, writing)
+            self._make_all_steps(found)
             return
         ways = [self._delete_all, self._upsert_all]
         for write in ways if order is Order.DELETES_FIRST else reversed(ways):
-            write(self._parts, found, writing)
+            write(self._parts, found)
 
-    def _make_all_steps(self, found: Sequence[_Count], writing: Writing) -> None:
+    def _make_all_steps(self, found: Sequence[_Count]) -> None:
         """Make the changes of each frame in their order, those of all its tables together."""
         for frame in dict.fromkeys(part.steps.frame for part in self._parts):
             parts = [part for part in self._parts if part.steps.frame == frame]
             self._connection.execute(f"SAVEPOINT {_TRIAL}")
-            stretches = self._try_steps(parts, 1, parts[0].steps.last, writing)
+            stretches = self._try_steps(parts, 1, parts[0].steps.last)
             self._undo(_TRIAL)
             for first, last in stretches:
-                self._make_steps(parts, first, last, writing)
+                self._make_steps(parts, first, last)
         for part, each in zip(self._parts, found, strict=True):
             still, others = self._present(part)
             _must_be_deleted_alone(part.table, still, each.stay - others)
 
-    def _try_steps(
-        self, parts: Sequence[Part], first: int, last: int, writing: Writing
-    ) -> list[tuple[int, int]]:
+    def _try_steps(self, parts: Sequence[Part], first: int, last: int) -> list[tuple[int, int]]:
         """Make these steps' changes at once; where the server refuses, the first half, then the
         rest. Return the stretches that it has taken.
         """
         self._connection.execute(f"SAVEPOINT {_STRETCH}")
         try:
-            self._make_steps(parts, first, last, writing)
+            self._make_steps(parts, first, last)
         except RowRefused:
             if first == last:
                 raise
             self._undo(_STRETCH)
             half = (first + last) // 2
             return [
-                *self._try_steps(parts, first, half, writing),
-                *self._try_steps(parts, half + 1, last, writing),
+                *self._try_steps(parts, first, half),
+                *self._try_steps(parts, half + 1, last),
             ]
         self._connection.execute(f"RELEASE SAVEPOINT {_STRETCH}")
         return [(first, last)]
@@ -155,14 +154,14 @@ class Merging:
         self._connection.execute(f"ROLLBACK TO SAVEPOINT {savepoint}")
         self._connection.execute(f"RELEASE SAVEPOINT {savepoint}")
 
-    def _make_steps(self, parts: Sequence[Part], first: int, last: int, writing: Writing) -> None:
+    def _make_steps(self, parts: Sequence[Part], first: int, last: int) -> None:
         some = [part._replace(rows=part.steps.select(first, last)) for part in parts]
         counts = [self._count(part) for part in some]
         some = [
             part._replace(expected=each.total) for part, each in zip(some, counts, strict=True)
         ]
-        self._delete_all(some, counts, writing)
-        self._upsert_all(some, counts, writing)
+        self._delete_all(some, counts)
+        self._upsert_all(some, counts)
 
     def _check(self) -> list[_Count]:
         """Check all parts before anything is written."""
@@ -231,11 +230,9 @@ class Merging:
         assert found is not None  # noqa: S101 — counts
         return _Count(*map(int, found))
 
-    def _upsert_all(
-        self, parts: Sequence[Part], found: Sequence[_Count], writing: Writing
-    ) -> None:
+    def _upsert_all(self, parts: Sequence[Part], found: Sequence[_Count]) -> None:
         for part, each in zip(parts, found, strict=True):
-            with writing(part):
+            with self._writing(part):
                 moved = sum(
                     self._connection.execute(*statement).rowcount
                     for statement in self._statements.upsert(
@@ -245,9 +242,7 @@ class Merging:
                 if moved != each.stay:
                     raise not_all(self._statements, part, each.stay, moved, self._connection)
 
-    def _delete_all(
-        self, parts: Sequence[Part], found: Sequence[_Count], writing: Writing
-    ) -> None:
+    def _delete_all(self, parts: Sequence[Part], found: Sequence[_Count]) -> None:
         """Delete, and check that nothing else of the batch went: a foreign key may cascade."""
         deleting = [part for part, each in zip(parts, found, strict=True) if each.deletes]
         if not deleting:
@@ -255,7 +250,7 @@ class Merging:
         looked_at = parts if self._references else deleting
         others_before = [self._present(part)[1] for part in looked_at]
         for part in reversed(deleting):
-            with writing(part):
+            with self._writing(part):
                 self._connection.execute(
                     *self._statements.delete(part.rows, part.table, part.written, part.merge)
                 )
