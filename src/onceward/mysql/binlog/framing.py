@@ -57,12 +57,12 @@ class EndOfBinlog:
     """The server has sent all that it has."""
 
 
-@dataclass(frozen=True)
-class ServerError:
-    """An error packet of the server in the place of an event."""
+class DumpRefused(Exception):
+    """The server answered with an error. Its meaning is not in its text."""
 
-    code: int
-    text: str
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}, {text}")
+        self.code, self.text = code, text.rstrip(".")
 
 
 class EventReader:
@@ -80,7 +80,7 @@ class EventReader:
         self.file = file
         """File of the next event."""
         self.position = position
-        self.end: EndOfBinlog | ServerError | BinlogCorrupted | None = None
+        self.end: EndOfBinlog | DumpRefused | BinlogCorrupted | None = None
         """Why no more events will come."""
         # Bytes behind an event, as the format description says
         self._checksum = _CHECKSUM
@@ -335,7 +335,7 @@ def _has_valid_checksum(buffer: bytes | bytearray, start: int, stop: int) -> boo
     return zlib.crc32(memoryview(buffer)[start:end]) == int.from_bytes(buffer[end:stop], "little")
 
 
-def _server_error(payload: bytes) -> ServerError:
+def _server_error(payload: bytes) -> DumpRefused:
     """Parse an ERR_Packet (MySQL, *Protocol Basics*)."""
     text = payload[8:] if payload[2:3] == b"#" else payload[2:]
-    return ServerError(int.from_bytes(payload[:2], "little"), text.decode("utf-8", "replace"))
+    return DumpRefused(int.from_bytes(payload[:2], "little"), text.decode("utf-8", "replace"))

@@ -30,9 +30,10 @@ from onceward.mysql.binlog.event import (
     BinlogEvent,
     Dialect,
 )
+from onceward.mysql.binlog.framing import DumpRefused
 from onceward.mysql.binlog.gtid_sets import Gtids
 from onceward.mysql.binlog.gtids import parse_previous_gtids
-from onceward.mysql.source.dump import Dump, DumpRefused
+from onceward.mysql.source.dump import Dump
 from onceward.mysql.source.settings import FIRST_BYTE, ChangesSettings, Coordinates, Position
 from onceward.sql.ledger.database import LOGIN_STEPS, SERVER_STEPS
 from onceward.sql.ledger.mysql import MySQLSession, connected

@@ -15,7 +15,7 @@ from typing import Any
 from onceward.errors import BinlogCorrupted, ServerMisconfigured, ServerUnreachable
 from onceward.libraries import library
 from onceward.mysql.binlog.event import SET_GTIDS, START_ANEW, BinlogEvent, Dialect
-from onceward.mysql.binlog.framing import BLOCK_BYTES, EventReader, ServerError
+from onceward.mysql.binlog.framing import BLOCK_BYTES, DumpRefused, EventReader
 
 _DUMP, _DUMP_GTID = 0x12, 0x1E
 # flags of a dump
@@ -24,14 +24,6 @@ _FAR = 1 << 32
 # MARIA_SLAVE_CAPABILITY_GTID: send all as it stands in the file
 _MARIADB_CAPABILITY = 4
 _SECONDS = 60.0
-
-
-class DumpRefused(Exception):
-    """The server answered with an error. Its meaning is not in its text."""
-
-    def __init__(self, answer: ServerError) -> None:
-        super().__init__(f"{answer.code}, {answer.text}")
-        self.code, self.text = answer.code, answer.text.rstrip(".")
 
 
 class Dump:
@@ -88,10 +80,8 @@ class Dump:
                 break
             count = self._receive(reader.space())
             block = reader.events(count, until)
-        if isinstance(reader.end, BinlogCorrupted):
+        if isinstance(reader.end, BinlogCorrupted | DumpRefused):
             raise reader.end
-        if isinstance(reader.end, ServerError):
-            raise DumpRefused(reader.end)
         if until is not None:
             raise BinlogCorrupted(
                 f"the server's binlog ends at {self._at()}, and was read up to {file}:{position} "
@@ -175,10 +165,10 @@ class Dump:
             raise self._unreachable_error("the connection is closed") from error
         except errors.MySQLError as error:
             code, text = (*error.args, 0, "")[:2]
-            answer = ServerError(int(code) if isinstance(code, int) else 0, str(text))
-            if not 1000 <= answer.code < 2000:  # PyMySQL's own words
-                raise self._unreachable_error(f"{answer.code}, {answer.text}") from error
-            raise DumpRefused(answer) from error
+            refusal = DumpRefused(int(code) if isinstance(code, int) else 0, str(text))
+            if not 1000 <= refusal.code < 2000:  # PyMySQL's own words
+                raise self._unreachable_error(str(refusal)) from error
+            raise refusal from error
 
     def _unreachable_error(self, why: str) -> ServerUnreachable:
         at = self._at()
