@@ -68,8 +68,6 @@ class TableColumn:
     labels: tuple[str, ...] = ()
     is_compressed: bool = False
     """One of MariaDB's COMPRESSED columns."""
-    geometry: int = 0
-    """The geometry type, as the server counts them."""
 
 
 _NUMERIC = frozenset({1, 2, 3, 4, 5, 8, 9, 246})

@@ -45,8 +45,7 @@ _SEQUENCE_COLUMNS = (
 _SEQUENCE_NAMES = b"".join(bytes([len(name)]) + name.encode() for name in _SEQUENCE_COLUMNS)
 _VERSION_COLUMNS, _MICROSECONDS = ("row_start", "row_end"), 6
 _SIGNEDNESS, _DEFAULT_CHARSET, _COLUMN_CHARSET, _NAMES, _SETS, _ENUMS = range(1, 7)
-_GEOMETRIES, _KEY, _PREFIXED_KEY, _LABELLED_DEFAULT_CHARSET = range(7, 11)
-_LABELLED_CHARSET = 11
+_KEY, _PREFIXED_KEY, _LABELLED_DEFAULT_CHARSET, _LABELLED_CHARSET = range(8, 12)
 _ROW_HASH = re.compile(r"DB_ROW_HASH_\d+")
 
 
@@ -266,11 +265,6 @@ class _OptionalMetadata:
                 data.take(data.lenenc_int()) for _ in range(data.check_count(data.lenenc_int()))
             ]
 
-    def geometries(self) -> Iterator[int]:
-        data = self._reader(_GEOMETRIES)
-        while data.remaining:
-            yield data.lenenc_int()
-
     def key(self) -> tuple[int, ...]:
         field = _KEY if _KEY in self._fields else _PREFIXED_KEY
         data, places = self._reader(field), []
@@ -320,7 +314,6 @@ def _parse_columns(
 ) -> Iterator[TableColumn]:
     unsigned, charsets = optional.unsigned(layouts), optional.charsets(layouts)
     labels = {ColumnKind.ENUM: optional.labels(_ENUMS), ColumnKind.SET: optional.labels(_SETS)}
-    geometries = optional.geometries()
     for place, each in enumerate(layouts):
         column = each.column
         shared: dict[str, Any] = {
@@ -341,6 +334,6 @@ def _parse_columns(
                 column, kind=ColumnKind.BINARY, is_padded=each.number == FIXED_STRING, **shared
             )
         elif column.kind is ColumnKind.GEOMETRY:
-            yield replace(column, geometry=next(geometries, 0), **shared)
+            yield replace(column, **shared)
         else:
             yield replace(column, charset=charset, **shared)
