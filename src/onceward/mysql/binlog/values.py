@@ -53,7 +53,7 @@ from onceward.mysql.binlog.fixed_width import (
 )
 from onceward.mysql.binlog.json_binary import InvalidJson, json_text
 from onceward.mysql.binlog.rows import Cells, Numbers, RowData
-from onceward.mysql.binlog.sql_tables import quote_table
+from onceward.mysql.binlog.sql_tables import quote, quote_table
 from onceward.mysql.binlog.table_map import TableMap
 
 _PLAIN, _ZLIB = 0, 8
@@ -344,7 +344,7 @@ def select_expression(column: TableColumn) -> str:
     """Return the expression that selects a column. A client is sent six digits of a FLOAT, and
     texts of MariaDB's UUID and INET types, which a binlog has as a BINARY of their size.
     """
-    name = "`" + column.name.replace("`", "``") + "`"
+    name = quote(column.name)
     if column.kind is ColumnKind.FLOAT and column.width == _FLOAT_BYTES:
         # A double, with all the digits that it needs, and the sign of a zero
         return f"{name} * 1e0"

@@ -34,6 +34,7 @@ from onceward.errors import InvalidColumn, LedgerUnreachable, RowRefused
 from onceward.ids import AttemptId
 from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Computation
+from onceward.spark.types import quoted
 from onceward.sql.ledger.database import Session, seconds_for
 from onceward.sql.sink.columns import (
     Merge,
@@ -438,9 +439,7 @@ class DatabaseAttempt(Attempt):
 
 def _row_bytes(staged: Mapping[str, str], wide: Sequence[str]) -> str:
     """Return Spark SQL for the payload bytes of a row."""
-    columns = (
-        "`" + name.replace("`", "``") + "`" for name, kind in staged.items() if kind in wide
-    )
+    columns = (quoted(name) for name, kind in staged.items() if kind in wide)
     return " + ".join(
         [f"{8 * len(staged)}", *(f"COALESCE(OCTET_LENGTH({name}), 0)" for name in columns)]
     )
