@@ -379,7 +379,9 @@ class TestLocalFiles:
         assert not shape.exists()
 
     @pytest.mark.parametrize("layout", ["batches", "flat", "manifest"])
-    @pytest.mark.parametrize("before", ["nothing", "an empty folder with the shape"])
+    @pytest.mark.parametrize(
+        "before", ["nothing", "an empty folder with the shape", "the old one"]
+    )
     def test_a_batch_that_was_decided_before_its_path_was_moved_is_published_there(
         self, files: LocalFiles, layout: str, before: str
     ):
@@ -400,8 +402,10 @@ class TestLocalFiles:
             "folder": "p@m-1-1", "root": f"file://{old}", "layout": layout, "to": to,
             "files": {"part-0.txt": 4}, "at": at,
         }  # fmt: skip
-        shutil.move(old, new)
-        if before != "nothing":
+        shutil.copytree(old, new)
+        if before != "the old one":
+            shutil.rmtree(old)
+        if before == "an empty folder with the shape":
             publisher.check("")
         moved = sink(path=f"file://{new}", ledger=KAFKA, layout=layout).settings
         publisher = Publisher(moved, ledger_is_beside=False)

@@ -287,14 +287,14 @@ class Publisher:
 
     def _committed_files(self, batch: Committable) -> Files:
         """Return the files below the path of ``batch``: that of then; or the sink's own, where
-        the folder was moved there between decision and publication."""
+        the folder was moved or copied to between decision and publication."""
         if batch.root == self.files.root:
             return self.files
         renames = batch.layout != "manifest"
-        files, here = (files_at(root, renames=renames) for root in (batch.root, self.files.root))
-        # An attempt's name is its own
-        if _has(files, batch) or not _has(here, batch):
-            return files
+        here = files_at(self.files.root, renames=renames)
+        # An attempt's name is its own. Of a copy readers have the new one; the old may be away
+        if not _has(here, batch):
+            return files_at(batch.root, renames=renames)
         log.warning(
             "%s was prepared below %s, and is below %s", batch.folder, batch.root, here.root
         )
