@@ -77,7 +77,9 @@ registry = calls(ow.SchemaRegistry, url="http://r:8081")
 refuse = calls(validation.refuse_frame, frame=SOURCE, column="value", on_error="stop")
 must_be_envelope: Done = decoding._must_be_envelope
 check_changes: Done = changes.check_columns
-debezium = calls(decoding._check, frame=SOURCE, column="value", schema="id INT", registry=None)
+debezium = calls(
+    decoding._check, frame=SOURCE, column="value", on_error="stop", schema="id INT", registry=None
+)
 
 
 def nobody(subject: str, version: int) -> Version:
