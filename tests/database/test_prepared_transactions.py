@@ -254,7 +254,8 @@ def test_a_release_that_removed_markers_sooner_has_lost_nothing(
     in_any_place.place.sql(TABLE)
     ledger = ow.FolderLedger(tmp_path / "ledger")
     with monkeypatch.context() as patch:
-        patch.setattr(PreparedAttempt, "_extra_data", lambda attempt: {"table": attempt.table})
+        told = {"table": in_any_place.table}
+        patch.setattr(PreparedAttempt, "_extra_data", lambda _: told)
         before = in_any_place.write(["a", "b"], ledger=ledger)
     before.transactions.remove_markers(names_of(before.chain.newest()))
     in_any_place.write(["c"], number=1, ledger=ledger)
