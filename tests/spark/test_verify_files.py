@@ -86,16 +86,20 @@ def test_every_way_to_be_wrong_is_named(spark: SparkSession, tmp_path: Path) -> 
     spark.range(9).selectExpr("CAST(id AS STRING) AS value").coalesce(1).write.parquet(
         str(tmp_path / "others")
     )
-    slot = max((root / "_onceward" / "ledger" / "p").glob("*.json"))
-    told = json.loads(slot.read_text())
-    (committable,) = told["outputs"]["files"]["data"]["committables"]
     fewer = next((tmp_path / "others").glob("*.parquet"))
-    (name,) = committable["files"]
+    # The batch as it was decided, and as it was finished
+    slots = sorted((root / "_onceward" / "ledger" / "p").glob("*.json"))[-2:]
+    before = [slot.read_text() for slot in slots]
+    for slot, text in zip(slots, before, strict=True):
+        told = json.loads(text)
+        (committable,) = told["outputs"]["files"]["data"]["committables"]
+        (name,) = committable["files"]
+        committable["files"][name] = fewer.stat().st_size
+        slot.write_text(json.dumps(told))
     shutil.copy(fewer, third / name)
-    committable["files"][name] = fewer.stat().st_size
-    slot.write_text(json.dumps(told))
     wrong("lost-write")
-    slot.unlink()
+    slots[0].write_text(before[0])
+    slots[1].unlink()
     assert "lost-write" not in anomalies(verified(root))
     shutil.move(first, tmp_path / "elsewhere")
     assert "lost-write" in anomalies(verified(root))
