@@ -49,7 +49,7 @@ from onceward.spark.batch.write_errors import source_refusal
 
 log = logging.getLogger(__name__)
 
-_ASK_MS = 10_000
+_ASK_MS, _ASK_ALL_MS = 10_000, 30_000
 # By id: a sink of the user's may have no hash
 _living: WeakValueDictionary[int, ForeachBatchSink] = WeakValueDictionary()
 _Sink = TypeVar("_Sink", bound="ForeachBatchSink")
@@ -337,24 +337,21 @@ def _unless_written(
         return error
     batch = BatchId(str(query.id), error.details[PLAN_ANEW])
     is_known, unknown = False, ""
-    for sink in list(_living.values()):
-        if not sink._policy.has_ledger:
-            continue
-        try:
-            with patience.within(_ASK_MS):
-                newest = sink.newest_record()
-        except Exception as failure:  # noqa: BLE001 — it is said, and the next start asks again
-            unknown = unknown or f"{sink._policy.pipeline}: {failure}"
-            continue
-        if newest is not None and newest.batch == batch:
-            return SourceDataLost(
-                f"{batch} is committed by {sink._policy.pipeline}, and Spark, which has not noted "
-                f"that, cannot run it again with other topics: {refused.message}",
-                next_step="set topic= or topic_pattern= to what it was when the batch was "
-                "planned, and start the query again; once Spark has run the batch, it may change",
-                details=refused.details,
-            )
-        is_known = is_known or (newest is not None and newest.batch.query_id == batch.query_id)
+    asked = [sink for sink in list(_living.values()) if sink._policy.has_ledger]
+    with patience.within(_ASK_ALL_MS):
+        # The query's own was built last, most likely
+        for sink in reversed(asked):
+            try:
+                with patience.within(_ASK_MS):
+                    newest = sink.newest_record()
+            except Exception as failure:  # noqa: BLE001 — said, and the next start asks again
+                unknown = unknown or f"{sink._policy.pipeline}: {failure}"
+                continue
+            if newest is None or newest.batch.query_id != batch.query_id:
+                continue
+            if newest.batch == batch:
+                return _written_before(batch, sink, refused)
+            is_known = True
     # That of another query may be away, or its sink have been given up
     if unknown and not is_known:
         error.details = {k: v for k, v in error.details.items() if k != PLAN_ANEW}
@@ -363,6 +360,18 @@ def _unless_written(
             f"{batch} is not known ({unknown})"
         )
     return error
+
+
+def _written_before(
+    batch: BatchId, sink: ForeachBatchSink, refused: OncewardError
+) -> SourceDataLost:
+    return SourceDataLost(
+        f"{batch} is committed by {sink._policy.pipeline}, and Spark, which has not noted "
+        f"that, cannot run it again with other topics: {refused.message}",
+        next_step="set topic= or topic_pattern= to what it was when the batch was "
+        "planned, and start the query again; once Spark has run the batch, it may change",
+        details=refused.details,
+    )
 
 
 def named_sinks(function: Any, deep: int = 3) -> list[ForeachBatchSink]:
