@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from onceward import patience
 from onceward.cli import app
+from onceward.cli.run import _STRATEGIES
 
 pytestmark = pytest.mark.lengthy("ci")
 
@@ -43,6 +44,7 @@ BESIDE: dict[str, dict[str, str | None]] = {
     "lag": {**LEDGER, **BROKERS},
     "ledger show": LEDGER,
     "ledger export": LEDGER,
+    "ledger tail": LEDGER,
     "transactions list": BROKERS,
     "transactions describe": {**BROKERS, "--transactional-id": "p"},
     "transactions abort": {**BROKERS, "--topic": "t", "--partition": "0"},
@@ -132,6 +134,33 @@ def test_a_malformed_value_is_named_in_the_words_of_the_command(
             done = CliRunner().invoke(app, words)
         assert done.exception is None or isinstance(done.exception, SystemExit), (words, done)
         assert not OF_CODE.search(done.output), (words, done.output)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["broker"], "--topic"),
+        (["dead-letters", "list", "--bootstrap-servers=127.0.0.1:1"], "--topic"),
+        (["doctor", "--consumers", "--bootstrap-servers=127.0.0.1:1"], "--topic"),
+        (["doctor", "--acls", "--pipeline-id=p"], "--topic"),
+        (["status", "--bootstrap-servers=127.0.0.1:1"], "--ledger-topic"),
+    ],
+)
+def test_a_malformed_topic_is_a_wrong_option(words: list[str], option: str) -> None:
+    for value in ("a b", "\udcff", "."):
+        done = CliRunner().invoke(app, [*words, f"{option}={value}"])
+        assert (done.exit_code, f"{option}={value!r} is" in done.output) == (64, True), done.output
+
+
+@pytest.mark.parametrize(
+    ("restart", "option"),
+    [(each.value, name) for each, (_, settings) in _STRATEGIES.items() for name in settings],
+)
+def test_a_malformed_restart_setting_starts_no_job(restart: str, option: str) -> None:
+    for value in (*TEXTS, "nan", "-1"):
+        words = ["run", f"--restart={restart}", f"--{option}={value}", __file__]
+        done = CliRunner().invoke(app, words)
+        assert (done.exit_code, f"--{option}" in done.output) == (64, True), done.output
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])

@@ -26,6 +26,7 @@ from onceward.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
     ConfigurationError,
+    InvalidTopicName,
     LedgerUnreachable,
     OncewardError,
     RegistryRefused,
@@ -151,7 +152,8 @@ def _was_printing(error: OSError) -> bool:
 
 def status_of(error: OncewardError) -> int:
     """Return the exit status of a command that ends with an error of ours."""
-    if isinstance(error, ConfigurationError):
+    # No command asks for a topic that no option names
+    if isinstance(error, ConfigurationError | InvalidTopicName):
         return USAGE
     if isinstance(error, _UNREACHABLE):
         return UNAVAILABLE

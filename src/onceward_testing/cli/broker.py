@@ -114,7 +114,7 @@ def _topics(wanted: list[str] | None) -> dict[str, int]:
             raise typer.BadParameter(
                 f"{text!r} is not NAME or NAME:PARTITIONS", param_hint="--topic"
             )
-        topics[topic_name(name)] = int(count or _PARTITIONS)
+        topics[topic_name(name, "--topic")] = int(count or _PARTITIONS)
     return topics
 
 

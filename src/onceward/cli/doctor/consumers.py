@@ -69,7 +69,7 @@ def check_consumers(
 
     :raises ConfigurationError: the settings themselves are wrong.
     """
-    names = [topic_name(name) for name in topics]
+    names = [topic_name(name, "--topic") for name in topics]
     client, _ = connected(servers, command_config)
     with closing(client):
         reached = reach(client)
