@@ -144,6 +144,14 @@ def test_a_query_that_is_to_end_does_not_wait_for_an_answer():
     assert time.monotonic() - began < 10
 
 
+def test_whoever_has_less_patience_waits_no_longer() -> None:
+    """Nobody listens there: each try is over at once, and was followed by the next."""
+    nobody = registry("http://127.0.0.1:1", timeout_s=3.0)
+    with patience.within(300):
+        error = error_of(lambda: nobody.schema(7), RegistryUnreachable)
+    assert " in 0.3 s: " in error.message
+
+
 def test_tls_that_drips_is_cut_off_too(certificates: Path):
     """A socket that speaks no TLS, where the client waits for the server's part of the
     handshake.

@@ -103,8 +103,8 @@ class Conversation:
         :raises RegistryUnreachable: no answer in time.
         :raises InvalidRegistryResponse: none that makes sense.
         """
-        left = self._timeout_s
-        ends = time.monotonic() + left
+        ends = patience.ends_at(1000 * self._timeout_s)
+        allowed = left = max(round(ends - time.monotonic(), 2), _FIRST_PAUSE_S)
         pause = _FIRST_PAUSE_S
         failed: _Later | None = None
         while True:
@@ -118,7 +118,7 @@ class Conversation:
             # So that many do not come at once.
             wait = max(pause * random.uniform(0.5, 1), failed.after_s)  # noqa: S311
             if time.monotonic() + wait >= ends:
-                raise self._timeout_error(method, path, failed)
+                raise self._timeout_error(method, path, failed, allowed)
             log.debug("%s %s is asked again in %.1f s: %s", method, path, wait, failed)
             patience.pause(wait)
             # A pause may take longer than it should
@@ -217,9 +217,8 @@ class Conversation:
             words = words.replace(secret, "***")
         return " ".join(words.split())[:_QUOTED_CHARACTERS].rstrip(" .")
 
-    def _timeout_error(self, method: str, path: str, later: _Later) -> Exception:
-        address, seconds = self.settings.address, self._timeout_s
-        details = self._details(path, timeout_s=seconds)
+    def _timeout_error(self, method: str, path: str, later: _Later, seconds: float) -> Exception:
+        address, details = self.settings.address, self._details(path, timeout_s=self._timeout_s)
         if later.nonsense:
             return InvalidRegistryResponse(
                 f"the schema registry at {address} does not answer {method} {path} as it should, "
