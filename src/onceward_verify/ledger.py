@@ -58,7 +58,7 @@ class TablePart(NamedTuple):
     is_prepared: bool = False
     """They are of a sink of their own, whose tasks prepare transactions."""
     elsewhere: bool = False
-    """Its sink names another database for them than for the ledger."""
+    """The urls of sink and ledger differ in host, port or database."""
 
 
 class FilesPart(NamedTuple):

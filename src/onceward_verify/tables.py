@@ -200,7 +200,7 @@ def _find_tables(
     """Return the tables, each with all the names under which batches write to it.
 
     One that is a part of another of them counts as that. Left out is one that two sinks of a batch
-    name: the other's may be in another database; and one of which its sink says that it is.
+    name, or whose sink says so: it may be in another database.
     """
     tables: dict[TableRef, set[str]] = defaultdict(set)
     parts = [part for batch in chain.batches for part in batch.tables]
@@ -208,8 +208,8 @@ def _find_tables(
     for name in sorted({part.table for part in parts}):
         if name in elsewhere:
             findings.cannot_judge(
-                f"table {name}: by its sink's settings it is in another database than the ledger, "
-                "and this one may have another of that name"
+                f"table {name}: the urls of sink and ledger differ in host, port or database, and "
+                "what is here under that name may be another table"
             )
             continue
         table = database.find_table(name)

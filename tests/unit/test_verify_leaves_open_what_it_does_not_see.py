@@ -289,7 +289,10 @@ def test_a_table_in_another_database_than_its_ledger(monkeypatch: pytest.MonkeyP
     there = prepared_in(0)
     there = replace(there, data={**there.data, "elsewhere": True})
     read = as_stores_of_one_order_write(records({"prepared": there}))
-    assert left_open(about_tables(monkeypatch, read)) == ["table orders"]
+    found = about_tables(monkeypatch, read)
+    assert left_open(found) == ["table orders"]
+    # One server may be spelt in two ways
+    assert "may be another table" in found.not_covered[0]
     here = as_stores_of_one_order_write(records({"prepared": prepared_in(0)}))
     assert [one.name for one in about_tables(monkeypatch, here).anomalies] == ["lost-write"]
 
