@@ -88,7 +88,7 @@ class LocalKafka:
     ) -> None:
         if nodes not in (1, 3):
             raise ConfigurationError(
-                f"LocalKafka has 1 or 3 nodes, not {nodes}", next_step="pass nodes=1 or nodes=3"
+                f"a local Kafka has 1 or 3 nodes, not {nodes}", next_step="choose 1 or 3"
             )
         if ports is not None and len(ports) != nodes:
             raise ConfigurationError(

@@ -163,6 +163,11 @@ def test_a_malformed_restart_setting_starts_no_job(restart: str, option: str) ->
         assert (done.exit_code, f"--{option}" in done.output) == (64, True), done.output
 
 
+def test_a_number_of_brokers_that_there_is_not_starts_none() -> None:
+    done = CliRunner().invoke(app, ["broker", "--nodes=2"])
+    assert (done.exit_code, "nodes=" in done.output) == (64, False), done.output
+
+
 @pytest.mark.parametrize("command", ["run", "plan"])
 @pytest.mark.parametrize("job", ["", "/none/x", "\udcff", "x" * 300])
 def test_a_job_that_is_no_file_is_not_run(command: str, job: str) -> None:
