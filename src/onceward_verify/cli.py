@@ -58,8 +58,12 @@ class _Rule(str, Enum):
     AT_LEAST = "at-least"
 
 
-def _option(help: str, *names: str, metavar: str | None = None) -> Any:
-    return typer.Option(*names, help=help, metavar=metavar)
+def _option(help: str, *names: str, metavar: str | None = None, **limits: Any) -> Any:
+    return typer.Option(*names, help=help, metavar=metavar, **limits)
+
+
+# librdkafka's for a request
+_LONGEST_S = 3_600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,10 +162,17 @@ class Options:
         ),
     ] = None
     settle: Annotated[
-        float, _option("Wait so long for transactions to end.", metavar="SECONDS")
+        float,
+        _option("Wait so long for transactions to end.", metavar="SECONDS", min=0, max=_LONGEST_S),
     ] = 15
     patience: Annotated[
-        float, _option("Wait so long for an answer of a broker.", metavar="SECONDS")
+        float,
+        _option(
+            "Wait so long for an answer of a broker.",
+            metavar="SECONDS",
+            min=0.001,
+            max=_LONGEST_S,
+        ),
     ] = 60
     verbose: Annotated[bool, _option("Show librdkafka's own log.", "--verbose")] = False
     output: Annotated[_Output, _option("Format of the answer: for people, or for programs.")] = (

@@ -163,6 +163,23 @@ def test_a_malformed_restart_setting_starts_no_job(restart: str, option: str) ->
         assert (done.exit_code, f"--{option}" in done.output) == (64, True), done.output
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["status", "--watch"], "--interval"),
+        (["ledger", "tail", "--pipeline-id=p"], "--interval"),
+        (["dashboard"], "--interval"),
+        (["plan"], "--timeout"),
+        (["verify", "--pipeline-id=p"], "--patience"),
+        (["verify", "--pipeline-id=p"], "--settle"),
+    ],
+)
+def test_a_time_that_nobody_waits_is_a_wrong_option(words: list[str], option: str) -> None:
+    for value in ("nan", "inf", "-1"):
+        done = CliRunner().invoke(app, [*words, f"{option}={value}"])
+        assert (done.exit_code, option in done.output) == (64, True), done.output
+
+
 def test_a_number_of_brokers_that_there_is_not_starts_none() -> None:
     done = CliRunner().invoke(app, ["broker", "--nodes=2"])
     assert (done.exit_code, "nodes=" in done.output) == (64, False), done.output

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from onceward.cli.shared import LEDGER_TOPIC, LagOptions, Pipeline, names_a_ledger, say
+from onceward.cli.shared import LEDGER_TOPIC, Interval, LagOptions, Pipeline, names_a_ledger, say
 from onceward.errors import ConfigurationError
 from onceward.libraries import library
 
@@ -41,7 +41,7 @@ def dashboard(
     token_file: Annotated[
         Path | None, typer.Option(help=f"A file with the token; else {TOKEN_VARIABLE} has it.")
     ] = None,
-    interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
+    interval: Interval = 2.0,
     metrics: Metrics = None,
     ledger_topic: Annotated[
         list[str] | None,

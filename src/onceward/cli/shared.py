@@ -53,6 +53,7 @@ LedgerTopic = Annotated[
     str, typer.Option(envvar="ONCEWARD_LEDGER_TOPIC", help="The ledger topic.")
 ]
 Pipeline = Annotated[str, typer.Option("--pipeline-id", help="The pipeline.")]
+Interval = Annotated[float, typer.Option(min=0.5, max=86_400, help="Seconds between two looks.")]
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 _SERVERS = "bootstrap_servers"

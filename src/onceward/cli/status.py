@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from onceward.cli.shared import (
+    Interval,
     Json,
     LagOptions,
     LedgerOptions,
@@ -64,9 +65,7 @@ def status(
         bool,
         typer.Option("--watch", help="Look again until Ctrl-C; with --json a line for each look."),
     ] = False,
-    interval: Annotated[
-        float, typer.Option(min=0.5, help="With --watch: seconds between two looks.")
-    ] = 2.0,
+    interval: Interval = 2.0,
 ) -> None:
     """Say what each pipeline is doing: running, idle, catching up, restarting, stopped, fenced,
     stuck or unknown. Exit status 1 if one of them is none of the first three, or there is none.
@@ -159,7 +158,7 @@ def tail(
     *,
     at: LedgerOptions,
     pipeline_id: Pipeline,
-    interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
+    interval: Interval = 2.0,
 ) -> None:
     """Print each new batch as a line of JSON, until Ctrl-C."""
     view = at.view()

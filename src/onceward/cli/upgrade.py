@@ -40,7 +40,9 @@ def plan(
     timeout: Annotated[
         float,
         typer.Option(
-            min=1, help="Seconds that the job may run until it defines a query, and after each."
+            min=1,
+            max=86_400,
+            help="Seconds that the job may run until it defines a query, and after each.",
         ),
     ] = 120.0,
     as_json: Json = False,
