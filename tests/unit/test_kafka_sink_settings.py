@@ -21,6 +21,7 @@ from onceward.engine.calls.journal import CallMemory
 from onceward.engine.policy import Delivery, with_the_next_start
 from onceward.engine.target import Write
 from onceward.errors import (
+    ROWS_REFUSED,
     BatchNotWritten,
     BatchTimedOut,
     ConfigurationError,
@@ -335,7 +336,7 @@ def called_by_spark(sink: ow.KafkaSink, monkeypatch: pytest.MonkeyPatch) -> Call
 
     def begin(_: object, batch_id: int) -> RunningBatch:
         if batch_id >= 1000:
-            raise UnsupportedQuery("in another thread")
+            raise UnsupportedQuery("in another thread", details={ROWS_REFUSED: True})
         return RunningBatch(BatchId("q", batch_id), runs[-1], "", (), (), False, None)
 
     def call(batch_id: int, fails: bool = False, run: str = "r") -> None:
@@ -349,15 +350,19 @@ def called_by_spark(sink: ow.KafkaSink, monkeypatch: pytest.MonkeyPatch) -> Call
 
 
 @pytest.mark.parametrize("skipped", ["refuse", "allow"])
+@pytest.mark.parametrize("beside_a_good_call", [True, False])
 def test_without_a_ledger_a_failure_before_the_first_write_is_kept_in_mind(
-    skipped: Any, monkeypatch: pytest.MonkeyPatch
+    beside_a_good_call: bool, skipped: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    """The refusal spoke of batches for which the sink was not called, or there was none."""
+    """The refusal spoke of batches for which the sink was not called, or there was none. What a
+    thread was refused no other call has written."""
     sink = ow.KafkaSink(**GOOD, delivery="at_least_once", skipped_batches=skipped)
     call = called_by_spark(sink, monkeypatch)
     call(4)
     with pytest.raises(UnsupportedQuery):
         call(1005)
+    if beside_a_good_call:
+        call(5)
     for batch_id in (6, 8):
         with pytest.raises(BatchNotWritten, match="for batch 5 had failed"):
             call(batch_id)

@@ -68,9 +68,11 @@ class PlainBatches:
         self._by_topic: dict[str | None, KafkaSinkSettings] = {}
         self._limits = TopicLimits(settings)
         self._run_id = ""
-        # In that run: the newest batch, and the first of those whose last call has failed
+        # In that run: the newest batch, and the first that lacks rows; whether a second call for
+        # that one may have written them
         self._last: int | None = None
         self._failed: int | None = None
+        self._is_refused = False
         self._group: GroupOffsets | None = None
         self._shuffles = Shuffles()
         self._retention = RetentionCheck(settings.policy.pipeline, self._topic_config)
@@ -110,20 +112,22 @@ class PlainBatches:
                 }
             took = surroundings.monotonic() - began
             batch_log.log_batch(pipeline, running.batch, values, under_way, took)
-        if self._failed == running.batch.batch_id:
+        if self._failed == running.batch.batch_id and not self._is_refused:
             self._failed = None
         memory.succeed(running.batch)
 
-    def fail(self, run_id: str, batch_id: int) -> None:
+    def fail(self, run_id: str, batch_id: int, *, is_refused: bool) -> None:
         """Note that a call for the batch has failed, also one that did not get to
-        :meth:`process`."""
+        :meth:`process`. :param is_refused: another call for it does not write its rows."""
         self._follow(run_id, batch_id)
         self._failed = batch_id if self._failed is None else self._failed
+        self._is_refused |= is_refused
 
     def _follow(self, run_id: str, batch_id: int) -> int | None:
         """Note a call for the batch; return the newest batch of the run before it."""
         if run_id != self._run_id:
             self._run_id, self._last, self._failed = run_id, None, None
+            self._is_refused = False
         last, self._last = self._last, max(batch_id, self._last or 0)
         return last
 
@@ -173,7 +177,7 @@ class PlainBatches:
             return
         newest = batch.batch_id - 1
         raise BatchNotWritten(
-            f"{batch} was handed over, and the last call for batch {failed} had failed: the "
+            f"{batch} was handed over, and a call for batch {failed} had failed: the "
             "foreachBatch function kept the error to itself, so that Spark counts the batch as "
             f"done, and rows may be missing from batch {failed} on",
             next_step="let the sink's errors leave the function, and start again, which goes on "

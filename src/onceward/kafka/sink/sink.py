@@ -16,8 +16,10 @@ from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.policy import Checkpointing, Delivery, SinkPolicy, names
 from onceward.engine.target import AtomicTarget, Target, Write
 from onceward.errors import (
+    ROWS_REFUSED,
     ContradictoryOptions,
     LedgerBehind,
+    OncewardError,
     TransactionTimeoutTooLarge,
     UnsupportedQuery,
 )
@@ -315,7 +317,9 @@ class KafkaSink(ForeachBatchSink):
         if self._plain is None:
             super()._record_failure(frame, batch_id, error, writes, run_id)
         elif (call := failed_call(frame, batch_id)) is not None:
-            self._plain.fail(run_id, call[0])
+            number, in_thread = call
+            refused = isinstance(error, OncewardError) and bool(error.details.get(ROWS_REFUSED))
+            self._plain.fail(run_id, number, is_refused=refused or in_thread)
 
     def _new_target(self, policy: SinkPolicy) -> Target:
         return KafkaTarget(replace(self.settings, policy=policy))
