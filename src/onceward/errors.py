@@ -490,8 +490,8 @@ class LedgerUnreadable(AdmissionRefused):
 
 
 class LedgerUndecided(LedgerUnreadable):
-    """A transaction with the pipeline's key, behind what was read of the ledger, did not end in
-    the time.
+    """What is behind the part of the ledger that was read is not known: a transaction with the
+    pipeline's key did not end in the time, or a broker's answers are damaged.
     """
 
     recovery = Recovery.RESTART

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from onceward.errors import BrokerUnreachable, LedgerUndecided, LedgerUnreadable
+from onceward.errors import BrokerUnreachable, LedgerUndecided
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.kafka.records.compression import CorruptRecords
 from onceward.kafka.records.reader import ControlType, Record, RecordBatch
@@ -75,8 +75,8 @@ class KeyReader:
         :param decided_only: do not wait: None when there is such a record, because it may turn out
             to be the newest.
         :param timeout_ms: how long to go on without any progress.
-        :raises LedgerUndecided: after ``timeout_ms``; names partition and key.
-        :raises LedgerUnreadable: a damaged log.
+        :raises LedgerUndecided: after ``timeout_ms``; names partition and key. Or what comes of
+            the log is damaged again and again.
         :raises BrokerUnreachable, TopicMissing, AccessDenied: …
         """
         deadline = Deadline(timeout_ms)
@@ -238,10 +238,11 @@ class PartitionReader:
                 log.warning("asking %s again: %s", self.partition, corrupt.message)
                 self._client.forget_leaders([self.partition.topic])
                 return []
-            raise LedgerUnreadable(
+            raise LedgerUndecided(
                 f"{self.partition} holds damaged records near offset {self.position}: "
                 f"{corrupt.message}",
-                next_step="restore the partition from a replica or backup",
+                next_step="run again later; if it repeats, restore the partition from a replica "
+                "or backup",
             ) from corrupt
         self._corrupt_answers = 0
         if batches:
