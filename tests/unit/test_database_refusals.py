@@ -33,13 +33,15 @@ from onceward.errors import (
     RowRefused,
     SendFailed,
     ServerMisconfigured,
+    ServerUnreachable,
     TableMissing,
     from_json,
     to_json,
 )
 from onceward.ids import BatchId, PipelineId, TaskAttempt
+from onceward.mysql.source.connection import _driver_error
 from onceward.operate.restart import may_pass
-from onceward.sql.ledger.database import Database, Overdue, Patience
+from onceward.sql.ledger.database import LOGIN_STEPS, Database, Overdue, Patience, server_step
 from onceward.sql.ledger.mysql import MySQL, connected
 from onceward.sql.ledger.postgresql import PostgreSQL
 from onceward.sql.ledger.table import TableChain
@@ -138,6 +140,20 @@ def test_what_is_not_known_to_be_about_rows_may_pass_in_mysql(number: int) -> No
     assert isinstance(error, SendFailed)
     assert f"({number}) {PASSES_IN_MYSQL[number]}" in error.message
     assert "runs again" in error.next_step
+
+
+@pytest.mark.parametrize("number", sorted(PASSES_IN_MYSQL.keys() - LOGIN_STEPS.keys()))
+def test_what_may_pass_for_a_sink_may_pass_for_a_source_of_changes(number: int) -> None:
+    error = _driver_error(number, f"h says: ({number}) words", "h")
+    assert isinstance(error, ServerUnreachable)
+    assert may_pass(error, worked_before=False)
+    if number in (1021, 1047, 1290):
+        assert server_step(pymysql.OperationalError(number), "") in error.next_step
+
+
+@pytest.mark.parametrize("number", [1049, 1064, 1146, 1193, 1231, 1235, 1273, 1305])
+def test_what_a_server_does_not_have_no_source_of_changes_waits_for(number: int) -> None:
+    assert isinstance(_driver_error(number, "h says: words", "h"), ServerMisconfigured)
 
 
 @pytest.mark.parametrize("state", PASSES_IN_POSTGRESQL)

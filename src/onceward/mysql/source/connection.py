@@ -40,12 +40,9 @@ from onceward.sql.ledger.mysql import MySQLSession, connected
 
 _NAME = "onceward mysql_changes"
 _DENIED = (1044, 1142, 1143, 1227, 1370, 1410)
-_PASSING = (
-    1040, 1041, 1042, 1043, 1053, 1077, 1079, 1135, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205,
-    1213, 1226, 1317, 1927, 1969,
-)  # fmt: skip
-"""Too many connections, no memory for one, a client's name that is not found, a handshake or a
-connection that was lost or killed, a server that stops, lock waits."""
+_NOT_KNOWN = (1046, 1049, 1054, 1064, 1109, 1115, 1146, 1193, 1231, 1235, 1273, 1305)
+"""Databases, tables, columns, words, variables, their values, character sets and functions that a
+server, or a proxy in front of it, does not have."""
 LOCK_WAIT = 1205  # ER_LOCK_WAIT_TIMEOUT
 _HANDSHAKE_SECONDS = 30
 ANSWER_SECONDS = 300.0
@@ -416,8 +413,9 @@ def _driver_error(number: int, text: str, where: str) -> OncewardError:
         )
     if number == _NOT_LOGGING:
         return _no_binlog_error(where)
-    if 1000 < number < 2000 and number not in _PASSING:
+    if number in _NOT_KNOWN:
         return ServerMisconfigured(text, next_step="see what the server says above")
+    # Of any other number nobody knows that it will never pass
     then = SERVER_STEPS.get(number, "see whether it runs")
     return ServerUnreachable(text, next_step=f"{then}; the query goes on when it is started again")
 

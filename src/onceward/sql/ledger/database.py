@@ -69,12 +69,15 @@ its plugin; 3159 without TLS, 2026 where that failed.
 _WRITES = "see that the url leads to a server that takes writes (SELECT @@read_only)"
 SERVER_STEPS = {
     **LOGIN_STEPS,
+    **dict.fromkeys((1021, 1114), "make room on the server's disk"),
+    1047: "see whether a node of Galera is ready, which waits for its cluster (SHOW STATUS LIKE "
+    "'wsrep_ready'); where a proxy says so, let the address lead to the server itself",
     1040: "raise max_connections, or close what holds them (SHOW PROCESSLIST)",
     1203: "raise max_user_connections, or close what holds them (SHOW PROCESSLIST)",
     1226: "raise the limit that the server names (ALTER USER … WITH …)",
     **dict.fromkeys((1290, 1836), _WRITES),
 }
-"""The same, and where a server has no place for a login, or takes no writes."""
+"""The same, and where a server has no room, is not ready yet, or takes no writes."""
 
 
 def is_missing(error: BaseException) -> bool:

@@ -92,8 +92,6 @@ _NEXT = {
     **SERVER_STEPS,
     1467: "see whether the table's AUTO_INCREMENT column has come to the end of its type, and "
     "widen it (ALTER TABLE … MODIFY …)",
-    1021: "make room on the server's disk",
-    1114: "make room on the server's disk",
 }
 """If it repeats."""
 
