@@ -814,6 +814,22 @@ def test_sources_in_another_order_are_named_as_such(may_lose: bool, is_known: bo
         identity.check_parts(back)
 
 
+def test_a_topic_is_left_out_for_one_start_to_move_to_another_source() -> None:
+    """Spark refuses a start that lacks it where nothing may be lost."""
+    client: Any = Client()
+    client.topic_ids = lambda topics: dict.fromkeys(topics, "an-id")
+    before = known_at({"a": "an-id", "c": "an-id"}, {"b": "an-id"})
+    from_first, without = ({"a": 10, "c": 1}, {"c": 1}, "c"), ({"b": 5}, {"b": 5}, "b")
+    moved, left = reading(from_first, ({"b": 5}, {"b": 5, "a": 20}, "b a")), [from_first, without]
+    identity = KafkaSourceIdentity(lambda source: client)
+    identity.start(moved, before)
+    with raises(SourceTopicReplaced, "as topic a of source 0") as refused:
+        identity.check_parts(moved)
+    assert '"failOnDataLoss": False' in refused.value.next_step
+    assert identity.explain(DELETED, reading(*left)) is DELETED
+    identity.check_parts(reading(*left, may_lose=True))
+
+
 def test_a_topic_of_another_cluster_may_come_where_one_of_its_name_goes() -> None:
     client: Any = Client()
     elsewhere: Any = Client()

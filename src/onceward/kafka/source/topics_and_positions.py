@@ -366,8 +366,9 @@ def in_another_order(
 ) -> SourceTopicReplaced:
     """Return the error for sources that have changed places since the checkpoint."""
     moved = (
-        "or, where a topic is to move to another source, leave it out of both for one start (it "
-        "is then read there from its first record), "
+        "or, where a topic is to move to another source, leave it out of both for one start with "
+        'kafka_source(spark_options={"failOnDataLoss": False}) (it is then read there from its '
+        "first record), "
     )
     return SourceTopicReplaced(
         f"the sources of the query have changed places, as topic {', '.join(topics)} of source "
