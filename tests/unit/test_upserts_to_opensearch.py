@@ -441,6 +441,11 @@ def test_nothing_is_asked_for_no_rows():
             (400, "illegal_argument_exception: Limit of total fields [9] has been exceeded"),
             NotTaken,
         ),
+        # An alias that is being moved, by one call after the other
+        (
+            (400, "illegal_argument_exception: no write index is defined for alias [rows]. The …"),
+            NotTaken,
+        ),
         # A model of the pipeline, on nodes that were restarted
         (
             (

@@ -47,14 +47,15 @@ _NOT_NOW = frozenset({408, 429})
 # A full disk, or a cluster without a manager: for a time, though a server says 403 of the former.
 _BLOCKED = frozenset({"cluster_block_exception", "index_create_block_exception"})
 # Somebody writes the pipeline anew, by deleting it first; or changes what the index is set to take
-# (index.mapping.total_fields.limit and its like), as the mapping of one that is strict. Or a model
+# (index.mapping.total_fields.limit and its like), as the mapping of one that is strict; or moves
+# an alias by two calls, between which it leads to two (IndexNameExpressionResolver). Or a model
 # that a processor of the pipeline asks, or a field was trained with, is not deployed yet on nodes
 # that were restarted (TransportPredictionTaskAction, MLTaskDispatcher of ml-commons; ModelUtil of
 # k-NN).
 # Where a reason may quote a document, only its end is compared, which is the server's.
 _MAY_PASS = re.compile(
     r"pipeline with id \[.*\] does not exist|Limit of .* has been exceeded.*|Model not ready.*"
-    r"|No eligible node found to execute this request.*"
+    r"|No eligible node found to execute this request.*|no write index is defined for alias .*"
     r"|(?:.*: )?Model ID '[^']*' is not created\.",
     re.DOTALL,
 )
