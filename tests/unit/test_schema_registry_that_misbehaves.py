@@ -456,6 +456,14 @@ def test_what_it_does_not_take_is_said_at_once_with_what_mends_it(
     assert [each for each in words if each in error.next_step] == [word]
 
 
+def test_who_registers_at_the_same_moment_as_another_asks_again():
+    """Two pipelines of one topic start together, at an Apicurio of several nodes."""
+    said = "An artifact with ID 'people-value' in group 'default' already exists."
+    second = answer(409, {"error_code": 409, "message": said})
+    with HostileServer([UNKNOWN, second, answer(body={"id": 7})]) as server:
+        assert registry(server).register("people-value", TEXT) == 7
+
+
 def test_a_registry_that_takes_nothing_now_may_do_so_later():
     """In READONLY or IMPORT mode, as while it is moved."""
     no = answer(422, {"error_code": 42205, "message": "the registry's own words"})
