@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import binascii
 import struct
-from decimal import Decimal
+from decimal import Context, Decimal
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -23,6 +23,8 @@ from onceward.mysql.binlog.column_types import MOST_SCALE, decimal_bytes
 
 _MOST_ZEROS = 15
 """Digits before the point, and zeros behind it."""
+# A double has no more digits. The thread's own context is the user's, who may have set another
+_ALL_DIGITS = Context(prec=17, traps=[])
 
 
 def double_text(number: float) -> str:
@@ -33,7 +35,7 @@ def double_text(number: float) -> str:
     text = repr(number)
     if "e" not in text and (not text.endswith(".0") or len(text) <= _MOST_ZEROS + len(".0")):
         return text.removesuffix(".0")
-    decimal = Decimal(text).normalize()
+    decimal = Decimal(text).normalize(_ALL_DIGITS)
     _, digits, exponent = decimal.as_tuple()
     # The number is 0.DIGITS times ten to this power.
     point = len(digits) + int(exponent)
