@@ -18,7 +18,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from queue import Empty, SimpleQueue
-from typing import ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from onceward import surroundings
 
@@ -118,6 +118,21 @@ def pause(seconds: float) -> None:
         ask()
         surroundings.sleep(min(left, _ASK_EVERY_S) if _asked.get() else left)
     ask()
+
+
+class OpenedOnce(Generic[_T]):
+    """A property that asks somebody outside when it is first read, and is kept in the object.
+
+    Until Python 3.11 ``functools.cached_property`` holds one lock for all objects of its class
+    meanwhile: a catalog that does not answer would hold up tables of other catalogs.
+    """
+
+    def __init__(self, ask: Callable[[Any], _T]) -> None:
+        self._ask, self._name = ask, ask.__name__
+
+    def __get__(self, of: Any, owner: type) -> _T:
+        found = vars(of)[self._name] = self._ask(of)
+        return found
 
 
 class GrowingPauses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 import onceward as ow
+from onceward import patience
 from onceward.engine.spark_jobs import attempt_name
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import (
@@ -177,6 +179,33 @@ def test_each_batch_asks_the_catalog_where_a_delta_table_is(monkeypatch: pytest.
         target._table.fitting(None)
         target._table.fitting(None)
     assert opened == ["/visits"] * 4 + ["/visits_new"] * 2
+
+
+def test_a_catalog_that_does_not_answer_holds_up_no_table_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    answers, asked = threading.Event(), threading.Event()
+
+    def location(_: Any, name: str) -> str:
+        if name == "away":
+            asked.set()
+            answers.wait(60)
+        return f"/{name}"
+
+    monkeypatch.setattr("onceward.lake.delta.SparkSession", SimpleNamespace(active=lambda: None))
+    monkeypatch.setattr("onceward.lake.delta.table_location", location)
+    monkeypatch.setattr("onceward.lake.delta.DeltaTable", lambda session, path: path)
+    away, well = (Delta(pipeline_id("orders"), path=None, name=name) for name in ("away", "well"))
+    waits = patience.in_a_thread(lambda: away._table, "away")
+    assert asked.wait(60)
+    opened: Any = patience.in_a_thread(lambda: well._table, "well")
+    try:
+        assert opened.result(10) == "/well"
+        assert not waits.done()
+    finally:
+        answers.set()
+    assert waits.result(60) == "/away"
+    assert away._table is away._table
 
 
 @pytest.mark.parametrize("where", ["begin", "write", "prepare"])

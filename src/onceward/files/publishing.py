@@ -32,7 +32,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any, ClassVar
 
 from onceward import patience, surroundings
@@ -72,7 +71,7 @@ class Publisher:
         self._has_listed_marks = False
         self._marks: set[str] = set()
 
-    @cached_property
+    @patience.OpenedOnce
     def files(self) -> Files:
         """Of the sink's path. Asked for inside a batch."""
         return files_at(self._settings.path, renames=self._settings.renames)

@@ -16,11 +16,11 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from onceward import patience
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import ConfigurationError, ServerMisconfigured, TableMissing
 from onceward.ids import PipelineId
@@ -182,7 +182,7 @@ class Delta(LakeTable):
     def __str__(self) -> str:
         return f"the Delta table {self._name or self._path}"
 
-    @cached_property
+    @patience.OpenedOnce
     def _table(self) -> DeltaTable:
         """Asked for inside a batch."""
         session = SparkSession.active()

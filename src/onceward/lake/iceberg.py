@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from onceward import patience
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import TableMissing
 from onceward.ids import PipelineId
@@ -43,7 +43,7 @@ class Iceberg(LakeTable):
     def __str__(self) -> str:
         return f"the Iceberg table {self.place}"
 
-    @cached_property
+    @patience.OpenedOnce
     def _table(self) -> IcebergTable:
         """Asked for inside a batch."""
         return IcebergTable(SparkSession.active(), self.place)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
@@ -273,7 +273,7 @@ class SnapshotsOfFailures:
     def _again(self) -> set[int]:
         return self._noted if self._first is None else self._noted | {self._first}
 
-    @cached_property
+    @patience.OpenedOnce
     def _noted(self) -> set[int]:
         names = (each.removesuffix(_AGAIN) for each in self._files.names())
         return {int(number) for number in names if number.isdecimal()}

@@ -22,7 +22,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -333,7 +332,7 @@ class HadoopFiles(Files):
         self._configuration = configuration
         self._system = self._hadoop.Path(self.root).getFileSystem(self._configuration)
 
-    @cached_property
+    @patience.OpenedOnce
     def _context(self) -> Any:
         return self._hadoop.FileContext.getFileContext(self._at("").toUri(), self._configuration)
 
