@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from onceward.engine.ledger.record import LedgerRecord, RecordState, decode, encode
-from onceward.errors import BatchFailed, BrokerUnreachable, Fenced, LedgerBehind, LedgerOutdated
+from onceward.errors import (
+    BatchFailed,
+    BrokerUnreachable,
+    Fenced,
+    LedgerBehind,
+    LedgerOutdated,
+    LedgerUndecided,
+)
 from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity, TopicPartition
 from onceward.kafka.ledger.chain import KafkaChain, _attempts, _committed_among
 from onceward.kafka.wire.transactions.states import State
@@ -74,6 +81,16 @@ def test_a_new_producer_id_goes_on_where_the_ledger_is_ours():
     ours.transaction.abort()
     assert ours.begin(OURS) == AttemptId(9, 0)
     assert not ours._topic.answers, "it is looked at each time"
+
+
+def test_whoever_goes_by_what_a_ledger_lacks_does_not_take_an_open_transaction_for_nothing() -> (
+    None
+):
+    """``peek`` says None then, as of a pipeline that is new."""
+    onlooker = chain(LedgerUndecided("a transaction is open"), OURS)
+    with pytest.raises(LedgerUndecided):
+        onlooker.read()
+    assert onlooker.read() == OURS
 
 
 def test_what_an_attempt_has_left_open_is_ended_before_the_topic_is_looked_at() -> None:

@@ -13,9 +13,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
 import typer
@@ -43,8 +45,11 @@ from onceward.errors import (
     InvalidColumn,
     LedgerBehind,
     LedgerOutdated,
+    LedgerUndecided,
     OncewardError,
+    PartitionsAdded,
     SendFailed,
+    SourceDataLost,
     StateOfFailedAttempt,
     TableMissing,
     UnsupportedQuery,
@@ -54,6 +59,7 @@ from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward.kafka.ledger.chain import KafkaLedger
 from onceward.libraries import readable_file
 from onceward.spark.batch import job
+from onceward.spark.batch.checkpoint_files import PLAN_ANEW
 from onceward.spark.batch.job import JobInterrupted
 from onceward.sql.ledger.database_ledger import DatabaseLedger
 from support.errors import raises
@@ -987,11 +993,71 @@ def test_a_pipeline_has_worked_once_a_target_has_taken_a_batch(
     newest = sequence is not None and LedgerRecord(
         PipelineId("p"), sequence, BatchId("q", sequence), (), AttemptId(1, 1), outputs, 0, state
     )
-    monkeypatch.setattr(Sink, "newest_record", lambda _: newest or None)
+    monkeypatch.setattr(Sink, "newest_record", lambda _, certain: newest or None)
     monkeypatch.setattr(Batches, "error", TableMissing("gone"))
     with pytest.raises(TableMissing) as failed:
         call(sink, "run-worked/q", 0)
     assert failed.value.worked_before is worked
+
+
+UNDECIDED = LedgerUndecided("a transaction is open")
+OF_THE_BATCH = LedgerRecord(PipelineId("p"), 7, BatchId("q", 3), (), AttemptId(1, 1), {}, 0)
+BEFORE, BEHIND = (replace(OF_THE_BATCH, batch=BatchId("q", number)) for number in (2, 4))
+ELSEWHERE = replace(OF_THE_BATCH, batch=BatchId("another", 3))
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome"),
+    [
+        ([None], PLAN_ANEW),
+        ([BEFORE], PLAN_ANEW),
+        ([ELSEWHERE], PLAN_ANEW),
+        ([OF_THE_BATCH], SourceDataLost),
+        # The checkpoint was put back from an older copy
+        ([BEHIND], SourceDataLost),
+        ([None, BEFORE, OF_THE_BATCH], SourceDataLost),
+        # A marker is yet to be written, or a ledger is away
+        ([UNDECIDED], "not known (p0: a transaction is open"),
+        ([ELSEWHERE, UNDECIDED], "not known (p1: a transaction is open"),
+        ([BEFORE, UNDECIDED], PLAN_ANEW),
+        ([OF_THE_BATCH, UNDECIDED], SourceDataLost),
+    ],
+)
+def test_a_batch_is_planned_anew_unless_a_ledger_may_have_it(
+    monkeypatch: pytest.MonkeyPatch, told: list[Any], outcome: Any
+) -> None:
+    monkeypatch.setattr(foreach_batch, "_living", WeakValueDictionary())
+    asked: list[str] = []
+
+    class Told(ForeachBatchSink):
+        def __init__(self, number: int) -> None:
+            policy = SinkPolicy(PipelineId(f"p{number}"))
+            super().__init__(policy, ledger=HERE, settings=None)
+            self.newest = told[number]
+
+        def _new_target(self, policy: SinkPolicy) -> Any:
+            asked.append(policy.pipeline)
+            return SimpleNamespace(chain=self, peek=lambda: None, close=lambda: None)
+
+        def read(self) -> Any:
+            if isinstance(self.newest, Exception):
+                raise self.newest
+            return self.newest
+
+    # Given up for the second, and not collected yet
+    sinks = [Told(number) for number in range(len(told)) for _ in range(2)]
+    lost = SourceDataLost("offsets/3 has other topics")
+    anew = PartitionsAdded("batch 3 was planned otherwise", details={PLAN_ANEW: 3})
+    query: Any = SimpleNamespace(id="q")
+    found = foreach_batch._unless_written(anew, query, lost)
+    assert len(asked) == len(set(asked)) < len(sinks)
+    if outcome is SourceDataLost:
+        assert type(found) is SourceDataLost
+        assert "batch 3 of query q is committed by" in found.message
+    else:
+        assert found is anew
+        assert (PLAN_ANEW in found.details) is (outcome is PLAN_ANEW)
+        assert outcome is PLAN_ANEW or outcome in found.next_step
 
 
 def test_what_a_library_takes_as_a_file_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,6 +245,7 @@ class Target(ABC):
     good. Any other :class:`onceward.errors.OncewardError` that says ``Recovery.RUN_AGAIN`` lets
     the engine abort and run the batch again."""
 
+    chain: Chain
     client_for: ClientFor | None = None
     """Returns the target's own client of the cluster that a source reads from; by it the source is
     identified."""
@@ -301,7 +302,6 @@ class Target(ABC):
 class AtomicTarget(Target):
     """One whose own commit is the decision, with the ledger's chain in the same system."""
 
-    chain: Chain
     is_relied_on: bool = False
     """Something is done on the strength of what the ledger says even before the next commit: then
     it is confirmed."""

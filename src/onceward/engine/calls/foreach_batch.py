@@ -9,7 +9,7 @@ import functools
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import closing, suppress
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakValueDictionary
@@ -204,10 +204,11 @@ class ForeachBatchSink(ABC):
         asides = [step for step in steps if step.sets_aside]
         return [self._dead_letters(decoding.take_dead_letters(frame, step)) for step in asides]
 
-    def newest_record(self) -> LedgerRecord | None:
-        """Return the ledger's newest record, disturbing no copy; None: none, or not certain."""
+    def newest_record(self, *, certain: bool = False) -> LedgerRecord | None:
+        """Return the ledger's newest record, disturbing no copy; None: none, or not certain, for
+        which ``certain`` waits. :raises LedgerUndecided: in vain."""
         with closing(self._new_target(self._policy)) as target:
-            return target.peek()
+            return target.chain.read() if certain else target.peek()
 
     def _has_committed(self, error: OncewardError) -> bool | None:
         """Return whether the ledger has a batch of the pipeline, as behind a crash before the
@@ -217,7 +218,7 @@ class ForeachBatchSink(ABC):
             return None
         try:
             with patience.within(_ASK_MS):
-                found = self.newest_record()
+                found = self.newest_record(certain=True)
         except Exception as unknown:  # noqa: BLE001 — the first error is the one to report
             log.debug("%s: whether it has worked is not known: %r", self._policy.pipeline, unknown)
             return None
@@ -337,19 +338,22 @@ def _unless_written(
         return error
     batch = BatchId(str(query.id), error.details[PLAN_ANEW])
     is_known, unknown = False, ""
-    asked = [sink for sink in list(_living.values()) if sink._policy.has_ledger]
+    # Of each chain the newest sink; the query's own was built last, most likely
+    asked: dict[Hashable, ForeachBatchSink] = {}
+    for sink in reversed(list(_living.values())):
+        if sink._policy.has_ledger:
+            asked.setdefault(sink._where, sink)
     with patience.within(_ASK_ALL_MS):
-        # The query's own was built last, most likely
-        for sink in reversed(asked):
+        for sink in asked.values():
             try:
                 with patience.within(_ASK_MS):
-                    newest = sink.newest_record()
+                    newest = sink.newest_record(certain=True)
             except Exception as failure:  # noqa: BLE001 — said, and the next start asks again
                 unknown = unknown or f"{sink._policy.pipeline}: {failure}"
                 continue
             if newest is None or newest.batch.query_id != batch.query_id:
                 continue
-            if newest.batch == batch:
+            if newest.batch.batch_id >= batch.batch_id:
                 return _written_before(batch, sink, refused)
             is_known = True
     # That of another query may be away, or its sink have been given up

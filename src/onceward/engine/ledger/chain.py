@@ -43,6 +43,11 @@ class Chain(ABC):
         """Return the newest record without disturbing anybody; None if there is none, or it is not
         certain. It may be outdated by the time it returns."""
 
+    def read(self) -> LedgerRecord | None:
+        """Return what :meth:`peek` does, once it is certain. :raises LedgerUndecided: it is not,
+        while a transaction is open."""
+        return self.peek()
+
     def must_be_there(self) -> None:  # noqa: B027 — only a folder can be replaced
         """Raise LedgerUnreachable unless the store has the chain that an earlier batch left."""
 

@@ -84,6 +84,9 @@ class KafkaChain(Chain):
     def peek(self) -> LedgerRecord | None:
         return self._topic.peek()
 
+    def read(self) -> LedgerRecord | None:
+        return self._topic.newest()
+
     def take(self, *, confirm: bool = True) -> LedgerRecord | None:
         """Become the owner, then read the newest record. :param confirm: make sure that what is
         read is the newest. Whoever confirms it before a commit anyway, and does nothing on the
