@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from onceward.spark.batch import job
 from onceward.spark.batch.query import RunningBatch
 from onceward.spark.batch.shuffles import Computation
+from onceward.spark.types import quoted
 
 _OVERSIZED = "onceward_oversized"
 # Few of them: Spark compiles the plan's code once for each
@@ -123,8 +124,7 @@ def fetch(
 def bounded(frame: DataFrame, bound: Bound, size: str) -> DataFrame:
     """Return ``frame`` within ``bound``; else with one row too many, or one without content."""
     oversized = f"({size}) > {bound.record_bytes}"
-    names = [f"`{name.replace('`', '``')}`" for name in frame.columns]
-    columns = [f"IF({oversized}, NULL, {name}) AS {name}" for name in names]
+    columns = [f"IF({oversized}, NULL, {name}) AS {name}" for name in map(quoted, frame.columns)]
     # A filter, no LIMIT: Spark runs that one in several jobs, one after the other; and the code of
     # a task's limit has another name in each plan, so that it would be compiled for each batch.
     return job.selected_where(

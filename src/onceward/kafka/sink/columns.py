@@ -59,6 +59,7 @@ from onceward.kafka.sink.dead_letters import (
     with_headers,
 )
 from onceward.kafka.source import lineage as source
+from onceward.spark.types import quoted
 
 TIMESTAMP_MS = "timestamp_ms"
 """``timestamp`` travels to the tasks as a long: milliseconds since the epoch, as Kafka has it."""
@@ -149,9 +150,7 @@ def prepare(
     if lineage:
         expressions["headers"] = _with_lineage(own_headers)
     # As SQL text: column objects would cost a dozen calls into the JVM each, in every batch.
-    sorting = [
-        f"`{name.replace('`', '``')}` AS {_SORTED}{number}" for number, name in enumerate(order_by)
-    ]
+    sorting = [f"{quoted(name)} AS {_SORTED}{number}" for number, name in enumerate(order_by)]
     columns = [*expressions.values(), *sorting]
     return RecordFrame(
         frame if sorted(columns) == sorted(types) else frame.selectExpr(*columns),
