@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import shlex
 import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -1006,6 +1007,16 @@ BEFORE, BEHIND = (replace(OF_THE_BATCH, batch=BatchId("q", number)) for number i
 ELSEWHERE = replace(OF_THE_BATCH, batch=BatchId("another", 3))
 
 
+class Told(ForeachBatchSink):
+    def __init__(self, number: int, read: Callable[[int], Any]) -> None:
+        policy = SinkPolicy(PipelineId(f"p{number}"))
+        super().__init__(policy, ledger=HERE, settings=None)
+        self.read = functools.partial(read, number)
+
+    def _new_target(self, policy: SinkPolicy) -> Any:
+        return SimpleNamespace(chain=self, peek=lambda: None, close=lambda: None)
+
+
 @pytest.mark.parametrize(
     ("told", "outcome"),
     [
@@ -1029,23 +1040,14 @@ def test_a_batch_is_planned_anew_unless_a_ledger_may_have_it(
     monkeypatch.setattr(foreach_batch, "_living", WeakValueDictionary())
     asked: list[str] = []
 
-    class Told(ForeachBatchSink):
-        def __init__(self, number: int) -> None:
-            policy = SinkPolicy(PipelineId(f"p{number}"))
-            super().__init__(policy, ledger=HERE, settings=None)
-            self.newest = told[number]
-
-        def _new_target(self, policy: SinkPolicy) -> Any:
-            asked.append(policy.pipeline)
-            return SimpleNamespace(chain=self, peek=lambda: None, close=lambda: None)
-
-        def read(self) -> Any:
-            if isinstance(self.newest, Exception):
-                raise self.newest
-            return self.newest
+    def read(number: int) -> Any:
+        asked.append(f"p{number}")
+        if isinstance(told[number], Exception):
+            raise told[number]
+        return told[number]
 
     # Given up for the second, and not collected yet
-    sinks = [Told(number) for number in range(len(told)) for _ in range(2)]
+    sinks = [Told(number, read) for number in range(len(told)) for _ in range(2)]
     lost = SourceDataLost("offsets/3 has other topics")
     anew = PartitionsAdded("batch 3 was planned otherwise", details={PLAN_ANEW: 3})
     query: Any = SimpleNamespace(id="q")
@@ -1058,6 +1060,22 @@ def test_a_batch_is_planned_anew_unless_a_ledger_may_have_it(
         assert found is anew
         assert (PLAN_ANEW in found.details) is (outcome is PLAN_ANEW)
         assert outcome is PLAN_ANEW or outcome in found.next_step
+
+
+def test_a_ledger_on_a_disk_that_hangs_holds_up_no_end_of_a_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(foreach_batch, "_living", WeakValueDictionary())
+    monkeypatch.setattr(foreach_batch, "_ASK_MS", 0)
+    monkeypatch.setattr(foreach_batch, "_LATE_S", 0.0)
+    hangs = threading.Event()
+    sink = Told(0, lambda _: hangs.wait(20))
+    anew = PartitionsAdded("batch 3 was planned otherwise", details={PLAN_ANEW: 3})
+    query: Any = SimpleNamespace(id="q")
+    found = foreach_batch._unless_written(anew, query, SourceDataLost("other topics"))
+    hangs.set()
+    assert f"not known ({sink._policy.pipeline}: no answer" in found.next_step
+    assert PLAN_ANEW not in found.details
 
 
 def test_what_a_library_takes_as_a_file_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:

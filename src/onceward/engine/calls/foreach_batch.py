@@ -9,7 +9,7 @@ import functools
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakValueDictionary
@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.query import StreamingQuery
 
-from onceward import events, patience
+from onceward import events, patience, surroundings
 from onceward.engine import decoding, target
 from onceward.engine.calls import gate, runs
 from onceward.engine.calls.advice import paragraph
@@ -49,7 +49,7 @@ from onceward.spark.batch.write_errors import source_refusal
 
 log = logging.getLogger(__name__)
 
-_ASK_MS, _ASK_ALL_MS = 10_000, 30_000
+_ASK_MS, _LATE_S = 10_000, 1.0
 # By id: a sink of the user's may have no hash
 _living: WeakValueDictionary[int, ForeachBatchSink] = WeakValueDictionary()
 _Sink = TypeVar("_Sink", bound="ForeachBatchSink")
@@ -338,24 +338,25 @@ def _unless_written(
         return error
     batch = BatchId(str(query.id), error.details[PLAN_ANEW])
     is_known, unknown = False, ""
-    # Of each chain the newest sink; the query's own was built last, most likely
-    asked: dict[Hashable, ForeachBatchSink] = {}
-    for sink in reversed(list(_living.values())):
-        if sink._policy.has_ledger:
-            asked.setdefault(sink._where, sink)
-    with patience.within(_ASK_ALL_MS):
-        for sink in asked.values():
-            try:
-                with patience.within(_ASK_MS):
-                    newest = sink.newest_record(certain=True)
-            except Exception as failure:  # noqa: BLE001 — said, and the next start asks again
-                unknown = unknown or f"{sink._policy.pipeline}: {failure}"
-                continue
-            if newest is None or newest.batch.query_id != batch.query_id:
-                continue
-            if newest.batch.batch_id >= batch.batch_id:
-                return _written_before(batch, sink, refused)
-            is_known = True
+    # Of each chain the newest sink
+    asked = {sink._where: sink for sink in list(_living.values()) if sink._policy.has_ledger}
+    # All at once, by threads: another pipeline's folder may be on a disk that hangs
+    answers = [
+        (sink, patience.in_a_thread(functools.partial(_newest, sink), "onceward-newest"))
+        for sink in asked.values()
+    ]
+    late_at = surroundings.monotonic() + _ASK_MS / 1000 + _LATE_S
+    for sink, answer in answers:
+        try:
+            newest = patience.result(answer, late_at - surroundings.monotonic())
+        except Exception as failure:  # noqa: BLE001 — said, and the next start asks again
+            unknown = unknown or f"{sink._policy.pipeline}: {str(failure) or 'no answer'}"
+            continue
+        if newest is None or newest.batch.query_id != batch.query_id:
+            continue
+        if newest.batch.batch_id >= batch.batch_id:
+            return _written_before(batch, sink, refused)
+        is_known = True
     # That of another query may be away, or its sink have been given up
     if unknown and not is_known:
         error.details = {k: v for k, v in error.details.items() if k != PLAN_ANEW}
@@ -366,9 +367,16 @@ def _unless_written(
     return error
 
 
+def _newest(sink: ForeachBatchSink) -> LedgerRecord | None:
+    """Return the newest record of a sink's ledger. :raises Exception: it does not say."""
+    with patience.within(_ASK_MS):
+        return sink.newest_record(certain=True)
+
+
 def _written_before(
     batch: BatchId, sink: ForeachBatchSink, refused: OncewardError
 ) -> SourceDataLost:
+    """Return the error for a committed batch that Spark cannot run with the topics of now."""
     return SourceDataLost(
         f"{batch} is committed by {sink._policy.pipeline}, and Spark, which has not noted "
         f"that, cannot run it again with other topics: {refused.message}",
