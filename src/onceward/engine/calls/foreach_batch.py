@@ -338,8 +338,10 @@ def _unless_written(
         return error
     batch = BatchId(str(query.id), error.details[PLAN_ANEW])
     is_known, unknown = False, ""
-    # Of each chain the newest sink
-    asked = {sink._where: sink for sink in list(_living.values()) if sink._policy.has_ledger}
+    # In one step: other threads build sinks
+    living = [found for each in _living.valuerefs() if (found := each()) is not None]
+    # Of each chain the newest
+    asked = {sink._where: sink for sink in living if sink._policy.has_ledger}
     # All at once, by threads: another pipeline's folder may be on a disk that hangs
     answers = [
         (sink, patience.in_a_thread(functools.partial(_newest, sink), "onceward-newest"))
