@@ -774,6 +774,23 @@ def test_a_list_that_is_put_back_may_have_had_a_topic_that_is_gone() -> None:
             identity.start(reading((start, {"a": 20, "b": 7}, names)), known_at({"a": "an-id"}))
 
 
+@pytest.mark.parametrize("end", [0, 200])
+@pytest.mark.parametrize("topic", ["orders", "gone"])
+def test_new_partitions_that_a_broker_has_not_heard_of_are_asked_for_again(
+    topic: str, end: int
+) -> None:
+    """1. Partitions are added, and one broker tells Spark. 2. Spark asks another one, which is
+    behind, where they begin."""
+    client: Any = Brokers(0, 500)
+    client.topic_ids = lambda topics: dict.fromkeys(topics, "an-id")
+    running = reading(({"a": 10}, {"a": 10, topic: end}, f"a {topic}"))
+    told = KafkaSourceIdentity(lambda source: client).explain(NEW_ONES, running)
+    if topic == "gone":
+        assert told is NEW_ONES
+    else:
+        assert isinstance(told, BrokerUnreachable)
+
+
 def test_a_topic_that_is_taken_out_of_the_list_is_no_brokers_fault() -> None:
     """Its partitions are in the batch, and Spark, asked for them, has not asked any leader."""
     client: Any = Brokers(0, 500)

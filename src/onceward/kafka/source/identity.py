@@ -35,6 +35,7 @@ from onceward.kafka.source.topics_and_positions import (
     hidden,
     in_another_order,
     no_leader,
+    not_heard_of,
     planned_otherwise,
     planned_with,
     replaced,
@@ -219,6 +220,9 @@ class KafkaSourceIdentity(SourceIdentity):
         if misplanned := self._misplanned(running):
             return misplanned
         if not is_lost or lost.details["condition"].startswith(OF_PARTITIONS):
+            asked_in_vain = str(lost.details.get("condition")).startswith(OF_PARTITIONS[1])
+            if asked_in_vain and self._has_new_ones(running):
+                return not_heard_of(lost, running)
             return lost
         # Of all partitions Spark tells of those first that are new
         if gone := [topic for source, topic in _dropped(running) if not source.may_lose]:
@@ -257,6 +261,21 @@ class KafkaSourceIdentity(SourceIdentity):
             next_step="nothing; the batch runs again. If it repeats, look for a broker that is "
             "cut off from the controllers",
         )
+
+    def _has_new_ones(self, running: RunningBatch) -> bool:
+        """Return whether partitions are new in the batch, and wanted, and brokers know all."""
+        known = [not _dropped(running)]
+        for source in running.kafka_sources:
+            starts, ends = kafka_spans(running.sources[source.index])
+            new = {
+                TopicPartition(topic, int(number))
+                for topic, numbers in ends.items()
+                for number in numbers.keys() - starts.get(topic, {}).keys()
+            }
+            if new:
+                wanted = all(source.reads(each.topic) for each in new)
+                known.append(wanted and self._bounds(source, new).keys() == new)
+        return len(known) > 1 and all(known)
 
     def must_not_go_back(self, running: RunningBatch) -> None:
         """Refuse a batch that ends before it starts, unless the log ends there as well; and, where

@@ -26,6 +26,7 @@ from onceward.errors import (
     BrokerUnreachable,
     ConfigurationError,
     ContradictoryOptions,
+    OncewardError,
     PartitionsAdded,
     SourceDataLost,
     SourceTopicReplaced,
@@ -268,6 +269,16 @@ def no_leader(partition: TopicPartition, running: RunningBatch, why: str) -> Bro
         f"the leader of {partition} cannot be asked what it has of {running.batch}: {why}",
         next_step="nothing; the batch runs again. If it repeats, see that the partition has a "
         "leader",
+    )
+
+
+def not_heard_of(lost: OncewardError, running: RunningBatch) -> BrokerUnreachable:
+    """Return the error for partitions that Spark found, and asked a broker for that is behind."""
+    return BrokerUnreachable(
+        f"Spark asked a broker that had not yet heard of partitions that are new in {running}: "
+        f"{lost.message}",
+        next_step="nothing; the batch runs again. If it repeats, look for a broker that is cut "
+        "off from the controllers",
     )
 
 
