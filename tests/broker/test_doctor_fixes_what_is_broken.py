@@ -251,6 +251,7 @@ def test_a_postgresql() -> None:
         assert "pw" not in sound.what
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_table_of_a_mariadb_that_is_written_to(mariadb: LocalMySQL) -> None:
     """It is looked at as the sink does."""
     url = mariadb.url
@@ -298,6 +299,7 @@ def test_a_redis() -> None:
         assert amiss(check_target(server.url, [])) == {}
 
 
+@pytest.mark.lengthy("chaos")
 def test_an_opensearch(opensearch: LocalOpenSearch) -> None:
     pool = urllib3.PoolManager()
 
@@ -317,6 +319,7 @@ def test_an_opensearch(opensearch: LocalOpenSearch) -> None:
     assert amiss(check_target(opensearch.url, ["doctor-2"])) == {}
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_schema_registry(registry: LocalRegistry) -> None:
     def put(line: str) -> None:
         _, path, body = line.split(maxsplit=2)

@@ -18,7 +18,7 @@ KINDS = ["mysql", "mariadb"]
 SERVERS = [("mysql", None), ("mariadb", None), ("mysql", "8.0.33"), ("mysql", "newest")]
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_recovers_from_a_crash_and_is_gone_with_the_block(kind: Any):
     gtids = (

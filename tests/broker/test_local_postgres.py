@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import psutil
 import psycopg
+import pytest
 
 from onceward_testing import LocalPostgres
 
 
+@pytest.mark.lengthy("chaos")
 def test_it_recovers_from_a_crash_and_is_gone_with_the_block():
     with LocalPostgres({"max_connections": "7"}) as postgres:
         with psycopg.connect(postgres.url, autocommit=True) as connection:

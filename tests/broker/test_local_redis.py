@@ -11,6 +11,7 @@ from redis import AuthenticationError, Redis
 from onceward_testing import LocalRedis
 
 
+@pytest.mark.lengthy("chaos")
 def test_it_recovers_from_a_crash_and_is_gone_with_the_block():
     with LocalRedis({"maxclients": "77"}) as server:
         with closing(Redis.from_url(server.url)) as client:

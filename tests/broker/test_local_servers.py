@@ -21,7 +21,7 @@ with eval(sys.argv[1]) as server:
 """
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize(
     "server",
     [

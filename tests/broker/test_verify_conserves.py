@@ -92,6 +92,7 @@ def test_every_input_named_once(handmade: HandmadePipeline):
     }
 
 
+@pytest.mark.lengthy("chaos")
 def test_what_two_computations_mix_is_named(handmade: HandmadePipeline):
     """Rows that change tasks when a stage is repeated: the log agrees with the ledger, and the
     input with neither.

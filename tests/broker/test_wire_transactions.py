@@ -569,7 +569,7 @@ def test_a_real_heir_is_not_taken_for_a_late_takeover(client: KafkaClient, topic
     losing.close()
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 def test_a_topic_that_is_made_anew_with_fewer_partitions_is_named(
     any_kafka: LocalKafka, client: KafkaClient, topic: str
 ) -> None:

@@ -125,6 +125,7 @@ class TestThroughTasks(DatabaseContract):
         return DatabaseKit(spark, postgres, driver_records=0)
 
 
+@pytest.mark.once_more
 class TestThroughTasksIntoMySQL(DatabaseContract):
     @pytest.fixture
     def kit(self, spark: SparkSession, mysql: LocalMySQL) -> DatabaseKit:

@@ -92,7 +92,7 @@ def kit(spark: Any, s3: LocalS3, tmp_path: Path) -> S3Kit:
     return S3Kit(spark, s3, tmp_path)
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 def test_a_death_behind_the_list_leaves_nothing_hidden(
     kit: S3Kit, monkeypatch: pytest.MonkeyPatch
 ):
@@ -118,7 +118,7 @@ class TestInS3(TwoPhaseContract):
         return kit
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 def test_a_committer_that_renames_nothing(kit: S3Kit, spark: Any):
     """As it is set for S3: tasks begin uploads that the job ends, and nothing is copied."""
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()

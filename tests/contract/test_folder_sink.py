@@ -58,6 +58,7 @@ def reader(folder: Path) -> Callable[[], Counter[str]]:
     return visible
 
 
+@pytest.mark.once_more
 class TestOnSpark(TwoPhaseContract):
     @pytest.fixture
     def kit(self, spark: Any, tmp_path: Path) -> TwoPhaseKit:

@@ -575,6 +575,7 @@ def test_a_ledger_that_was_put_back_is_refused(kit: LakeKit, tmp_path: Path):
     assert kit.visible() == Counter(FIRST + SECOND)
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.fault("lake-lost")
 @pytest.mark.parametrize("how", ["put back", "made anew"])
 def test_a_table_that_lost_what_was_published_stops_the_pipeline_by_name(
@@ -839,6 +840,7 @@ def test_tables_that_forget_their_writers_are_refused(delta: DeltaKit):
     Process(delta).open()
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_table_that_needs_a_newer_delta_is_refused_before_the_decision(delta: DeltaKit):
     """For its writers alone: this Delta reads it, and writes files of it, but commits nothing."""
 
@@ -1286,6 +1288,7 @@ def test_a_delta_table_by_its_name(lake: Any, tmp_path: Path):
         lake.sql("DROP TABLE by_name")
 
 
+@pytest.mark.lengthy("chaos")
 def test_two_lakes_and_files_in_one_batch(lake: Any, tmp_path: Path):
     """Each is its own table's commit, of one decision; and once more, after another start."""
     delta, iceberg = DeltaKit(lake, tmp_path), IcebergKit(lake, tmp_path)

@@ -355,6 +355,7 @@ def test_a_table_without_transactions_is_refused(my_place: Place, engine: str) -
     ) == [(1,)]
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_table_that_keeps_its_history_is_a_table(mariadb_place: Place) -> None:
     mariadb_place.sql(
         "CREATE TABLE {s}.t (id bigint PRIMARY KEY, n bigint) WITH SYSTEM VERSIONING"

@@ -16,7 +16,6 @@ import pytest
 from simulation.campaign import Block, run_block
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCKS = 6
 SEEDS = 60
 
 _DIGESTS = """
@@ -38,7 +37,10 @@ print(*(simulate(seed).steps for seed in ORDER))
 
 @pytest.mark.parametrize(
     "block",
-    [pytest.param(n, marks=pytest.mark.lengthy("ci" if n > 1 else "main")) for n in range(BLOCKS)],
+    [
+        pytest.param(n, marks=pytest.mark.lengthy(tier))
+        for n, tier in enumerate(("main", "main", "ci", "chaos", "chaos", "chaos"))
+    ],
 )
 def test_everything_holds(block: int):
     first = 1 + block * SEEDS
@@ -62,14 +64,14 @@ def _told(program: str, hash_seed: int) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 def test_the_same_seed_is_the_same_story_in_another_process():
     told = _told(_DIGESTS, 1)
     assert len({line.split()[2] for line in told}) == len(told)
     assert _told(_DIGESTS, 2) == told
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 def test_a_story_does_not_hang_on_those_before_it():
     forwards = _told(_AFTERWARDS.replace("ORDER", "range(1, 20)"), 1)[0].split()
     backwards = _told(_AFTERWARDS.replace("ORDER", "range(19, 0, -1)"), 1)[0].split()

@@ -135,7 +135,7 @@ class TestShrinking:
             1,
         )
 
-    @pytest.mark.lengthy("ci")
+    @pytest.mark.lengthy("chaos")
     def test_what_is_printed_tells_the_same(self):
         shrunk = shrink(first_failure("hangs"), build=planted("hangs"))
         assert shrunk.faults == [("toy:answer lost", 0), ("toy:answer lost", 1)]

@@ -157,6 +157,7 @@ def test_the_connection_is_cut_while_a_lease_is_held(
     must_have_cost_one_attempt(any_pipeline, steps)
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.fault("lease-overdue")
 def test_a_lease_is_held_for_too_long(
     any_pipeline: Pipeline, at_step: Any, steps: list[events.Event], poisoned: Callable[[], str]

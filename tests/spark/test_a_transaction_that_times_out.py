@@ -90,6 +90,7 @@ def held_up(rows: Any, flag: str) -> Any:
     )
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.fault("transaction-times-out")
 def test_a_batch_too_slow_for_its_transaction(
     kafka: LocalKafka, pipeline_on: Any, tmp_path: Any, steps: list[events.Event]
@@ -122,6 +123,7 @@ def test_a_batch_too_slow_for_its_transaction(
     pipeline.assert_exactly_once(ledger_records=1)
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_timeout_is_not_taken_for_a_takeover_when_attempts_have_run_out(
     any_kafka: LocalKafka, pipeline_on: Any, at_step: Any
 ):
@@ -170,6 +172,7 @@ def test_a_batch_that_runs_too_long_is_cancelled_and_tried_again(
     assert [type(error) for error in failures] == [BatchTimedOut]
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_batch_that_always_runs_too_long_ends_the_query(pipeline: Pipeline, tmp_path: Any):
     pipeline.feed(40)
     flag = tmp_path / "slept"
@@ -183,6 +186,7 @@ def test_a_batch_that_always_runs_too_long_ends_the_query(pipeline: Pipeline, tm
     pipeline.assert_exactly_once(ledger_records=1)
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_slow_stage_before_a_shuffle_counts(pipeline: Pipeline, tmp_path: Any):
     """Adaptive execution (Spark 4.1 and later) runs it while the plan's last stage is still being
     decided.

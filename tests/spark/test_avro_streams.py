@@ -131,6 +131,7 @@ def test_records_of_every_kind_end_in_one_of_two_topics(
     assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), answer
 
 
+@pytest.mark.lengthy("chaos")
 def test_behind_a_window_nothing_bad_is_forgotten(pipeline: Pipeline, memory: MemoryRegistry):
     job = Job(pipeline, memory, "people")
     values = [framed(1, person(), id=n, name="x") if n % 3 else b"bad %d" % n for n in range(100)]
@@ -186,6 +187,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(schema_memory, "_memories", {})
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.fault("avro-unknown-id")
 def test_what_is_beside_the_checkpoint_another_process_knows(
     pipeline: Pipeline, memory: MemoryRegistry, forget: Callable[[], None]
@@ -249,6 +251,7 @@ def test_registries_without_an_address_are_not_taken_for_one_another(
     assert [json.loads(message.key())["id"] for message in pipeline.visible()] == [7]
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.fault("avro-registry-replaced")
 def test_envelopes_have_their_registry_beside_the_checkpoint_too(
     pipeline: Pipeline, memory: MemoryRegistry, forget: Callable[[], None]
@@ -294,6 +297,7 @@ def test_envelopes_have_their_registry_beside_the_checkpoint_too(
         start()
 
 
+@pytest.mark.lengthy("chaos")
 def test_without_the_checkpoint_each_process_meets_new_ids_itself(
     pipeline: Pipeline, memory: MemoryRegistry, forget: Callable[[], None]
 ):
@@ -321,6 +325,7 @@ def test_an_unknown_id_stops_the_query_by_name(pipeline: Pipeline, memory: Memor
     assert isinstance(error.details["offset"], int)
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.fault("avro-unknown-id")
 @pytest.mark.parametrize("on_error", ["stop", "dead_letter"])
 def test_an_id_that_a_copy_of_the_registry_lacks_for_a_while_comes_back(
@@ -361,6 +366,7 @@ def test_an_id_that_a_copy_of_the_registry_lacks_for_a_while_comes_back(
     assert job.letters() == ({} if on_error == "stop" else {"UnknownSchemaId": 1})
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.fault("avro-unknown-id")
 def test_thousands_of_ids_that_nobody_knows_cost_one_restart(
     pipeline: Pipeline, memory: MemoryRegistry
@@ -412,6 +418,7 @@ def test_a_registry_that_is_another_one_stops_before_a_batch(
     assert pipeline.visible() == []
 
 
+@pytest.mark.lengthy("chaos")
 def test_an_id_that_is_new_under_adaptive_execution(pipeline: Pipeline, memory: MemoryRegistry):
     """Then stages run before the batch's function is called, and what they meet is Spark's to
     tell.

@@ -281,6 +281,7 @@ NAMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.lengthy("chaos")
 def test_names_match_as_the_specification_says(spark: Any):
     """Java's library looks for the aliases of fields by the full name of their record, and in a
     union for a record of the same fields before one of an alias."""
@@ -471,6 +472,7 @@ def test_a_decimal_with_more_digits_than_the_reader_has(spark: Any, at_the_top: 
     assert all("more digits" in row.error_message for row in bad)
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_record_of_many_decimals(spark: Any):
     """Each in its turn, with and without fields of ours beside its own, and one that all are right
     in.
@@ -577,6 +579,7 @@ AS_OTHERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.lengthy("chaos")
 def test_ints_as_other_numbers(spark: Any):
     """All of them as Avro has it, though the library is told that ints are longs."""
     for what, writer, value, reader, wanted in AS_OTHERS:

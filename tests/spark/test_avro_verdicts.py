@@ -237,6 +237,7 @@ def test_a_record_whose_schema_is_in_a_header_is_none_of_the_id_that_it_begins_w
     assert isinstance(failure(decoded.where("offset IN (0, 1)").collect), InvalidRecord)
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize("fields", [1, 13], ids=["few fields", "many fields"])
 def test_a_text_of_javas_is_looked_at_as_it_came(spark: Any, fields: int):
     """Schemas of Java programs say "avro.java.string" of a text, and Avro's library would replace
@@ -377,6 +378,7 @@ def test_an_id_that_is_new_fails_the_job_and_is_found(spark: Any, registry: Memo
     assert step.plan.good(later).count() == 5
 
 
+@pytest.mark.lengthy("chaos")
 def test_ids_that_are_damaged_beside_a_checkpoint_are_learnt_again(
     spark: Any, registry: MemoryRegistry, tmp_path: Path
 ):

@@ -214,6 +214,7 @@ def test_records_too_large_are_named(pipeline: Pipeline):
     assert pipeline.output in error.message
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_plan_that_takes_too_long_is_cancelled(pipeline: Pipeline):
     from pyspark.sql.functions import udf
 
@@ -234,6 +235,7 @@ def test_a_plan_that_takes_too_long_is_cancelled(pipeline: Pipeline):
     pipeline.assert_exactly_once(ledger_records=1)
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_users_slow_function_keeps_its_tasks(pipeline: Pipeline, leases: Any, tmp_path: Any):
     """Each of the plan's tasks waits for the other: one after the other they would wait for
     ever.

@@ -18,7 +18,7 @@ from onceward.operate import stopping
 from onceward.spark.batch import progress
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 def test_batches_keep_the_pause_and_the_checkpoint_keeps_what_is_retained(pipeline: Pipeline):
     checkpoints = ow.checkpointing(min_pause="700 ms", timeout="3 min", retain=2)
     ends: list[tuple[str, float]] = []

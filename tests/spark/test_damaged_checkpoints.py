@@ -160,7 +160,7 @@ def cut_in_half(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 @pytest.mark.fault("checkpoint-truncated")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("damage", [deleted, cut_in_half])

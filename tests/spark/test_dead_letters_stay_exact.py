@@ -91,6 +91,7 @@ class Patient(Goods):
         return f"(substring(CAST(value AS STRING), 1, 4) IN ({self.words}))"
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_dead_letter_is_not_counted_as_well_when_its_batch_runs_again(pipeline: Pipeline):
     dead = pipeline.topic(1)
     pipeline.feed([(b"a", b"good-1"), (b"b", b"late-1")])
@@ -146,6 +147,7 @@ def test_a_time_that_passes_between_the_two_readings_is_refused(pipeline: Pipeli
     assert "other ones each time" in refused.message
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_query_is_not_forgotten_for_those_that_came_later(pipeline: Pipeline, monkeypatch):
     monkeypatch.setattr(decoding, "_REMEMBERED", 10)
     step, dead = Goods(), pipeline.topic(1)

@@ -328,6 +328,7 @@ def test_a_change_that_is_none_becomes_no_tombstone(spark: Any, one: tuple):
     assert error.details["reason"] == "op"
 
 
+@pytest.mark.lengthy("chaos")
 def test_structs_go_through_avro_and_back(spark: Any):
     """Under the subjects that serializers use, by a schema that Spark makes; the tombstone has a
     key alone.
@@ -525,6 +526,7 @@ def test_a_decimal_in_quotes_is_read_beside_any_number(spark: Any):
     assert row.after.d == 1.2345678901234567e-9
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_decimal_with_an_exponent_is_never_another_number(spark: Any):
     """It is rounded to no type, and to no double on the way: which number of a record was read as
     this double is not known."""
@@ -592,6 +594,7 @@ def test_a_value_that_debezium_did_not_get_is_none(spark: Any, name: str):
     assert len(ow.debezium.decode(spoilt, schema="id INT").collect()) == 1
 
 
+@pytest.mark.lengthy("chaos")
 def test_values_that_look_like_the_placeholder_are_read(spark: Any):
     """And what is in before, which no sink writes; and another placeholder's."""
     before = {name: value for name, (_, value) in NOT_THERE.items()}

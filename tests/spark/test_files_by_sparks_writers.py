@@ -338,6 +338,7 @@ def test_a_query_that_is_stopped_has_not_failed(spark: SparkSession, tmp_path: P
     assert [path for path in left if path.suffix != ".published"] == []
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_folder_restored_from_a_backup_goes_back_as_the_error_says(
     spark: SparkSession, tmp_path: Path
 ):

@@ -148,6 +148,7 @@ def test_spark_submit_with_the_printed_options(
     assert written(records) == [b"A", b"B", b"C"]
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize("how", ["conf", "plain"])
 def test_spark_submit_without_jars_says_how(run: Start, how: str):
     ran = run(how, "{submit} --conf spark.pyspark.driver.python={bin}/python")
@@ -158,6 +159,7 @@ def test_spark_submit_without_jars_says_how(run: Start, how: str):
     assert "spark-submit $(onceward jars --submit) job.py" in said
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_query_stopped_within_a_batch(run: Start, records: tuple[str, str, str]):
     ran = run("stop", "{bin}/python")
     assert ran.returncode == 0, ran.stderr[-3000:]
@@ -197,6 +199,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize("how", ["function", "jvm"])
 def test_a_job_whose_query_has_failed_behind_its_back_has_not_finished(
     run: Start, records: tuple[str, str, str], tmp_path: Path, how: str

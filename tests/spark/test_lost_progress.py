@@ -63,7 +63,7 @@ def assert_the_rest_is_exact(pipeline: Pipeline, chain_begins_at: int = 0) -> No
     assert pipeline.open_transactions() == []
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize("lose", LOSSES)
 def test_a_ledger_that_is_lost_between_two_runs(
     any_pipeline: Pipeline, lose: Callable[[Pipeline], None]

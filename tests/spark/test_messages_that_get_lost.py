@@ -242,6 +242,7 @@ def test_a_broker_that_restarts_while_a_request_is_on_its_way(
     pipeline.assert_exactly_once(ledger_records=2)
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.fault("transaction-times-out")
 @pytest.mark.parametrize("driver_records", [10_000, 0], ids=["by-the-driver", "by-tasks"])
 def test_brokers_that_take_no_records_do_not_make_the_timeout_too_short(

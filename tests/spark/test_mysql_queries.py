@@ -31,7 +31,7 @@ def schema(binlog_mysql: LocalMySQL) -> str:
     return name
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 def test_a_query_goes_on_from_its_checkpoint(
     spark: Any,
     binlog_mysql: LocalMySQL,

@@ -90,6 +90,7 @@ def produce_at(pipeline: Pipeline, keyed: list[tuple[bytes, datetime]]) -> None:
     assert producer.flush(60) == 0
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.fault("watermark-batch")
 def test_batches_without_data_that_only_move_the_watermark(any_pipeline: Pipeline, at_step: Any):
     """Spark runs them to emit the windows that are complete; each is a transaction like any

@@ -274,6 +274,7 @@ def test_state_that_does_not_fit_is_found_where_there_is_nothing_to_read(
         assert words in done.output
 
 
+@pytest.mark.lengthy("chaos")
 def test_each_query_of_a_job_has_a_plan_of_its_own(
     pipeline: Pipeline, plan: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:

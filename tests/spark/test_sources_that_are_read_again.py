@@ -205,6 +205,7 @@ def test_a_row_that_does_not_fit_stops_the_query(request: pytest.FixtureRequest,
     assert "7 (int)" in error.message
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.parametrize("parts", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_another_source_stops_the_query(request: pytest.FixtureRequest, parts: bool):
     place = request.getfixturevalue("in_parts" if parts else "place")

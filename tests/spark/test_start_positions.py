@@ -348,6 +348,7 @@ def test_what_comes_out_is_what_the_table_says(pipeline: Pipeline, topics: Topic
     assert letters(pipeline, output) == Counter(row.out)
 
 
+@pytest.mark.lengthy("chaos")
 @pytest.mark.fault("source-topic-recreated")
 def test_a_topic_of_a_pattern_that_is_deleted_stops_the_query(pipeline: Pipeline, topics: Topics):
     """Unless ``failOnDataLoss`` is false: then all others go on, and one that comes back is read
@@ -424,6 +425,7 @@ def test_a_topic_of_a_pattern_that_is_deleted_and_created_again_is_refused(
     assert letters(pipeline) == Counter("abcd")
 
 
+@pytest.mark.lengthy("chaos")
 def test_the_checker_accounts_for_topics_that_appear_in_mid_run(
     pipeline: Pipeline, topics: Topics
 ):

@@ -340,6 +340,7 @@ def test_topics_that_are_wrong_for_one_start_are_read_on_once_they_are_put_back(
     assert Counter(source_records(pipeline.visible())) == Counter(pipeline.fed)
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_batch_that_is_committed_is_not_planned_anew_for_other_topics(pipeline: Pipeline):
     """A driver dies before Spark has noted the batch, and the next one is the version before. Spark
     fails before any sink is asked; planned anew, the batch would be none that the ledger knows.

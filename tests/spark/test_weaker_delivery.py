@@ -47,7 +47,7 @@ def test_a_batch_that_runs_again_is_written_again(pipeline: Pipeline, delivery: 
     assert Counter(source_records(pipeline.visible())) == Counter(pipeline.fed + pipeline.fed)
 
 
-@pytest.mark.lengthy("ci")
+@pytest.mark.lengthy("chaos")
 def test_a_topic_that_was_deleted_meanwhile_is_created_again(pipeline: Pipeline):
     """By the sink that has created it before, as soon as a batch has missed it."""
     pipeline.feed(20)

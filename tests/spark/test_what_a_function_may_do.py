@@ -600,6 +600,7 @@ def test_a_function_may_try_again_itself(pipeline: Pipeline, at_step: Any):
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.lengthy("chaos")
 def test_a_sink_for_each_batch_leaks_nothing(pipeline: Pipeline):
     def function(frame: DataFrame, batch_id: int) -> None:
         pipeline.sink()(copy(frame), batch_id)
