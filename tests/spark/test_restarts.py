@@ -206,7 +206,7 @@ def test_partitions_that_came_in_mid_batch_are_mended_by_one_start_without_avail
     added = [(b"new-key-%d" % n, b"new-value-%d" % n) for n in range(20)]
     produce(pipeline, pipeline.source, added, 3)
     pipeline.fed += added
-    if pipeline.spark.version < "4.2":  # which runs it with availableNow, too
+    if pipeline.spark.version < "4.1":  # whose connector runs it with availableNow, too
         error = pipeline.refused()
         assert type(error) is PartitionsAdded
         assert "without availableNow" in error.next_step
